@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from store import Queue, Store
 
-from ferrule import Decision, Runner, ToolCall, ToolContext, ToolError, approval, deny, models, tool
+from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, approval, deny, models, tool
 from ferrule.guards import ask_before_changes
 from ferrule.loop import Run, resume, run
 
@@ -84,7 +84,7 @@ class Agent:
             guards=[within_what_was_paid, ask_before_changes],
             approve=approval.later,  # nobody is asked now: the run is suspended, and the page shows what waits
             resume_key=resume_key,
-            journal=store,
+            journal=Journal.open(store.path.with_name("calls.db")),  # what was begun, came of it, and was taken up
             deps=store,
             timeout=30,
         )

@@ -1,5 +1,5 @@
-"""What the support desk keeps, in one SQLite file: orders, refunds, cases, what waits for an answer, what was taken up,
-and the journal."""
+"""What the support desk keeps, in one SQLite file: orders, refunds, cases, and what waits for an answer. Its
+journal is a file of its own beside it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ CREATE TABLE IF NOT EXISTS cases
     (id INTEGER PRIMARY KEY, customer TEXT, question TEXT, status TEXT, answer TEXT, suspended TEXT, so_far TEXT,
     at REAL);
 CREATE TABLE IF NOT EXISTS queue (key TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE IF NOT EXISTS taken (key TEXT PRIMARY KEY, expires_at REAL);
-CREATE TABLE IF NOT EXISTS journal (at REAL, what TEXT, record TEXT);
 INSERT OR IGNORE INTO orders VALUES
     (1001, 'ada', 'Teapot', 3950), (1002, 'ada', 'Headphones', 12900), (1003, 'bob', 'Desk lamp', 5400);
 """
@@ -35,7 +33,7 @@ STOPPED = f"""suspended IS NULL AND
 
 
 class Store:
-    """A connection for each use, so that threads and processes do not disturb each other; also the runner's journal."""
+    """A connection for each use, so that threads and processes do not disturb each other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,21 +121,6 @@ class Store:
             case["left_behind"] = case["status"] == "working" and case["at"] < time.time() - LEFT_BEHIND
             case["again"] = case.pop("so_far") is not None or (case["left_behind"] and not case["waiting"])
         return cases
-
-    async def intent(self, record: dict[str, Any]) -> None:
-        self._write("intent", record)
-
-    async def result(self, record: dict[str, Any]) -> None:
-        self._write("result", record)
-
-    def _write(self, what: str, record: dict[str, Any]) -> None:
-        with self.transaction() as connection:
-            connection.execute("INSERT INTO journal VALUES (?, ?, ?)", (time.time(), what, json.dumps(record)))
-
-    async def take(self, key: str, expires_at: float) -> bool:
-        """True for the first who comes with this key, of all processes."""
-        with self.transaction() as connection:
-            return connection.execute("INSERT OR IGNORE INTO taken VALUES (?, ?)", (key, expires_at)).rowcount == 1
 
 
 class Queue:

@@ -237,7 +237,8 @@ def later(call, decision, context):
     return decision
 
 async def main():
-    runner = Runner([pay], approve=later, resume_key=os.environ["RESUME_KEY"].encode(), journal=Journal.open("calls.db"))
+    key = os.environ["RESUME_KEY"].encode()
+    runner = Runner([pay], approve=later, resume_key=key, journal=Journal.open("calls.db"))
     if sys.argv[1] == "ask":
         result = await runner.run("pay", {"to": "ada", "euros": 500}, ToolContext(principal="kim"))
         with open("waiting.json", "w") as file:

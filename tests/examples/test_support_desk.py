@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ferrule import Journal
 from needed import needed
 
 pytestmark = pytest.mark.slow
@@ -112,8 +114,8 @@ class Person:
         return self.client.post("/again", data=fields or self.fields("/again")[0])
 
 
-def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(folder / "desk.db")) as connection:
+def rows(folder: Path, query: str, file: str = "desk.db") -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(folder / file)) as connection:
         return connection.execute(query).fetchall()
 
 
@@ -147,8 +149,9 @@ def test_a_refund_waits_through_a_restart_and_is_paid_after_a_yes(tmp_path: Path
         page = person.answer("yes").text
     assert refunds(tmp_path) == [(1002, 12900)]
     assert "Good news: we have paid back 129.00 EUR for order 1002." in page and "Nothing waits." in page
-    journal = [json.loads(record) for (record,) in rows(tmp_path, "SELECT record FROM journal WHERE what = 'result'")]
-    assert [record["answered_by"] for record in journal if record["tool_name"] == "refund" and record["success"]]
+    query = "SELECT data FROM events WHERE kind = 'tool:post' AND tool_name = 'refund'"
+    assert [json.loads(data)["answered_by"] for (data,) in rows(tmp_path, query, "calls.db")]
+    assert rows(tmp_path, "SELECT tool_name, state FROM calls", "calls.db") == [("refund", "ended")]
 
 
 def test_a_no_pays_nothing_and_the_customer_is_told(tmp_path: Path, visit: Visit) -> None:
@@ -175,8 +178,9 @@ def test_what_was_taken_up_by_a_process_that_was_ended_is_not_paid_again(tmp_pat
         person = visit(url)
         person.ask(QUESTION)
         shown = person.fields("/answer")[0]
+        with closing(Journal.open(tmp_path / "calls.db")) as journal:
+            assert asyncio.run(journal.take(shown["key"], 9e9))
         with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
-            connection.execute("INSERT INTO taken VALUES (?, 9e9)", (shown["key"],))
             connection.execute("UPDATE cases SET status = 'working', at = 0")
         page = person.answer("yes").text
     assert refunds(tmp_path) == []
