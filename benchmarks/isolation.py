@@ -40,7 +40,7 @@ def hang() -> None:
 
 
 def order(recipe: Recipe, arguments: str) -> Order:
-    return Order(recipe, ToolCall("call_1", recipe.name, arguments), FIELDS, None, None)
+    return Order(recipe, ToolCall("call_1", recipe.name, arguments), FIELDS, None, None, key="k1")
 
 
 async def timed(call: Callable[[], Awaitable[int]], found: list[float]) -> None:

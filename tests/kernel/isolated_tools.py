@@ -369,7 +369,8 @@ def own_workers() -> int:
 
 async def runs_isolated(handler: Any, arguments: dict[str, Any]) -> Any:
     call = ToolCall("inner", handler.__name__, arguments)
-    outcome = await shared().submit(Order(Recipe(tool(handler)), call, ToolContext().fields, None, None)).future
+    order = Order(Recipe(tool(handler)), call, ToolContext().fields, None, None, key="k1")
+    outcome = await shared().submit(order).future
     if isinstance(outcome, Raised):
         raise outcome.error
     return outcome

@@ -81,7 +81,7 @@ def order(
     made = handler if isinstance(handler, Tool) else tool(handler, **options)
     made = made.replace(isolation="process", transfer=transfer)
     call = ToolCall("c1", made.name, json.dumps(arguments or {}), parent="p1")
-    return Order(Recipe(made), call, (context or ToolContext()).fields, values, remaining)
+    return Order(Recipe(made), call, (context or ToolContext()).fields, values, remaining, key="k1")
 
 
 async def outcome(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any) -> Any:
@@ -773,7 +773,7 @@ def program(text: str, *arguments: str, stdin: int | None = None) -> subprocess.
         def order(handler, arguments):
             made = tool(handler)
             call = ToolCall("c1", made.name, json.dumps(arguments))
-            return Order(Recipe(made), call, ToolContext().fields, None, None)
+            return Order(Recipe(made), call, ToolContext().fields, None, None, key="k1")
         async def call(handler, **arguments):
             return await pool.submit(order(handler, arguments)).future
     """
@@ -861,7 +861,7 @@ def test_nothing_of_the_programs_main_is_run_again(tmp_path: Path) -> None:
         "from ferrule.isolation.orders import Order\nfrom ferrule.isolation.pool import shared\n"
         "recipe = Recipe(tool(tools.add))\n"
         "async def main():\n"
-        "    made = Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext().fields, None, None)\n"
+        "    made = Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext().fields, None, None, key='k1')\n"
         "    print(await shared().submit(made).future)\n"
         "asyncio.run(main())\n"
     )
