@@ -145,14 +145,14 @@ def open_lock_file(path: str, *, make: bool = True) -> LockFile:
             if known is not None:
                 known.check_process()
                 return known.open()
-        descriptor = _descriptor_of(path, make)
+        descriptor = _locking_descriptor(path, make)
         opened = os.fstat(descriptor)
         identity = (opened.st_dev, opened.st_ino)
         file = _files[identity] = LockFile(path, descriptor, identity)
         return file.open()
 
 
-def _descriptor_of(path: str, make: bool) -> int:
+def _locking_descriptor(path: str, make: bool) -> int:
     flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
         return os.open(path, os.O_RDWR | flags | (os.O_CREAT if make else 0), 0o600)

@@ -208,12 +208,11 @@ def _intent(plan: Plan, state: CallState) -> Intent:
 
 
 async def end(plan: Plan, state: CallState, result: ToolResult) -> None:
-    """Commit what the call came to; not where it may be made again as if nothing had been."""
+    """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been."""
     attempt = state.attempt
     intent, attempt.claimed = attempt.intent, False
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
-    never_ran = result.status == "cancelled" and result.executed is False
-    kept = deferred or not (result.status in _NOT_KEPT or never_ran)
+    kept = deferred or (result.executed is not False and result.status not in _NOT_KEPT)
     outcome = _outcome_to_keep(state, result) if kept else None
     attempt.kept = result if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is

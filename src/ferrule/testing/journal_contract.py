@@ -27,7 +27,7 @@ _SECONDS = 60.0
 """How long any of the tests waits for something that has to come."""
 _ODD_TEXT = "é 文 🙂 \0 \x1f \x7f \u2028 \u202e \ud800 ' \" \\ % ; -- NULL"
 _ENDED: JsonObject = {"status": "ok", "output": {"paid": 7}}
-_FAILED: JsonObject = {"status": "failed", "output": None, "error": "no"}
+_NOTHING_CAME: JsonObject = {"status": "failed", "output": None, "error": "no"}
 _JSON: JsonObject = {
     "status": "ok",
     "output": [None, True, False, 0, -1, 2**53 + 1, 10**40, 0.1, 1e300, -0.0, "", _ODD_TEXT, [[[]]], {"": {"a": []}}],
@@ -106,7 +106,7 @@ class JournalContract:
     def test_an_outcome_is_kept_as_it_was_given(self) -> None:
         async def check(journal: Journal) -> None:
             big: JsonObject = {"status": "ok", "output": _ODD_TEXT * 200_000}
-            for outcome in (_ENDED, _FAILED, _JSON, freeze(_JSON), big):
+            for outcome in (_ENDED, _NOTHING_CAME, _JSON, freeze(_JSON), big):
                 intent = await _begun(journal)
                 await journal.end(intent, outcome)
                 for one in (journal, self._another(journal)):
@@ -202,11 +202,11 @@ class JournalContract:
         async def check(journal: Journal) -> None:
             intent = await _begun(journal)
             for one in (journal, self._another(journal)):
-                for outcome in (_FAILED, None):
+                for outcome in (_NOTHING_CAME, None):
                     await one.end(_comes_again(intent), outcome)
                     _is_kept(await journal.find(intent.key), Kept(intent=intent, state="running"))
             await journal.end(intent, _ENDED)
-            for outcome in (_FAILED, None):
+            for outcome in (_NOTHING_CAME, None):
                 await journal.end(_comes_again(intent), outcome)
                 _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
 
@@ -278,7 +278,7 @@ class JournalContract:
             assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
             kept = await journal.find(old.key)
             assert kept is not None and kept.state == "running" and kept.intent.claim != old.claim, f"{kept!r}"
-            for outcome in (_FAILED, None):
+            for outcome in (_NOTHING_CAME, None):
                 await journal.end(old, outcome)  # as one that was thought dead might
                 _is_kept(await journal.find(old.key), kept)
             assert await journal.unfinished() == []
@@ -316,7 +316,7 @@ class JournalContract:
             ended = Kept(intent=intent, state="ended", outcome={**_ENDED, "by": settled.index(True)})
             _is_kept(await journal.find(intent.key), ended)
             assert await journal.unfinished() == []
-            assert not await journal.settle(ended, _FAILED), "it settled a call that has its outcome"
+            assert not await journal.settle(ended, _NOTHING_CAME), "it settled a call that has its outcome"
             _is_kept(await journal.find(intent.key), ended)
 
         self._run_twice(_begun, after)
@@ -335,7 +335,7 @@ class JournalContract:
             assert later is not None
             assert await journal.settle(later, _ENDED)
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
-            assert not await journal.settle(later, _FAILED)
+            assert not await journal.settle(later, _NOTHING_CAME)
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
@@ -345,13 +345,15 @@ class JournalContract:
             intent = await _begun(journal)
             for state in ("running", "cut_off", "deferred", "ended"):
                 kept = Kept(intent=intent, state=state)
-                assert not await journal.settle(kept, _FAILED), f"it settled a call that runs, as {state}"
+                assert not await journal.settle(kept, _NOTHING_CAME), f"it settled a call that runs, as {state}"
             await journal.end(intent, _deferred())
             kept = Kept(intent=_comes_again(intent), state="deferred", outcome=_deferred())
-            assert not await journal.settle(kept, _FAILED), "it settled the call of another claim"
+            assert not await journal.settle(kept, _NOTHING_CAME), "it settled the call of another claim"
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="deferred", outcome=_deferred()))
             await journal.end(intent, None)
-            assert not await journal.settle(replace(kept, intent=intent), _FAILED), "it settled what was forgotten"
+            assert not await journal.settle(replace(kept, intent=intent), _NOTHING_CAME), (
+                "it settled what was forgotten"
+            )
             assert await journal.find(intent.key) is None
 
         self._run(check)
