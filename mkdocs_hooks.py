@@ -37,6 +37,7 @@ PUBLIC += (
     "ferrule.models",
     "ferrule.loop",
     "ferrule.events",
+    "ferrule.journal",
     "ferrule.serve",
     "ferrule.interop.afk",
     "ferrule.isolation.workers",

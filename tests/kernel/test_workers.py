@@ -195,7 +195,7 @@ def test_values_that_json_cannot_hold_cross_pickled_by_choice(pool: WorkerPool) 
 def test_results_of_the_kernels_own_kinds_arrive_as_they_were(pool: WorkerPool) -> None:
     gives = partial(value, pool, tools.gives)
     assert gives({"what": "bytes"}) == b"\xff\x00"
-    assert gives({"what": "surrogate"}) == "\ud800"
+    assert gives({"what": "surrogate"}) == "\ufffd"  # as UTF-8 can hold it, and so a result
     assert gives({"what": "text"}) == Text("a")
     assert gives({"what": "media"}) == [Text("a"), Media("image", b"\xff", "image/png", "s3://b/n", "n", fetch=True)]
     assert gives({"what": "item"}) == {"name": "i", "count": 1}
@@ -206,9 +206,8 @@ def test_results_of_the_kernels_own_kinds_arrive_as_they_were(pool: WorkerPool) 
     assert (failed.error, failed.status, failed.text) == ("went wrong", "failed", "went wrong")
 
 
-def test_a_result_without_a_json_form_fails_and_says_what_to_choose(pool: WorkerPool) -> None:
-    wrong = error(pool, tools.gives, {"what": "object"})
-    assert isinstance(wrong, ToolError) and "transfer='pickle'" in str(wrong) and "object" in str(wrong)
+def test_a_result_without_a_json_form_arrives_as_the_text_that_it_is_anywhere(pool: WorkerPool) -> None:
+    assert value(pool, tools.gives, {"what": "object"}).startswith("<object object at ")
     assert value(pool, tools.add, {"a": 1}) == 3
 
 

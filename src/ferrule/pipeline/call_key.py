@@ -37,16 +37,24 @@ def _place_of(state: CallState) -> tuple[str | None, ...]:
     return fields.principal, fields.session, state.origin.turn, state.plan.name, state.sent.id
 
 
-def _hashed(*parts: str | None) -> str:
+def _hashed(*parts: object) -> str:
     from hashlib import sha256  # loads OpenSSL, which most programs never need
 
-    return sha256(json.dumps(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+    return sha256(_as_json(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
 
 
 def _as_received(raw: Any) -> str:
     """The arguments as JSON that is written in one way; what is no JSON as it is."""
+    if not isinstance(raw, str):
+        return _as_json(thaw(raw) if isinstance(raw, Mapping) else {})
     try:
-        value = json.loads(raw) if isinstance(raw, str) else thaw(raw) if isinstance(raw, Mapping) else {}
+        return _as_json(json.loads(raw))
+    except (ValueError, RecursionError):
+        return raw
+
+
+def _as_json(value: object) -> str:
+    try:
         return json.dumps(value, sort_keys=True)
-    except (ValueError, TypeError, RecursionError):
-        return raw if isinstance(raw, str) else json.dumps(jsonable(raw), sort_keys=True)
+    except (TypeError, ValueError, RecursionError):  # of a caller's own, which `run` does not look at
+        return json.dumps(jsonable(value), sort_keys=True)
