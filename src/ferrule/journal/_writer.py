@@ -120,6 +120,7 @@ class Writer:
         Raises:
             JournalError: where it cannot be committed: it was not made, or not yet.
         """
+        self._lock.check_process()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
         self._take(_Order(change, future, loop, then, surely))
@@ -127,6 +128,7 @@ class Writer:
 
     def order_now(self, change: Change[_T]) -> _T:
         """The same, for a thread that waits."""
+        self._lock.check_process()
         future: Future[_T] = Future()
         self._take(_Order(change, future, None))
         return future.result()
@@ -142,7 +144,6 @@ class Writer:
             self._thread.join()
 
     def _take(self, order: _Order) -> None:
-        self._lock.check_process()
         with self._changed:
             if self._closing:
                 raise JournalError(f"the journal {self._path!r} is closed")
@@ -152,19 +153,20 @@ class Writer:
     # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._wait()
-                orders, self._orders = self._orders, []
-                self._stirred = False  # before the events are taken: one that comes later wakes again
-                missing, self._missing = self._missing, 0
-                closing = self._closing
-            self._make_rows(missing)
-            self._commit([order for order in orders if order.surely or not order.future.cancelled()])
-            if closing:
-                self._tell_of_lost(len(self._rows) + len(self._again))
-                self._at_end()
-                return
+        while not self._closing:
+            self._write_what_waits()
+        self._write_what_waits()
+        self._tell_of_lost(len(self._rows) + len(self._again))
+        self._at_end()
+
+    def _write_what_waits(self) -> None:
+        with self._changed:
+            self._wait()
+            orders, self._orders = self._orders, []
+            self._stirred = False  # before the events are taken: one that comes later wakes again
+            missing, self._missing = self._missing, 0
+        self._make_rows(missing)
+        self._commit([order for order in orders if order.surely or not order.future.cancelled()])
 
     def _wait(self) -> None:
         changed = self._changed

@@ -272,16 +272,20 @@ class _Reads:
         self._path = path
         self._lock = lock
         self._alone = threading.Lock()
-        self._connection = connect(path, write=False)
+        self._connection: sqlite3.Connection | None = connect(path, write=False)
 
     def rows(self, query: str, values: tuple[Any, ...]) -> list[Row]:
         self._lock.check_process()
         with _as_journal_errors(self._path), self._alone:
+            if self._connection is None:
+                raise JournalError(f"the journal {self._path!r} is closed")
             return self._connection.execute(query, values).fetchall()
 
     def close(self) -> None:
         with self._alone:
-            self._connection.close()
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
 
 
 def _place_of_file(path: str | os.PathLike[str]) -> str:

@@ -1,0 +1,89 @@
+"""Programs beside a test, which say what they do and wait for its word."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ferrule.values.kept import Intent
+
+SECONDS = 60
+"""How long a test waits for what has to come."""
+_numbers = itertools.count(1)
+
+PROGRAM = """
+import asyncio, os, signal, sqlite3, sys, time
+from ferrule import Journal
+from ferrule.errors import JournalError
+from processes import intent
+path = sys.argv[1]
+def say(*what): print(*what, flush=True)
+def wait(): return sys.stdin.readline().strip()
+"""
+
+
+def intent(key: str, claim: str | None = None, **facts: Any) -> Intent:
+    """What a call of this key is begun with, under a claim of its own."""
+    given: dict[str, Any] = {
+        "key": key,
+        "reference": key,
+        "claim": claim or f"claim {next(_numbers)} of {os.getpid()}",
+        "call_id": "c1",
+        "tool_name": "pay",
+        "principal": None,
+        "session": "s",
+        "parent": None,
+        "fingerprint": "f",
+        "arguments": {},
+        "at": 1.0,
+    }
+    return Intent(**{**given, **facts})
+
+
+class Program:
+    """One that runs `PROGRAM` and then a text of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def heard(self) -> str:
+        """The next line that it says; empty where it has ended."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self, what: str = "") -> None:
+        """End its wait."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """End it by SIGKILL, and be sure that it has ended."""
+        self.process.kill()
+        self.process.wait(SECONDS)
+
+    def rest(self) -> str:
+        """All else that it says, until it ends by itself, well."""
+        said, _ = self.process.communicate(timeout=SECONDS)
+        assert self.process.returncode == 0, said
+        return said.strip()
+
+
+@contextmanager
+def program(text: str, *arguments: object, under: tuple[str, ...] = ()) -> Iterator[Program]:
+    """It runs in this block; `under` is a command that runs it."""
+    command = [*under, sys.executable, "-c", PROGRAM + text, *map(str, arguments)]
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    try:
+        yield Program(process)
+    finally:
+        process.kill()
+        process.communicate()

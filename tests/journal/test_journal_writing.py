@@ -1,0 +1,276 @@
+"""How a journal is written: one transaction for all that waits, under one lock, and events that wait for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sqlite3
+import threading
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from processes import SECONDS, intent, program
+
+from ferrule import CONTEXT, Event, Journal, Runner, ToolCall, ToolContext, ask, deny, tool
+from ferrule.errors import JournalError
+from ferrule.journal import SQLiteJournal
+from ferrule.journal._lockfile import open_lock_file
+from ferrule.journal._writer import MOST_EVENTS
+from needed import needed
+
+T = TypeVar("T")
+
+
+def run(waited: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(waited, SECONDS))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[SQLiteJournal]:
+    journal = Journal.open(tmp_path / "calls.db")
+    yield journal
+    journal.close()
+
+
+def rows(journal: SQLiteJournal, query: str) -> list[Any]:
+    connection = sqlite3.connect(journal.path)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+# -- under one lock ----------------------------------------------------------------------------------------------------
+
+LOCKS = """
+import fcntl
+file = open(path + "-lock", "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+say("locked"); wait()
+"""
+
+
+def test_while_another_process_holds_the_lock_nothing_is_committed_and_all_is_read(journal: SQLiteJournal) -> None:
+    run(journal.begin(intent("one")))
+    with program(LOCKS, journal.path) as other:
+        assert other.heard() == "locked"
+
+        async def begin() -> None:
+            beginning = asyncio.ensure_future(journal.begin(intent("two")))
+            for _ in range(20):
+                assert await journal.find("two") is None and await journal.find("one") is not None
+                assert not beginning.done()
+            other.tell()
+            assert (await beginning).kept is None
+            assert await journal.find("two") is not None
+
+        run(begin())
+
+
+def test_while_another_process_holds_the_lock_nothing_is_written_back_at_the_end(journal: SQLiteJournal) -> None:
+    run(journal.begin(intent("one")))
+    log_file, file = Path(f"{journal.path}-wal"), Path(journal.path)
+    before = file.read_bytes()
+    with program(LOCKS, journal.path) as other:
+        assert other.heard() == "locked"
+        closing = threading.Thread(target=journal.close)
+        closing.start()
+        assert log_file.exists() and file.read_bytes() == before
+        other.tell()
+        closing.join(SECONDS)
+    assert not log_file.exists() and file.read_bytes() != before
+
+
+WRITES = """
+async def main():
+    journal = Journal.open(path, durable=sys.argv[2])
+    async def one(key):
+        mine = intent(key, arguments={"text": "x" * 10_000})
+        await journal.begin(mine)
+        await journal.end(mine, None)
+    for _ in range(4):
+        await asyncio.gather(*(one(f"{n}") for n in range(500)))
+    journal.close()
+asyncio.run(main())
+"""
+SYSTEM_CALLS = "fcntl,pwrite64,fsync,fdatasync,ftruncate,unlink"
+A_CALL = re.compile(r"^(?P<thread>\d+)\s+(?P<name>\w+)\((?:\d+<(?P<path>[^>]*)>|\"(?P<other>[^\"]*)\")(?P<rest>.*)")
+
+
+def traced(path: Path, durable: str, text: str = WRITES, *more: str) -> list[tuple[str, str, str]]:
+    """The name, the file and the rest of each call to the system that a program makes."""
+    strace = (needed("strace")["strace"], "-f", "-y", "-o", str(path) + ".trace", "-e", f"trace={SYSTEM_CALLS}", *more)
+    with program(text, path, durable, under=strace) as other:
+        other.rest()
+    found = [A_CALL.match(line) for line in whole(Path(str(path) + ".trace").read_text(encoding="utf-8"))]
+    return [(one["name"], one["path"] or one["other"] or "", one["rest"]) for one in found if one]
+
+
+def whole(trace: str) -> Iterator[str]:
+    """Its lines, those of a call that another thread's was written into in one."""
+    begun: dict[str, str] = {}
+    for line in trace.splitlines():
+        thread = line.partition(" ")[0]
+        if line.endswith("<unfinished ...>"):
+            begun[thread] = line.removesuffix("<unfinished ...>")
+        elif " resumed>" in line:
+            yield begun.pop(thread, "") + line.partition(" resumed>")[2]
+        else:
+            yield line
+
+
+def is_of_lock(name: str, path: str, rest: str) -> bool:
+    """Whether byte 0 of the lock file is locked, or let go."""
+    return name == "fcntl" and path.endswith("-lock") and "l_start=0, l_len=1}" in rest and rest.endswith("= 0")
+
+
+@pytest.mark.slow
+def test_every_write_to_the_file_and_its_log_is_made_under_the_lock(tmp_path: Path) -> None:
+    held, writes, checkpoints = False, 0, 0
+    for name, path, rest in traced(tmp_path / "calls.db", "full"):
+        if is_of_lock(name, path, rest):
+            held = "F_WRLCK" in rest
+        elif name in ("pwrite64", "ftruncate", "unlink") and path.endswith(("calls.db", "calls.db-wal")):
+            assert held, (name, path, rest)
+            writes += 1
+            checkpoints += name == "ftruncate" and path.endswith("-wal")
+    assert writes > 1_000 and checkpoints >= 2 and not held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("durable", "for_each_commit"), [("full", 1), ("normal", 0)])
+def test_how_often_the_disk_is_waited_for(tmp_path: Path, durable: str, for_each_commit: int) -> None:
+    calls = traced(tmp_path / "calls.db", durable)
+    transactions = sum(is_of_lock(*call) and "F_WRLCK" in call[2] for call in calls)
+    waits = sum(name in ("fsync", "fdatasync") and path.endswith("-wal") for name, path, _ in calls)
+    checkpoints = sum(name == "ftruncate" and path.endswith("-wal") for name, path, _ in calls)
+    # 500 calls in four rounds, with two changes each: they share transactions
+    assert 8 <= transactions < 300
+    assert abs(waits - for_each_commit * transactions) <= 2 * checkpoints + 6
+
+
+def test_a_new_file_is_in_its_folder_after_a_loss_of_power(tmp_path: Path) -> None:
+    calls = traced(tmp_path / "calls.db", "full", "Journal.open(path).close()")
+    assert ("fsync", str(tmp_path)) in {(name, path) for name, path, _ in calls}
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_that_cannot_be_written_is_no_reason_to_write_no_other(journal: SQLiteJournal) -> None:
+    async def begin() -> list[Any]:
+        wrong = intent("wrong", at=10**30)  # no number of SQLite's
+        many = [journal.begin(intent(f"k{n}")) for n in range(10)]
+        with open_lock_file(f"{journal.path}-lock").committing():
+            waiting = [asyncio.ensure_future(one) for one in (*many[:5], journal.begin(wrong), *many[5:])]
+            await asyncio.sleep(0)
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    found = run(begin())
+    assert isinstance(found.pop(5), JournalError)
+    assert [one.kept for one in found] == [None] * 10
+    assert rows(journal, "SELECT count(*) FROM calls") == [(10,)]
+
+
+def test_who_goes_away_before_it_is_begun_has_begun_nothing(journal: SQLiteJournal) -> None:
+    async def begin() -> None:
+        with open_lock_file(f"{journal.path}-lock").committing():
+            first = asyncio.ensure_future(journal.begin(intent("one")))  # in the transaction that waits for the lock
+            await asyncio.sleep(0)
+            while first not in asyncio.all_tasks():
+                await asyncio.sleep(0)
+            second = asyncio.ensure_future(journal.begin(intent("two")))
+            await asyncio.sleep(0)
+            second.cancel()
+            await asyncio.wait({second})
+        await first
+        await journal.flush()
+        assert await journal.find("two") is None
+
+    run(begin())
+
+
+def test_a_journal_that_is_closed_says_so(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "calls.db")
+    journal.close()
+    journal.note(Event("tool:pre", ToolCall("c1", "pay", {})))
+    attempts = (partial(journal.begin, intent("one")), partial(journal.find, "one"), journal.unfinished, journal.flush)
+    for attempt in attempts:
+        with pytest.raises(JournalError, match=r"calls\.db' is closed"):
+            run(attempt())
+    with pytest.raises(Exception, match=r"calls\.db' is closed"):
+        journal.store.get("k")
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_happens_to_a_call_is_kept_in_its_order_and_nothing_secret(journal: SQLiteJournal) -> None:
+    @tool
+    async def pay(amount: int, card: str, context: ToolContext = CONTEXT, currency: str = "EUR") -> str:
+        """Pay."""
+        context.progress(1, 2, "half")
+        return f"paid {amount}"
+
+    def guard(call: ToolCall, context: ToolContext) -> Any:
+        return {1: deny("not one"), 2: ask("two?")}.get(call.arguments["amount"])
+
+    runner = Runner([pay.bind(card="4111-1111")], guards=[guard], journal=journal, approve=lambda *_: False)
+    context = ToolContext(session="s", principal="ada")
+    for amount in (7, 1, 2):
+        run(runner.run(ToolCall(f"c{amount}", "pay", {"amount": amount}), context))
+    run(runner.run(ToolCall("c0", "no_such_tool", "{"), context))
+    run(journal.flush())
+    found = rows(journal, "SELECT call_id, kind, session, principal, tool_name, data FROM events ORDER BY seq")
+    assert all(row[2:4] == ("s", "ada") for row in found)
+    kinds = {key: [row[1] for row in found if row[0] == key] for key in ("c7", "c1", "c0")}
+    assert kinds == {
+        "c7": ["tool:pre", "tool:decided", "tool:started", "tool:progress", "tool:post"],
+        "c1": ["tool:pre", "tool:decided", "tool:error"],
+        "c0": ["tool:pre", "tool:error"],
+    }
+    data = {(row[0], row[1]): json.loads(row[5]) for row in found}
+    assert data["c7", "tool:pre"] == {"input": {"amount": 7}}
+    assert data["c7", "tool:decided"]["input"] == {"amount": 7, "card": "**********", "currency": "EUR"}
+    assert data["c7", "tool:progress"] == {"done": 1, "total": 2, "message": "half"}
+    assert data["c7", "tool:post"]["status"] == "ok"
+    assert data["c1", "tool:decided"] | {"input": 0} == {
+        "kind": "deny",
+        "reason": "not one",
+        "rule": "guard",
+        "by": None,
+        "input": 0,
+    }
+    journal.close()
+    assert b"4111" not in Path(journal.path).read_bytes()
+
+
+def test_events_wait_for_nothing_and_how_many_were_too_many_is_kept(
+    journal: SQLiteJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = [Event("tool:pre", ToolCall(f"c{n}", "pay", {})) for n in range(2 * MOST_EVENTS + 500)]
+    with open_lock_file(f"{journal.path}-lock").committing():
+        for event in events:
+            journal.note(event)
+    with caplog.at_level(logging.WARNING, "ferrule"):
+        run(journal.flush())
+        run(journal.flush())
+    kept = rows(journal, "SELECT call_id FROM events WHERE kind = 'tool:pre' ORDER BY seq")
+    lost = rows(journal, "SELECT data FROM events WHERE kind = 'journal:lost'")
+    assert MOST_EVENTS <= len(kept) <= 2 * MOST_EVENTS
+    assert len(kept) + sum(json.loads(row[0])["count"] for row in lost) == len(events)
+    assert kept[:MOST_EVENTS] == [(f"c{n}",) for n in range(MOST_EVENTS)]
+    said = [record.getMessage() for record in caplog.records if "has not kept" in record.getMessage()]
+    assert len(said) == len(lost) > 0
+
+
+def test_events_are_there_before_a_change_that_came_after_them(journal: SQLiteJournal) -> None:
+    for n in range(100):
+        journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {})))
+        run(journal.begin(intent(f"k{n}")))
+        assert rows(journal, "SELECT count(*) FROM events") == rows(journal, "SELECT count(*) FROM calls") == [(n + 1,)]
