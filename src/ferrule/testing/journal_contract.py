@@ -390,8 +390,7 @@ class JournalContract:
                 for one in (journal, self._another(journal)):
                     intent = await _begun(journal)
                     waiting = [asyncio.ensure_future(one.find(intent.key, wait=True)) for _ in range(3)]
-                    for _ in range(5):
-                        await one.find(intent.key)
+                    await _others_go_on(one, intent)
                     assert not any(task.done() for task in waiting), "it did not wait for a call that runs"
                     await journal.end(intent, outcome)
                     expected = await journal.find(intent.key)
@@ -412,7 +411,7 @@ class JournalContract:
         async def wait(place: int) -> Kept | None:
             one = (journal, another)[place]
             task = asyncio.ensure_future(one.find(intent.key, wait=True))
-            await one.find(intent.key)
+            await _others_go_on(one, intent)
             looked.wait()
             return await task
 
@@ -430,8 +429,7 @@ class JournalContract:
         async def check(journal: Journal) -> None:
             intent = await _begun(journal)
             given_up, waiting = (asyncio.ensure_future(journal.find(intent.key, wait=True)) for _ in range(2))
-            for _ in range(3):
-                await journal.find(intent.key)
+            await _others_go_on(journal, intent)
             given_up.cancel()
             await asyncio.wait({given_up})
             await journal.end(intent, _ENDED)
@@ -647,6 +645,13 @@ def _some_events() -> list[Event]:
         Event("tool:error", odd, broken),
         Event("tools:changed", ToolCall("", "", None), {"added": ["pay"]}),
     ]
+
+
+async def _others_go_on(journal: Journal, intent: Intent) -> None:
+    """Until tasks that were started have asked for it too."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+        await journal.find(intent.key)
 
 
 async def _gathered(waited: Any) -> list[Any]:

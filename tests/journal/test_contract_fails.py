@@ -1,0 +1,298 @@
+"""Each test of `JournalContract` fails for a journal that breaks what it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ferrule import Event, Journal
+from ferrule.journal import MemoryJournal
+from ferrule.store import Memory
+from ferrule.testing import JournalContract
+from ferrule.types import Begun
+from ferrule.values.frozen import JsonObject
+from ferrule.values.kept import Intent, Kept
+
+
+class MakesUp(MemoryJournal):
+    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+        kept = await super().find(key, wait=wait)
+        return kept or (Kept(intent=self.last, state="running") if hasattr(self, "last") else None)
+
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        self.last = intent
+        return await super().begin(intent, after=after)
+
+
+class CleansTexts(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        return await super().begin(dataclasses.replace(intent, call_id=intent.call_id.strip("\0")[:5]), after=after)
+
+
+class RoundsNumbers(MemoryJournal):
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        await super().end(intent, outcome and json.loads(json.dumps(outcome), parse_int=float))
+
+
+class Shares(MemoryJournal):
+    """It gives out what it has."""
+
+    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+        return self._calls.get(key) if not wait else await super().find(key, wait=True)
+
+
+class TakesAnything(MemoryJournal):
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        try:
+            await super().end(intent, outcome)
+        except (TypeError, ValueError):
+            await super().end(intent, {"status": "ok", "output": repr(outcome)})
+
+
+class BeginsAlways(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        kept = self._calls.get(intent.key)
+        if kept is not None:
+            self._calls[intent.key] = dataclasses.replace(kept, intent=intent)
+        return await super().begin(intent, after=after)
+
+
+class KnowsNoClaim(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        kept = self._calls.get(intent.key)
+        return Begun(kept) if kept is not None else await super().begin(intent)
+
+
+class LooksThenBegins(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        kept = await self.find(intent.key)
+        await asyncio.sleep(0)
+        if kept is None:
+            self._calls.pop(intent.key, None)
+        return await super().begin(intent, after=after)
+
+
+class EndsForAnybody(MemoryJournal):
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        kept = self._calls.get(intent.key)
+        await super().end(intent if kept is None else kept.intent, outcome)
+
+
+class MakesEnds(MemoryJournal):
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        if outcome is not None and intent.key not in self._calls:
+            await self.begin(intent)
+        await super().end(intent, outcome)
+
+
+class ForgetsNothing(MemoryJournal):
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        await super().end(intent, {"status": "cancelled"} if outcome is None else outcome)
+
+
+class TellsNoOthers(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        return Begun((await super().begin(intent, after=after)).kept)
+
+
+class NeverCutsOff(MemoryJournal):
+    def cut_off(self) -> None:
+        """What runs, runs for ever."""
+
+
+class BeginsWhatIsOpen(MemoryJournal):
+    """Whoever has read it may begin it, whatever has become of it."""
+
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        if after is not None:
+            self._calls.pop(intent.key, None)
+        return await super().begin(intent)
+
+
+class SettlesAnything(MemoryJournal):
+    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+        await super().begin(kept.intent)
+        await super().end(kept.intent, outcome)
+        return True
+
+
+class SettlesByState(MemoryJournal):
+    """It does not look whether the outcome is the one that was read."""
+
+    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+        found = self._calls.get(kept.intent.key)
+        if found is None or found.state != kept.state or kept.state not in ("cut_off", "deferred"):
+            return False
+        await super().end(found.intent, outcome)
+        return True
+
+
+class InNoOrder(MemoryJournal):
+    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+        return (await super().unfinished())[::-1]
+
+
+class NeverWaits(MemoryJournal):
+    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+        return await super().find(key)
+
+
+class WaitsInOneLoop(MemoryJournal):
+    """Who waits is woken by a future, from whatever thread."""
+
+    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+        kept = await super().find(key)
+        if wait and kept is not None and kept.state == "running":
+            self.waiting = asyncio.get_running_loop().create_future()
+            async with asyncio.timeout(1):
+                await self.waiting
+        return await super().find(key)
+
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        await super().end(intent, outcome)
+        waiting = getattr(self, "waiting", None)
+        if waiting is not None and waiting.get_loop() is asyncio.get_running_loop() and not waiting.done():
+            waiting.set_result(None)
+
+
+class WaitsTogether(MemoryJournal):
+    """Who gives up takes all others with it."""
+
+    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+        if not wait:
+            return await super().find(key)
+        shared = self.__dict__.setdefault("shared", {})
+        if key not in shared:
+            shared[key] = asyncio.ensure_future(super().find(key, wait=True))
+        return await shared[key]  # type: ignore[no-any-return]
+
+
+class TakesAgain(MemoryJournal):
+    async def take(self, key: str, expires_at: float) -> bool:
+        await super().take(key, expires_at)
+        return True
+
+
+class NeverExpires(MemoryJournal):
+    async def take(self, key: str, expires_at: float) -> bool:
+        return await super().take(key, 1e12)
+
+
+class WrongStore(Memory):
+    def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+        before = self.get(key)
+        found = super().compare_and_set(key, before, new)
+        return found and before == old
+
+
+class RacingStore(Memory):
+    def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+        if self.get(key) != old:
+            return False
+        for _ in range(20):
+            time.sleep(0)  # others have their turn
+        Memory.compare_and_set(self, key, self.get(key), new)
+        return True
+
+
+class UnsortedStore(Memory):
+    def items(self, prefix: str = "") -> dict[str, Any]:
+        return dict(reversed(super().items(prefix).items()))
+
+
+def with_store(make: Callable[[], Memory]) -> type[MemoryJournal]:
+    class WithStore(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            self._store = make()
+
+    WithStore.__name__ = make.__name__
+    return WithStore
+
+
+class BreaksOnEvents(MemoryJournal):
+    def note(self, event: Event) -> None:
+        json.dumps(event.data["input"])
+        event.call.id.encode()
+
+
+class ClosesOnce(MemoryJournal):
+    def close(self) -> None:
+        del self._calls
+
+
+WRONG: dict[str, type[MemoryJournal]] = {
+    "of_a_key_that_nobody_has_begun_nothing_is_kept": MakesUp,
+    "a_call_that_was_begun_runs_and_is_kept_as_it_was_given": CleansTexts,
+    "an_outcome_is_kept_as_it_was_given": RoundsNumbers,
+    "what_is_changed_afterwards_changes_nothing_that_is_kept": Shares,
+    "what_is_no_json_is_refused_and_leaves_the_call_as_it_was": TakesAnything,
+    "a_key_that_is_there_is_not_begun_again_and_what_is_kept_is_told": BeginsAlways,
+    "the_same_claim_begins_it_again": KnowsNoClaim,
+    "of_a_hundred_that_begin_a_key_at_once_exactly_one_has_it": LooksThenBegins,
+    "nobody_ends_or_forgets_the_call_of_another_claim": EndsForAnybody,
+    "the_end_of_what_is_not_there_is_nothing": MakesEnds,
+    "what_is_forgotten_may_be_begun_by_anybody": ForgetsNothing,
+    "other_arguments_under_one_reference_are_told": TellsNoOthers,
+    "what_ran_in_a_process_that_died_is_cut_off_and_all_else_is_as_it_was": NeverCutsOff,
+    "what_was_cut_off_is_begun_again_by_one_that_has_read_it": BeginsWhatIsOpen,
+    "what_was_deferred_is_begun_again_by_one_that_has_read_it_as_it_is": BeginsWhatIsOpen,
+    "what_was_cut_off_is_settled_once": SettlesAnything,
+    "what_was_deferred_is_settled_where_it_still_is_as_it_was_read": SettlesByState,
+    "nothing_is_settled_that_runs_or_was_forgotten_or_is_another_claims": SettlesAnything,
+    "what_is_unfinished_is_told_the_oldest_first_and_by_its_ticket": InNoOrder,
+    "who_waits_for_a_call_is_answered_when_it_has_ended_and_not_before": NeverWaits,
+    "who_waits_in_another_loop_is_answered_too": WaitsInOneLoop,
+    "who_stops_waiting_disturbs_nobody": WaitsTogether,
+    "a_key_is_taken_once_until_it_expires": TakesAgain,
+    "its_store_changes_what_is_as_it_was_and_nothing_else": with_store(WrongStore),
+    "its_store_has_items_by_the_beginning_of_their_keys_in_order": with_store(UnsortedStore),
+    "of_a_hundred_that_count_in_its_store_each_is_counted": with_store(RacingStore),
+    "events_are_taken_from_any_thread_and_none_breaks_it": BreaksOnEvents,
+    "it_may_be_closed_twice": ClosesOnce,
+}
+MORE = [("a_key_is_taken_once_until_it_expires", NeverExpires)]
+
+
+def contract_of(made: type[MemoryJournal]) -> JournalContract:
+    class Contract(JournalContract):
+        def make(self) -> Journal:
+            return made()
+
+        def second(self, journal: Journal) -> Journal:
+            return journal
+
+        def reopen(self, journal: Journal) -> Journal:
+            assert isinstance(journal, MemoryJournal)
+            journal.cut_off()
+            return journal
+
+    return Contract()
+
+
+def test_every_test_of_the_contract_has_a_journal_that_fails_it() -> None:
+    tests = {name.removeprefix("test_") for name in vars(JournalContract) if name.startswith("test_")}
+    assert tests == set(WRONG)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("name", "made"), [*WRONG.items(), *MORE])
+def test_a_journal_that_breaks_it_fails(name: str, made: type[MemoryJournal]) -> None:
+    right = copy.copy(contract_of(MemoryJournal))
+    getattr(right, f"test_{name}")()
+    with pytest.raises(BaseException) as raised:  # of any kind: a journal of somebody's may raise what it likes
+        getattr(contract_of(made), f"test_{name}")()
+    assert not isinstance(raised.value, KeyboardInterrupt | SystemExit)
+
+
+def test_what_a_contract_needs_is_said() -> None:
+    contract = JournalContract()
+    with pytest.raises(Exception, match=r"needs a method make\(self\)"):
+        contract.test_it_may_be_closed_twice()
