@@ -40,20 +40,20 @@ def _place_of(state: CallState) -> tuple[str | None, ...]:
 def _hashed(*parts: object) -> str:
     from hashlib import sha256  # loads OpenSSL, which most programs never need
 
-    return sha256(_as_json(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+    return sha256(_sorted_json(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
 
 
 def _as_received(raw: Any) -> str:
     """The arguments as JSON that is written in one way; what is no JSON as it is."""
     if not isinstance(raw, str):
-        return _as_json(thaw(raw) if isinstance(raw, Mapping) else {})
+        return _sorted_json(thaw(raw) if isinstance(raw, Mapping) else {})
     try:
-        return _as_json(json.loads(raw))
+        return _sorted_json(json.loads(raw))
     except (ValueError, RecursionError):
         return raw
 
 
-def _as_json(value: object) -> str:
+def _sorted_json(value: object) -> str:
     try:
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError, RecursionError):  # of a caller's own, which `run` does not look at
