@@ -33,7 +33,7 @@ def json_text(value: object) -> str:
     Raises:
         TypeError, ValueError: for what is no JSON.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_json_mapping)
+    return _encode(value)
 
 
 def column(text: str | None) -> str | bytes | None:
@@ -114,7 +114,7 @@ class EventRows:
     def row(self, event: Event) -> tuple[Column, ...]:
         """The values of `EVENT_COLUMNS`."""
         call = event.call
-        text = json_text(self._told(event))
+        text = self._told(event)
         if len(text) > MOST_CHARACTERS:
             text = json_text({"characters": len(text)})
         return (
@@ -133,28 +133,31 @@ class EventRows:
         """The row that says that `count` events are missing before it."""
         return (at, LOST, "", "", None, None, None, self._owner, json_text({"count": count}))
 
-    def _told(self, event: Event) -> Any:
-        """What is kept of an event besides its columns."""
+    def _told(self, event: Event) -> str:
+        """What is kept of an event besides its columns, as JSON."""
         data, call_id = event.data, event.call.id
         if event.kind == "tool:pre":
-            told = {"input": jsonable(data["input"])}
-            self._inputs[call_id] = json_text(told)
-            return told
+            text = self._inputs[call_id] = json_text({"input": jsonable(data["input"])})
+            return text
         decision, result = data.get("decision"), data.get("result")
         if isinstance(decision, Decision):
             said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}
             shown = {"input": jsonable(data["input"])}
             changed = shown if self._inputs.get(call_id) != json_text(shown) else {}
-            return {**said, "by": jsonable(data.get("by", decision.by)), **changed}
+            return json_text({**said, "by": jsonable(data.get("by", decision.by)), **changed})
         if isinstance(result, ToolResult):
             self._inputs.pop(call_id, None)
             record, pending = result.record(), result.pending
             record["pending"] = pending and {name: jsonable(pending.get(name)) for name in _OF_PENDING}
-            return record
-        return {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")} or None
+            return json_text(record)
+        more = {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")}
+        return json_text(more or None)
 
 
 def _json_mapping(value: object) -> Any:
     if isinstance(value, Mapping):
         return thaw(value)
     raise TypeError(f"a {type(value).__name__} is no JSON")
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, default=_json_mapping).encode

@@ -17,6 +17,8 @@ OLDEST = (3, 37, 0)
 APPLICATION_ID = 0x46657272
 """What says that an SQLite file is a journal: "Ferr"."""
 BUSY_SECONDS = 5.0
+LOG_BYTES = 4 * 1024 * 1024
+"""How long the write-ahead log is before it is written back. It keeps that length: to write over it is faster."""
 
 STEPS: tuple[str, ...] = (
     """
@@ -110,6 +112,7 @@ def prepare(connection: sqlite3.Connection, path: str, durable: str, steps: Sequ
     mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise JournalError(f"SQLite cannot have a write-ahead log at {path!r} (journal_mode={mode}): give a local disk")
+    connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
     connection.execute(f"PRAGMA synchronous={durable}")
     if durable == "FULL":  # macOS alone has these, where fsync does not wait for the disk
         connection.execute("PRAGMA fullfsync=1")

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
+from ferrule.journal._tables import LOG_BYTES
 from ferrule.values.event import Event
 
 log = logging.getLogger("ferrule")
@@ -36,8 +37,6 @@ LINGER_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 MOST_EVENTS = 10_000
 """How many events wait at most; what comes on top is not kept, and counted."""
-CHECKPOINT_BYTES = 4 * 1024 * 1024
-"""How far the write-ahead log grows before it is written back into the file."""
 _OF_ONE_CHANGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
 _INSERT_EVENT = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * 9)})"
 
@@ -88,7 +87,7 @@ class Writer:
         self._event_rows = EventRows(owner)
         self._at_end = at_end
         self._missing = 0
-        self._checkpoint_at = CHECKPOINT_BYTES
+        self._checkpoint_at = LOG_BYTES
         self._changed = threading.Condition()
         self._stirred = False
         self._closing = False
@@ -239,17 +238,16 @@ class Writer:
                 order.then()
 
     def _checkpoint(self) -> None:
-        """Write the log back where it is long, so that it begins anew."""
+        """Write the log back into the file where it is long, so that the next commit begins it anew."""
         size = os.stat(f"{self._path}-wal").st_size
-        if size < self._checkpoint_at:
+        if size <= self._checkpoint_at:
             return
-        self._connection.execute("PRAGMA busy_timeout=0")
         try:
-            busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            _, frames, written = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             log.warning("%s: its write-ahead log grows", _why_unwritten(self._path, error))
-            busy = True
-        self._checkpoint_at = CHECKPOINT_BYTES + (size if busy else 0)  # somebody reads: later
+            frames, written = 1, 0
+        self._checkpoint_at = LOG_BYTES + (size if written < frames else 0)  # somebody reads an older state: later
 
 
 def _why_unwritten(path: str, error: Exception) -> str:
