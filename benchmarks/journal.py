@@ -129,9 +129,7 @@ async def alone(folder: Path) -> None:
     reading = median["reading"] - median["reading, without"]
     bound = 3 * median["fsync"] + 0.002
     print(f"  fsync: {median['fsync'] * 1e3:.2f} ms")
-    print(
-        f"  added to a call that changes: {changing * 1e3:.2f} ms (asked for: 3 fsyncs + 2 ms = {bound * 1e3:.2f} ms)"
-    )
+    print(f"  added to a call that changes: {changing * 1e3:.2f} ms (3 fsyncs + 2 ms: {bound * 1e3:.2f} ms)")
     print(f"  added to a call that reads: {reading * 1e6:.1f} µs (asked for: 30 µs)")
     journal.close()
     synced.close()
@@ -183,9 +181,7 @@ async def at_once(folder: Path) -> None:
         for name, (run, count) in kinds.items():
             rates[name].append(await rate(run, count))
     base = rates["a transaction for each event"]
-    print(
-        f"  calls per second of {CALLERS} callers, and how often that is a transaction for each event (asked for: 10 x)"
-    )
+    print(f"  calls per second of {CALLERS} callers, and in transactions for each event (asked for: 10 x)")
     for name, found in rates.items():
         ratio = statistics.median(one / other for one, other in zip(found, base, strict=True))
         print(f"    {name:30} {statistics.median(found):8.0f} {ratio:8.1f} x")

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import sqlite3
+import threading
 from collections.abc import Coroutine
 from contextlib import ExitStack
 from pathlib import Path
@@ -209,10 +210,13 @@ for n in range(1000): journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {}
 
 def test_a_journal_that_nobody_has_any_more_lets_go(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
+    before = set(threading.enumerate())
     journal = Journal.open(path)
+    (writes,) = set(threading.enumerate()) - before
     run(journal.begin(intent("one")))
     del journal
     gc.collect()
+    writes.join(SECONDS)
     assert not (tmp_path / "calls.db-wal").exists()
     assert state_in_another_process(path, "one") == "cut_off"
 

@@ -235,12 +235,12 @@ def test_the_intent_holds_what_was_judged_and_is_there_before_the_handler_runs()
             seen.extend(journal._calls.values())
             return "paid"
 
-        runner = Runner([pay.bind(pin="4711-secret")], journal=journal)
+        runner = Runner([pay.bind(pin="no hex 4711-secret")], journal=journal)
         await runner.run(call(), **WHO)
         [kept] = seen
         assert (kept.state, kept.intent.tool_name, kept.intent.call_id) == ("running", "pay", "c1")
         assert dict(kept.intent.arguments) == {"euros": 5, "to": "ada", "pin": "**********"}
-        assert "4711" not in repr(journal._calls) + repr([dict(event.data) for event in journal.events])
+        assert "no hex 4711" not in repr(journal._calls) + repr([dict(event.data) for event in journal.events])
 
     asyncio.run(main())
 
