@@ -1,4 +1,5 @@
-"""The command line: `ferrule list · schema · lint · lock · select · policy · decide · call · run · serve`.
+"""The command line: `ferrule list · schema · lint · lock · select · policy · decide · grants · call · run · log ·
+explain · serve`.
 
 A file is one command. Each has `options(parser)` and `command(options) -> int`; `program.py` lists them, with what each
 does and the exit codes.

@@ -30,6 +30,8 @@ COMMANDS = {
     "grants": "list what was allowed for a while, or take it back",
     "call": "call one tool, with key=value arguments or JSON",
     "run": "let a model work on a task with the tools",
+    "log": "show the calls that a journal has, and follow those that come; delete old ones",
+    "explain": "show all that happened to one call of a journal",
     "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
 }
 """What each does; the module of that name is imported when it is used, because rich is half of a start."""
@@ -58,6 +60,13 @@ OPTIONS = {
     "--min-recall5": True,
     "--min-ndcg": True,
     "--json": False,
+    "--tool": True,
+    "--status": True,
+    "--since": True,
+    "--until": True,
+    "--limit": True,
+    "--follow": False,
+    "--prune": True,
     "--model": True,
     "--base-url": True,
     "--max-turns": True,
@@ -104,8 +113,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, required, names = message.partition(" are required: ")
         if required:
-            missing = [one for one in self._actions if {*one.option_strings, one.dest} & {*names.split(", ")}]
-            message = "; ".join(f"{(*one.option_strings, one.dest)[0]} is missing: {one.help}" for one in missing)
+            said = {one: (*one.option_strings, str(one.metavar or one.dest), one.dest) for one in self._actions}
+            missing = [one for one in said if {*said[one]} & {*names.split(", ")}]
+            message = "; ".join(f"{said[one][0]} is missing: {one.help}" for one in missing)
         raise UsageError(f"{message} ({' '.join(self.format_usage().split())})")
 
 
@@ -267,6 +277,8 @@ def _read_options(name: str, command: ModuleType, words: Sequence[str]) -> argpa
     text = "task" if name == "run" else "query" if name == "select" and options.action == "why" else None
     if text is not None:
         raise UsageError(f"the {text} is one argument, and {wrong!r} another: write the whole of it in quotes")
+    if name in {"log", "explain"}:
+        raise UsageError(f"{name} takes no {wrong!r} ({' '.join(parser.format_usage().split())})")
     raise UsageError(f"{name} takes no {wrong!r}: where the tools are, --tools says: {_with_tools(name, wrong)}")
 
 

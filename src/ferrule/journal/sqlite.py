@@ -31,6 +31,8 @@ from ferrule.journal._rows import (
 from ferrule.journal._tables import check_version, connect, make_file, prepare
 from ferrule.journal._waiting import Waiting
 from ferrule.journal._writer import Writer
+from ferrule.journal.reading import Reader
+from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, prune_now_and_then
 from ferrule.store import JsonValue, StoreError
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
@@ -64,15 +66,25 @@ class SQLiteJournal(Journal):
             there. Beside it lie `PATH-wal` and `PATH-shm`, which are SQLite's, and `PATH-lock`, which says who lives.
         durable: `"full"`: what is committed outlasts a loss of power. `"normal"`: it outlasts the end of the process
             alone, and the last of it may be missing after a loss of power; commits do not wait for the disk.
+        keep: Days after which a call that has ended is deleted, as by `prune`: now, and once an hour.
 
     Raises:
+        DefinitionError: for another `durable`, and for a `keep` that is no number of days.
         JournalError: where the file cannot be made, read or written, is no journal or that of a newer Ferrule, or was
             open when this process was forked; and for an SQLite older than 3.37.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, durable: Literal["full", "normal"] = "full") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durable: Literal["full", "normal"] = "full",
+        keep: float | None = None,
+    ) -> None:
         if durable not in ("full", "normal"):
             raise DefinitionError(f"durable is 'full' or 'normal', not {durable!r}")
+        if keep is not None:
+            check_days("keep", keep)
         check_version()
         self._path = _place_of_file(path)
         self._waiting = Waiting()
@@ -88,7 +100,10 @@ class SQLiteJournal(Journal):
         at_end = partial(_let_go, connection, self._reads, self._lock, self._owner)
         self._writer = Writer(connection, self._path, self._lock, self._owner, at_end)
         self._store = SQLiteStore(self._reads, self._writer)
-        self._close = weakref.finalize(self, self._writer.close)
+        closed = threading.Event()
+        self._close = weakref.finalize(self, _end_writing, self._writer, closed)
+        if keep is not None:
+            prune_now_and_then(self, keep, closed)
 
     @property
     def path(self) -> str:
@@ -184,6 +199,22 @@ class SQLiteJournal(Journal):
             return connection.execute("INSERT OR IGNORE INTO store VALUES (?, ?, ?)", row).rowcount == 1
 
         return await self._writer.order(change)
+
+    def prune(self, days: float) -> Pruned:
+        """Delete the calls that ended longer ago than that, and say how many they were. See docs/journal.md#retention.
+
+        It blocks; what else is written meanwhile waits for a few hundred of them at most.
+
+        Raises:
+            DefinitionError: for what is no number of days.
+            JournalError: where the file cannot be read or written.
+        """
+        check_days("prune", days)
+        now = time.time()
+        found = Reader(self._path).look(partial(expired, before=now - days * DAY, now=now))
+        for events, keys in found.parts():
+            self._writer.order_now(partial(delete, events=events, keys=keys))
+        return Pruned(found.calls, len(found.events))
 
     async def flush(self) -> None:
         """Wait until all events that were noted are committed."""
@@ -286,6 +317,11 @@ class _Reads:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
+
+
+def _end_writing(writer: Writer, closed: threading.Event) -> None:
+    closed.set()
+    writer.close()
 
 
 def _place_of_file(path: str | os.PathLike[str]) -> str:

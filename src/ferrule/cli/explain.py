@@ -1,0 +1,319 @@
+"""`ferrule explain`: one call, with all that happened to it, drawn as a time line."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from ferrule.approval import printable
+from ferrule.cli import logged
+from ferrule.cli.bars import counted
+from ferrule.cli.screen import screen
+from ferrule.cli.text import one_line, short, told
+from ferrule.cli.usage import UsageError, choices
+from ferrule.journal.reading import UNFINISHED, LoggedCall, LoggedEvent, Reader
+
+_CALLS = 5
+_VALUE_SHOWN = 400
+_REASON = 300
+_REPORTS = 20
+_OUTPUT = 4000
+_OUTPUT_LINES = 40
+_BAR = 40
+_SAID = {"ask": "asked", "allow": "allowed", "deny": "denied"}
+_LEFT = {
+    "running": "it is under way",
+    "cut_off": "its process ended in between",
+    "suspended": "it waits for an answer",
+    "deferred": "it is done elsewhere, and its outcome is still to come",
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which call; by the filters, which of several."""
+    logged.add_filters(parser)
+    parser.add_argument("id", metavar="ID", help="the call's id, or how it begins")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Draw the call, or print its record; where the id is one of several calls, each of them."""
+    reader = Reader(options.path)
+    found = reader.newest(logged.filter_of(options, _id_meant(reader, options.id)))
+    if not found:
+        raise UsageError(f"no call of the id {options.id!r} fits the other options")
+    if options.json:
+        for call in reader.loaded(found):
+            print(logged.as_json(call))
+        return 0
+    console = screen()
+    shown = found[-_CALLS:]
+    if len(found) > 1:
+        these = "" if len(shown) == len(found) else f"; these are the last {len(shown)}"
+        narrower = "--session, --principal, --tool, --status, --since and --until say which"
+        console.print(Text(f"{len(found):,} calls have this id{these}: {narrower}\n", style="yellow"), soft_wrap=True)
+    for number, call in enumerate(reader.loaded(shown), len(found) - len(shown) + 1):
+        if number > len(found) - len(shown) + 1:
+            console.print()
+        _Drawing(console, call).draw(f" ({number} of {len(found)})" if len(found) > 1 else "")
+    return 0
+
+
+def _id_meant(reader: Reader, given: str) -> str:
+    """The id that is meant.
+
+    Raises:
+        UsageError: where none is, or several are.
+    """
+    beginning = given.removesuffix("…")
+    known = reader.ids(beginning)
+    if given in known or beginning in known:
+        return given if given in known else beginning
+    if len(known) == 1:
+        return known[0]
+    if known:
+        raise UsageError(f"several ids begin so; {choices('', known)}")
+    raise UsageError(f"there is no call {given!r}: ferrule log shows the ids")
+
+
+class _Phase(NamedTuple):
+    """What a call was at for a while, in seconds since it came."""
+
+    name: str
+    start: float
+    end: float
+
+
+class _Drawing:
+    """One call on the terminal. Of untrusted text only what is printable, and only so much."""
+
+    def __init__(self, console: Console, call: LoggedCall) -> None:
+        self._console = console
+        self._call = call
+        self._now = time.time()
+
+    def draw(self, which: str) -> None:
+        """All of it."""
+        call = self._call
+        mark, style = logged.sign(call.status, self._console.encoding)
+        head = Text.assemble(
+            (one_line(call.tool_name, _VALUE_SHOWN), "bold"), "  ", (f"{mark} {call.status}", style), which
+        )
+        self._print(head)
+        self._facts()
+        self._print(Text())
+        for at, sign, colour, text in self._lines():
+            self._line(at, sign, colour, text)
+        self._phases()
+        self._outcome()
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    def _facts(self) -> None:
+        call, first = self._call, self._call.events[0]
+        process = logged.mapping(call.process)
+        facts = {
+            "id": call.call_id,
+            "principal": first.principal,
+            "session": first.session,
+            "parent": first.parent,
+            "came": logged.when(call.began_at, exact=True),
+            "took": logged.took(call, self._now),
+            "process": f"{process['pid']} on {process['host']}" if process else None,
+            "key": None if call.intent is None else call.intent.key,
+        }
+        for label, text in facts.items():
+            if text:
+                self._fact(label, one_line(text, _VALUE_SHOWN))
+        arguments = call.input
+        if not isinstance(arguments, dict):
+            self._fact("arguments", told("" if arguments is None else arguments, _VALUE_SHOWN))
+        for name, value in logged.mapping(arguments).items():
+            self._fact(
+                "argument", f"{told(name, _VALUE_SHOWN)} = {told(json.dumps(value, ensure_ascii=False), _VALUE_SHOWN)}"
+            )
+        for repair in call.result.get("repairs") or ():
+            self._fact("repaired", told(repair, _VALUE_SHOWN))
+
+    def _fact(self, label: str, text: str) -> None:
+        self._print(Text.assemble((f"  {label:<10}", "dim"), text))
+
+    # -- what happened ------------------------------------------------------------------------------------------------
+
+    def _lines(self) -> Iterator[tuple[float, str, str, str]]:
+        """When, a sign, its colour, and what is said."""
+        before: LoggedEvent | None = None
+        for event in _without_many(self._call.events):
+            if isinstance(event, int):
+                yield before.at if before else 0.0, "…", "dim", f"{event:,} more reports"
+                continue
+            sign, colour, text = self._told(event, before)
+            yield event.at, sign, colour, text
+            before = event
+        if self._call.status in UNFINISHED:
+            colour = "red" if self._call.status == "cut_off" else "yellow"
+            yield self._until(), logged.SIGNS[self._call.status][0], colour, self._left()
+
+    def _told(self, event: LoggedEvent, before: LoggedEvent | None) -> tuple[str, str, str]:
+        data, kind = event.data, event.kind
+        if kind == "tool:pre":
+            return "→", "cyan", "came"
+        if kind == "tool:decided":
+            return "?", "yellow", _decision_said(data)
+        if kind == "tool:started":
+            waited = 0.0 if before is None else event.at - before.at
+            is_wait = before is not None and before.kind in ("tool:pre", "tool:decided") and waited >= 0.001
+            return "▸", "cyan", f"started, after it had waited for {logged.span(waited)}" if is_wait else "started"
+        if kind == "tool:progress":
+            sign = "↻" if "attempt" in data else "…"
+            return sign, "yellow" if "attempt" in data else "cyan", _reported(data)
+        if kind == "tool:suspended":
+            return "‖", "yellow", f"suspended: {told(data.get('error') or '', _REASON)}"
+        status = told(data.get("status"), _REASON)
+        sign, colour = logged.SIGNS.get(status, logged.FAILED)
+        return sign, colour, status if data.get("error") is None else f"{status}: {told(data['error'], _REASON)}"
+
+    def _left(self) -> str:
+        """What is said of one that has not ended."""
+        call = self._call
+        text = _LEFT[call.status]
+        if call.status == "cut_off":
+            began = call.intent is not None or any(event.kind == "tool:started" for event in call.events)
+            return f"{text}: " + ("its effect may have happened" if began else "it had not begun")
+        pending = logged.mapping(call.result.get("pending"))
+        expires_at = pending.get("expires_at")
+        return f"{text}, until {logged.when(expires_at)}" if isinstance(expires_at, int | float) else text
+
+    def _until(self) -> float:
+        """When an unfinished call is told of: now, or when it was last heard of."""
+        last = self._call.events[-1].at
+        return last if self._call.status == "cut_off" else max(self._now, last)
+
+    def _line(self, at: float, sign: str, colour: str, text: str) -> None:
+        offset = f"+{at - self._call.began_at:.3f}s"
+        start = Text(f"{offset:>12} ", style="dim").append(self._writable(sign), style=f"not dim {colour}").append(" ")
+        for line in Text(self._writable(text)).wrap(self._console, max(self._console.width - start.cell_len, 20)):
+            line.rstrip()
+            self._print(start + line)
+            start = Text(" " * start.cell_len)
+
+    # -- how long -----------------------------------------------------------------------------------------------------
+
+    def _phases(self) -> None:
+        """Bars for what it was at, over its whole time."""
+        phases = _phases_of(self._call.events, None if self._call.ended_at else self._until())
+        whole = max((phase.end for phase in phases), default=0.0)
+        if whole <= 0 or len(phases) < 2:
+            return
+        self._print(Text())
+        for phase in phases:
+            start = min(round(phase.start / whole * _BAR), _BAR - 1)
+            length = max(round((phase.end - phase.start) / whole * _BAR), 1)
+            bar = " " * start + self._writable("━") * min(length, _BAR - start)
+            label = Text(f"  {phase.name:<10}", style="dim")
+            self._print(
+                label.append(f"{bar:<{_BAR}}", "green").append(f"  {logged.span(phase.end - phase.start)}", "none")
+            )
+
+    # -- what came of it ----------------------------------------------------------------------------------------------
+
+    def _outcome(self) -> None:
+        result = self._call.result
+        if self._call.status in UNFINISHED or not result:
+            return
+        executed, metadata = result.get("executed"), logged.mapping(result.get("metadata"))
+        self._print(Text())
+        self._fact("executed", "yes" if executed is True else "no" if executed is False else "not known")
+        if metadata.get("replayed") is True:
+            self._fact("replayed", "this is what the call came to when it came before; nothing was run now")
+        if metadata:
+            self._fact("metadata", told(json.dumps(metadata, ensure_ascii=False), _VALUE_SHOWN))
+        output = result.get("output")
+        if output is not None:
+            self._fact("output", "")
+            for line in _output(output):
+                self._print(Text(f"    {self._writable(line)}"))
+
+    def _writable(self, text: str) -> str:
+        return logged.writable(text, self._console.encoding)
+
+    def _print(self, line: Text) -> None:
+        line.rstrip()
+        self._console.print(line, soft_wrap=True)
+
+
+def _decision_said(data: Any) -> str:
+    by, rule, reason = data.get("by"), data.get("rule"), data.get("reason")
+    said = _SAID.get(str(data.get("kind")), "decided")
+    whose = f" by {told(by, _REASON)}" if by else ""
+    why = f": {told(reason, _REASON)}" if reason else ""
+    return f"{said}{whose}{why}{f' ({told(rule, _REASON)})' if rule else ''}"
+
+
+def _reported(data: Any) -> str:
+    if "attempt" in data:
+        wait = data.get("wait")
+        pause = f"; the next in {logged.span(wait)}" if isinstance(wait, int | float) and wait else ""
+        what = f"{told(data.get('status') or '', _REASON)}: {told(data.get('error') or '', _REASON)}"
+        return f"attempt {told(data['attempt'], 20)} of {told(data.get('of'), 20)} came to {what}{pause}"
+    if "done" in data:
+        return f"{counted(data['done'], data.get('total'))} {told(data.get('message') or '', _REASON)}".rstrip()
+    if "chunk" in data:
+        chunk = data["chunk"]
+        return told(chunk if isinstance(chunk, str) else json.dumps(chunk, ensure_ascii=False), _REASON)
+    return told(json.dumps(data, ensure_ascii=False), _REASON)
+
+
+def _without_many(events: Sequence[LoggedEvent]) -> Iterator[LoggedEvent | int]:
+    """The events; of many reports in a row the first and the last, and how many there are between."""
+    for is_report, run in itertools.groupby(events, key=_is_report):
+        some = list(run)
+        if is_report and len(some) > 2 * _REPORTS:
+            yield from some[:_REPORTS]
+            yield len(some) - 2 * _REPORTS
+            yield from some[-_REPORTS:]
+        else:
+            yield from some
+
+
+def _is_report(event: LoggedEvent) -> bool:
+    return event.kind == "tool:progress" and "attempt" not in event.data
+
+
+def _phases_of(events: Sequence[LoggedEvent], until: float | None) -> list[_Phase]:
+    """What it was at from each event to the next, up to its end or `until`; what belongs together is one."""
+    start, phases = events[0].at, list[_Phase]()
+    ends = [event.at for event in events[1:]] + ([] if until is None else [until])
+    for event, end in zip(events, ends, strict=False):
+        name = _phase(event)
+        if name is None:
+            break
+        if phases and phases[-1].name == name:
+            phases[-1] = phases[-1]._replace(end=end - start)
+        else:
+            phases.append(_Phase(name, event.at - start, end - start))
+    return phases
+
+
+def _phase(event: LoggedEvent) -> str | None:
+    """What a call is at after an event; nothing after its end."""
+    if event.kind == "tool:decided":
+        return "asked" if event.data.get("kind") == "ask" else "waited"
+    if event.kind == "tool:progress" and event.data.get("wait"):
+        return "paused"
+    names = {"tool:pre": "judged", "tool:started": "ran", "tool:progress": "ran", "tool:suspended": "suspended"}
+    return names.get(event.kind)
+
+
+def _output(output: object) -> list[str]:
+    """What it gave, in a few lines."""
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)
+    lines = printable(short(text, _OUTPUT)).replace("\t", "    ").split("\n")
+    more = len(lines) - _OUTPUT_LINES
+    return lines if more <= 0 else [*lines[:_OUTPUT_LINES], f"… {more:,} more lines"]

@@ -1,0 +1,150 @@
+"""`ferrule log`: the calls that a journal has, one in a line, also while programs write it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from ferrule import Journal
+from ferrule.approval import printable
+from ferrule.cli import logged
+from ferrule.cli.screen import screen
+from ferrule.cli.text import one_line
+from ferrule.cli.usage import UsageError
+from ferrule.journal.reading import LoggedCall, Reader
+
+_LINES = 100
+_POLL_SECONDS = 0.5
+_COLUMNS = ("time", "status", "took", "tool", "for", "id", "by", "arguments")
+_CELL_WIDTH = 40
+_FILTERS = ("tool", "principal", "session", "status", "since", "until", "limit", "follow", "json")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which calls, and in which form."""
+    logged.add_filters(parser)
+    parser.add_argument(
+        "--limit", type=_line_count, metavar="N", help=f"the newest N alone (default: {_LINES}; with --json all)"
+    )
+    parser.add_argument("--follow", action="store_true", help="go on as calls come, until ctrl-C")
+    parser.add_argument(
+        "--prune",
+        metavar="AGE",
+        help="delete the calls that ended longer ago than that, such as 90d; what is not finished stays. A call that "
+        "was deleted and comes again runs again",
+    )
+
+
+def _line_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"it is a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Print the calls, or delete old ones."""
+    if options.prune is not None:
+        return _prune(options)
+    reader, wanted = Reader(options.path), logged.filter_of(options)
+    newest = options.limit or (None if options.json else _LINES)
+    show = _print_json if options.json else Lines(screen()).show
+    if options.follow:
+        following = reader.follow(wanted, newest=newest)
+        while True:
+            show(following.news())
+            time.sleep(_POLL_SECONDS)
+    found = reader.newest(wanted, None if newest is None else newest + 1)
+    left_out = newest is not None and len(found) > newest
+    show(reader.loaded(found[1:] if left_out else found))
+    if left_out and options.limit is None:
+        print(f"ferrule: these are the newest {_LINES}; --limit N shows more", file=sys.stderr)
+    return 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    given = [name for name in _FILTERS if getattr(options, name)]
+    if given:
+        raise UsageError(f"--prune AGE deletes the calls of all that ended so long ago: it goes without --{given[0]}")
+    seconds = logged.age("--prune", options.prune)
+    Reader(options.path).newest(limit=1)  # what is no journal must not become one
+    journal = Journal.open(options.path)
+    try:
+        pruned = journal.prune(seconds / logged.SECONDS["d"])
+    finally:
+        journal.close()
+    print(f"deleted {pruned.calls:,} {'call' if pruned.calls == 1 else 'calls'} ({pruned.events:,} events)")
+    return 0
+
+
+def _print_json(calls: Iterable[LoggedCall]) -> None:
+    for call in calls:
+        print(logged.as_json(call))
+    sys.stdout.flush()
+
+
+class Lines:
+    """Prints calls, one in a line; the columns are as wide as the first of them need."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._widths: list[int] | None = None
+
+    def show(self, calls: Iterable[LoggedCall]) -> None:
+        """Print them."""
+        now = time.time()
+        some: list[tuple[LoggedCall, list[str]]] = []
+        for call in calls:
+            some.append((call, _cells(call, now)))
+            if len(some) == _LINES:  # of all that a file has, none waits for the last
+                self._print(some)
+                some = []
+        self._print(some)
+
+    def _print(self, some: Sequence[tuple[LoggedCall, list[str]]]) -> None:
+        if self._widths is None:
+            rows = [cells for _, cells in some] or [[""] * len(_COLUMNS)]
+            needed = [
+                max(map(cell_len, [name, *column]))
+                for name, column in zip(_COLUMNS, zip(*rows, strict=True), strict=True)
+            ]
+            self._widths = [min(width, _CELL_WIDTH) for width in needed[:-1]]
+            self._line(Text("  ").append(_row(_COLUMNS, self._widths), style="bold"))
+        for call, cells in some:
+            mark, style = logged.sign(call.status, self._console.encoding)
+            line = Text(mark, style).append(" ").append(_row(cells, self._widths), style="not bold default")
+            self._line(line)
+        sys.stdout.flush()
+
+    def _line(self, line: Text) -> None:
+        line.rstrip()
+        if self._console.is_terminal:
+            line.truncate(self._console.width, overflow="ellipsis")
+        self._console.print(line, soft_wrap=True)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    fitted = [
+        set_cell_size(cell, width) if cell_len(cell) <= width else cell
+        for cell, width in zip(cells, widths, strict=False)
+    ]
+    return "  ".join([*fitted, cells[-1]])
+
+
+def _cells(call: LoggedCall, now: float) -> list[str]:
+    """Of untrusted text only what is printable."""
+    return [
+        logged.when(call.began_at),
+        printable(call.status),
+        logged.took(call, now),
+        one_line(call.tool_name, _CELL_WIDTH),
+        one_line(logged.whose(call), _CELL_WIDTH),
+        one_line(call.call_id, _CELL_WIDTH),
+        logged.allowed_by(call),
+        logged.in_a_line(call),
+    ]

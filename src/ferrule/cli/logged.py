@@ -1,0 +1,179 @@
+"""What `ferrule log` and `ferrule explain` have in common: which calls are meant, and a call in a few words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+from datetime import datetime
+from typing import Any, get_args
+
+from ferrule import Status
+from ferrule.approval import printable
+from ferrule.cli.text import one_line, told
+from ferrule.cli.timeline import arguments
+from ferrule.cli.usage import UsageError, choices
+from ferrule.journal.reading import UNFINISHED, Filter, LoggedCall
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+STATUSES = sorted({*get_args(Status), *UNFINISHED})
+ANY_UNFINISHED = "unfinished"
+SIGNS = {
+    "ok": ("✓", "green"),
+    "invalid": ("!", "yellow"),
+    "not_found": ("!", "yellow"),
+    "denied": ("⊘", "magenta"),
+    "running": ("▸", "cyan"),
+    "suspended": ("‖", "yellow"),
+    "deferred": ("‖", "yellow"),
+    "cut_off": ("?", "red"),
+    "unknown": ("?", "red"),
+}
+FAILED = ("✗", "red")
+_ASCII = str.maketrans("→…↻‖✓⊘✗▸━", ">~^=+-x>#")
+_NAME_LENGTH = 200
+_RULE = 60
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Which calls."""
+    parser.add_argument("path", metavar="FILE", help="the journal, as Journal.open has made it, or a copy of it")
+    parser.add_argument("--tool", metavar="GLOB", help="of the tools whose names fit, such as 'refund*'")
+    parser.add_argument("--principal", metavar="NAME", help="made on whose behalf")
+    parser.add_argument("--session", metavar="NAME", help="of this conversation")
+    parser.add_argument(
+        "--status",
+        action="append",
+        metavar="STATUS",
+        help=f"what it came to ({', '.join(STATUSES)}), or {ANY_UNFINISHED}; may be repeated",
+    )
+    when = "an age such as 90s, 15m, 2h, 7d, 2w, or a time such as 2026-11-23 or 2026-11-23T10:00"
+    parser.add_argument("--since", metavar="WHEN", help=f"something happened to it then or later: {when}")
+    parser.add_argument("--until", metavar="WHEN", help="it came then or before")
+    parser.add_argument("--json", action="store_true", help="print the whole record of each call as a line of JSON")
+
+
+def filter_of(options: argparse.Namespace, call_id: str | None = None) -> Filter:
+    """What the options say.
+
+    Raises:
+        UsageError: for a status or a time that is none.
+    """
+    wrong = [one for one in options.status or () if one not in (*STATUSES, ANY_UNFINISHED)]
+    if wrong:
+        raise UsageError(f"--status: there is no {wrong[0]!r}; {choices(wrong[0], [*STATUSES, ANY_UNFINISHED])}")
+    statuses = {*(options.status or ())}
+    if ANY_UNFINISHED in statuses:
+        statuses |= UNFINISHED
+    return Filter(
+        call_id=call_id,
+        tool=options.tool,
+        principal=options.principal,
+        session=options.session,
+        status=statuses or None,
+        since=None if options.since is None else moment("--since", options.since),
+        until=None if options.until is None else moment("--until", options.until),
+    )
+
+
+def age(option: str, text: str) -> float:
+    """The seconds of `90s`, `15m`, `2h`, `7d` or `2w`.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", text, re.ASCII)
+    if found is None:
+        raise UsageError(f"{option}: {text!r} is no age: write a number and s, m, h, d or w, such as 90d")
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def moment(option: str, text: str) -> float:
+    """Seconds since the epoch: so long ago, or at that time, which is of this machine's zone where it names none.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    if re.fullmatch(r"[\d.]+[a-z]", text, re.ASCII):
+        return time.time() - age(option, text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{option}: {text!r} is no time: write an age such as 2h, or a time such as 2026-11-23 or 2026-11-23T10:00"
+        ) from None
+
+
+def as_json(call: LoggedCall) -> str:
+    """The record of a call in a line, in ASCII: nothing in it does anything to a terminal."""
+    return json.dumps(call.record())
+
+
+def when(at: float, *, exact: bool = False) -> str:
+    """A time of this machine's zone."""
+    try:
+        moment = datetime.fromtimestamp(at).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return told(at, _NAME_LENGTH)
+    return moment.isoformat(" ", "milliseconds" if exact else "seconds")[: 23 if exact else 19]
+
+
+def span(seconds: float) -> str:
+    """How long something took, in two units at most."""
+    if not math.isfinite(seconds):
+        return "?"
+    milliseconds = max(seconds, 0.0) * 1000
+    if milliseconds < 999.5:
+        return f"{milliseconds:.{0 if milliseconds >= 9.95 else 1}f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, below, name, name_below in ((86_400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s")):
+        if whole >= unit:
+            return f"{whole // unit:,} {name} {whole % unit // below} {name_below}"
+    return f"{whole} s"
+
+
+def took(call: LoggedCall, now: float) -> str:
+    """From its arrival to its end, or until now."""
+    if call.ended_at is not None:
+        return span(call.ended_at - call.began_at)
+    return "" if call.status not in UNFINISHED or call.status == "cut_off" else f"{span(now - call.began_at)} …"
+
+
+def sign(status: str, encoding: str) -> tuple[str, str]:
+    """The sign of a status and its style."""
+    mark, style = SIGNS.get(status, FAILED)
+    return writable(mark, encoding), style
+
+
+def writable(text: str, encoding: str) -> str:
+    """What an encoding without the signs can write."""
+    return text if encoding.lower().startswith("utf") else text.translate(_ASCII)
+
+
+def whose(call: LoggedCall) -> str:
+    """On whose behalf, and in which conversation."""
+    first = call.events[0]
+    return "/".join(one_line(name, _NAME_LENGTH) for name in (first.principal or "", first.session or "")).strip("/")
+
+
+def allowed_by(call: LoggedCall) -> str:
+    """Who answered, or which rule spoke last; and whether it is the answer to a call that came before."""
+    said = [decision.data for decision in call.decisions]
+    person = call.result.get("answered_by") or next((one["by"] for one in reversed(said) if one.get("by")), None)
+    rule = next((one["rule"] for one in reversed(said) if one.get("rule")), None)
+    again = ["replayed"] if mapping(call.result.get("metadata")).get("replayed") is True else []
+    return ", ".join([*([told(person or rule, _RULE)] if person or rule else []), *again])
+
+
+def in_a_line(call: LoggedCall) -> str:
+    """Its arguments."""
+    return printable("" if call.input is None else " ".join(arguments(call.input).split()))
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A value of a file that anybody may have written, where it is an object."""
+    return value if isinstance(value, dict) else {}

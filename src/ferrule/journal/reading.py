@@ -1,0 +1,689 @@
+"""Reading a journal's file beside the programs that write it, or a copy of one; nothing is written.
+
+    reader = Reader("calls.db")
+    for call in reader.calls(Filter(tool="refund*", status={"unknown", "cut_off"})):
+        print(call.call_id, call.status, call.input)
+
+See docs/journal.md#looking-into-it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import itertools
+import json
+import math
+import os
+import re
+import sqlite3
+import stat
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from ferrule.errors import JournalError
+from ferrule.journal._lockfile import open_lock_file
+from ferrule.journal._rows import column, text_of
+from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
+from ferrule.journal.grouping import Group, Grouping, Row, grouped
+from ferrule.values.frozen import JsonObject
+
+__all__ = ["UNFINISHED", "Filter", "Following", "LoggedCall", "LoggedEvent", "LoggedIntent", "Reader"]
+
+UNFINISHED = frozenset({"running", "cut_off", "deferred", "suspended"})
+"""The states of a call that has not come to its end. See docs/journal.md#looking-into-it."""
+
+_T = TypeVar("_T")
+_ROWS_AT_ONCE = 500  # rows or values of one statement
+_TRIES = 5
+_KEPT_IDENTITIES = 10_000
+_EVENT_COLUMNS = "seq, at, kind, call_id, tool_name, principal, session, parent, owner, data"
+_GET_INTENT = "SELECT key, fingerprint, arguments, at, state, outcome FROM calls WHERE key = ?"
+_OF_IDENTITY = "call_id = ? AND tool_name = ? AND principal IS ? AND session IS ?"
+OF_CALLS = "kind GLOB 'tool:*'"
+"""What rows of calls have, and neither those that say what is missing nor those of tools that changed."""
+_NO_RESULT: JsonObject = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which calls are looked for; what is left out fits all. See docs/journal.md#looking-into-it.
+
+    Attributes:
+        call_id: Its id, as the model sent it.
+        tool: A pattern for the name of its tool, as in `fnmatch`.
+        principal: On whose behalf it was made.
+        session: The conversation that it belongs to.
+        status: What it came to, or one of `UNFINISHED`.
+        since: Seconds since the epoch: something happened to it then or later.
+        until: It came then or before.
+    """
+
+    call_id: str | None = None
+    tool: str | None = None
+    principal: str | None = None
+    session: str | None = None
+    status: Collection[str] | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """One event as the journal has it. See docs/journal.md#looking-into-it.
+
+    Attributes:
+        seq: Its place in the file.
+        at: Seconds since the epoch.
+        kind: As `Event.kind`; `journal:lost` where `data["count"]` events are missing.
+        owner: The process that it happened in, a number of the journal's own.
+        data: Of `tool:pre` the `input`; of `tool:decided` the decision's `kind`, `reason` and `rule`, and `by` whom; of
+            `tool:progress` what was said; of those with a result its record.
+    """
+
+    seq: int
+    at: float
+    kind: str
+    call_id: str
+    tool_name: str
+    principal: str | None
+    session: str | None
+    parent: str | None
+    owner: int
+    data: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedIntent:
+    """What the journal keeps of a call that may change something. See docs/journal.md#looking-into-it.
+
+    Attributes:
+        key: What it is known by when it comes again; `context.idempotency_key`.
+        fingerprint: What the tool was.
+        arguments: As they were judged.
+        at: When it was about to run, by its runner's clock.
+        state: `running`, `deferred` or `ended`, as it was written.
+        outcome: What it came to.
+    """
+
+    key: str
+    fingerprint: str
+    arguments: JsonObject
+    at: float
+    state: str
+    outcome: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedCall:
+    """One call with all that happened to it. See docs/journal.md#looking-into-it.
+
+    Attributes:
+        events: In order.
+        status: The status of its result, or one of `UNFINISHED`: `running` in a process that lives, `cut_off` where
+            none is at it, `deferred` where it is done elsewhere, `suspended` until somebody answers.
+        result: The record of its result, or of what it was suspended with; empty where there is none.
+        ended_at: When it came to its result, in seconds since the epoch.
+        intent: What is kept of one that may change something, where it began.
+        process: Where it runs or ran last: the number that the system gave the process (`pid`), and its `host`.
+    """
+
+    events: tuple[LoggedEvent, ...]
+    status: str
+    result: JsonObject
+    ended_at: float | None
+    intent: LoggedIntent | None
+    process: JsonObject | None
+
+    @property
+    def call_id(self) -> str:
+        """Its id, as the model sent it."""
+        return self.events[0].call_id
+
+    @property
+    def tool_name(self) -> str:
+        """The tool's own name."""
+        return self.events[0].tool_name
+
+    @property
+    def began_at(self) -> float:
+        """When it came, in seconds since the epoch."""
+        return self.events[0].at
+
+    @property
+    def input(self) -> Any:
+        """Its arguments as they were judged, or as they came; a text where the model sent no JSON object."""
+        if self.result.get("input") is not None:
+            return self.result["input"]
+        return self.intent.arguments if self.intent is not None else self.events[0].data.get("input")
+
+    @property
+    def decisions(self) -> list[LoggedEvent]:
+        """What was decided, in order."""
+        return [event for event in self.events if event.kind == "tool:decided"]
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain JSON; the fields stand in docs/journal.md#export."""
+        first, result, intent = self.events[0], self.result, self.intent
+        ended = self.status not in UNFINISHED
+        return {
+            "tool_name": first.tool_name,
+            "tool_call_id": first.call_id,
+            "parent": first.parent,
+            "principal": first.principal,
+            "session": first.session,
+            "status": self.status,
+            "at": first.at,
+            "ended_at": self.ended_at,
+            "latency_ms": None if self.ended_at is None else round((self.ended_at - first.at) * 1000, 3),
+            "input": self.input,
+            "output": result.get("output") if ended else None,
+            "error": result.get("error"),
+            "executed": result.get("executed"),
+            "repairs": result.get("repairs", []),
+            "metadata": result.get("metadata", {}),
+            "answered_by": result.get("answered_by"),
+            "idempotency_key": None if intent is None else intent.key,
+            "fingerprint": None if intent is None else intent.fingerprint,
+            "process": self.process,
+            "events": [{"seq": one.seq, "at": one.at, "kind": one.kind, "data": _told(one)} for one in self.events],
+        }
+
+
+def _told(event: LoggedEvent) -> JsonObject | None:
+    """What an event says besides the call's own fields."""
+    if event.kind in ("tool:post", "tool:error"):
+        return {"status": event.data.get("status"), "error": event.data.get("error")}
+    return event.data or None
+
+
+class _Identity(NamedTuple):
+    """What the events of a call have in common, as the columns have it."""
+
+    call_id: str | bytes
+    tool_name: str | bytes
+    principal: str | bytes | None
+    session: str | bytes | None
+
+
+class Reader:
+    """Reads a journal's file; see docs/journal.md#looking-into-it.
+
+    It may be used while programs write, on a copy, and where nothing may be written. Each method looks at the file as
+    it is when it is called; it waits for nobody, and nobody waits for it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        JournalError: (its methods) where there is no such file, it is no journal, that of a newer Ferrule, damaged, or
+            not to be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.realpath(path)
+        """Where the file is: its real path."""
+        self._named = os.fspath(path)
+
+    def events(self, wanted: Filter = Filter(), *, after: int = 0) -> Iterator[LoggedEvent]:
+        """The events of the calls that fit, but for their status and `until`, in order; those behind the place `after`.
+
+        Without a filter those are among them that are of no call: `tools:changed`, and `journal:lost`."""
+        where, values = _where_clause(wanted)
+        fits = _fits_tool(wanted)
+        kinds = "1" if wanted == Filter() else OF_CALLS
+        query = (
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE seq > ? AND {kinds}{where} ORDER BY seq LIMIT {_ROWS_AT_ONCE}"
+        )
+        while True:
+            rows = self.look(lambda look, after=after: look.rows(query, (after, *values)))  # type: ignore[misc]
+            yield from (event for event in map(_event, rows) if fits(event.tool_name))
+            if len(rows) < _ROWS_AT_ONCE:
+                return
+            after = rows[-1][0]
+
+    def calls(self, wanted: Filter = Filter(), *, newest: int | None = None) -> Iterator[LoggedCall]:
+        """The calls that fit, each once, in the order of what happened to them last; at most the `newest`."""
+        yield from self.loaded(self.newest(wanted, newest))
+
+    def call(self, call_id: str) -> list[LoggedCall]:
+        """The calls of that id, the oldest first: ids are the model's, and not all servers make new ones."""
+        return sorted(self.calls(Filter(call_id=call_id)), key=lambda call: call.events[0].seq)
+
+    def follow(self, wanted: Filter = Filter(), *, newest: int | None = None) -> Following:
+        """The calls that fit, at most the `newest`, and then what comes. See docs/journal.md#looking-into-it."""
+        return Following(self, wanted, newest)
+
+    def newest(self, wanted: Filter = Filter(), limit: int | None = None) -> list[Found]:
+        """Where the newest calls that fit are, in the order of what happened to them last; `loaded` has all of them."""
+        return self.look(lambda look: look.newest(wanted, limit))
+
+    def ids(self, beginning: str, most: int = 12) -> list[str]:
+        """The ids of calls that begin so."""
+        query = f"SELECT DISTINCT call_id FROM events WHERE substr(call_id, 1, ?) = ? AND {OF_CALLS} LIMIT ?"
+        begins = column(beginning) or ""
+        values = (len(begins), begins, most)
+        return self.look(lambda look: [text_of(found) for found in look.column(query, *values)])
+
+    def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
+        """The calls with all that is in their rows; some at once, so that no checkpoint waits for who reads them."""
+        known: Begun = {}
+        for start in range(0, len(found), _ROWS_AT_ONCE):
+            some = found[start : start + _ROWS_AT_ONCE]
+            yield from self.look(lambda look, some=some: look.loaded(some, known))  # type: ignore[misc]
+
+    def look(self, query: Callable[[Look], _T]) -> _T:
+        """What `query` finds, at one moment.
+
+        SQLite cannot read a file of this kind that has no write-ahead log without making one. So it is told that nobody
+        changes the file, and where somebody has done so meanwhile, the query is made once more.
+
+        Raises:
+            JournalError: where it cannot be read.
+        """
+        for _ in range(_TRIES):
+            unchanged = self._as_it_is()
+            try:
+                with closing(self._connected(still=unchanged is not None)) as connection:
+                    _check_marks(connection, self._named)
+                    processes = _processes(connection, f"{self.path}-lock")
+                    connection.execute("BEGIN")
+                    found = query(Look(connection, processes))
+            except sqlite3.Error as error:
+                if unchanged is None or unchanged == self._as_it_is():
+                    raise JournalError(_what_is_wrong(self._named, error)) from None
+            except (LookupError, TypeError, ValueError) as error:
+                raise JournalError(f"{self._named!r} is damaged: {type(error).__name__}: {error}") from None
+            else:
+                if unchanged is None or unchanged == self._as_it_is():
+                    return found
+        raise JournalError(f"{self._named!r} changes too often to be read")
+
+    def _as_it_is(self) -> tuple[int, int, int] | None:
+        """What changes with the file; `None` where there is a write-ahead log beside it.
+
+        Raises:
+            JournalError: where there is no file.
+        """
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise JournalError(f"there is no journal at {self._named!r}: {error.strerror}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise JournalError(f"there is no journal at {self._named!r}: it is no file")
+        if os.path.exists(f"{self.path}-wal"):
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _connected(self, *, still: bool) -> sqlite3.Connection:
+        address = f"file:{quote(self.path)}?mode=ro{'&immutable=1' if still else ''}"
+        connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            connection.execute("PRAGMA trusted_schema=0")
+            connection.execute("PRAGMA query_only=1")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class Following:
+    """The calls of a journal as they come. See docs/journal.md#looking-into-it."""
+
+    def __init__(self, reader: Reader, wanted: Filter, newest: int | None) -> None:
+        self._reader = reader
+        self._wanted = wanted
+        self._newest = newest
+        self._after: int | None = None
+        self._known: OrderedDict[Identity, Grouping] = OrderedDict()
+        self._shown: dict[int, tuple[str, Found]] = {}  # by the first row of a call that has not ended
+
+    def news(self) -> list[LoggedCall]:
+        """The calls that there are, the first time; then those that are new or have another status than they had when
+        they were given. Rows that were there before are not read again, but for those of these calls."""
+        found = self._reader.look(self._look)
+        fresh = []
+        for one, call in zip(found, self._reader.loaded(found), strict=True):
+            first = one.group.rows[0].seq
+            if call.status == self._shown.get(first, ("",))[0]:
+                continue
+            if call.status in UNFINISHED:
+                self._shown[first] = (call.status, one)
+            else:
+                self._shown.pop(first, None)
+            fresh.append(call)
+        return [call for call in fresh if self._wanted.status is None or call.status in self._wanted.status]
+
+    def _look(self, look: Look) -> list[Found]:
+        if self._after is None:
+            self._after = look.last()
+            return look.newest(self._wanted, self._newest)
+        touched: dict[int, Found] = {}
+        for identity, row in look.rows_after(self._after, self._wanted):
+            group = self._grouping(look, identity, row).add(row)
+            touched[group.rows[0].seq] = Found(identity, group)
+            self._after = row.seq
+        for status, one in self._shown.values():
+            if status == "running" and not look.lives(one.group.owner):
+                touched.setdefault(one.group.rows[0].seq, one)
+        return [look.judged(one) for one in touched.values() if _is_until(one.group, self._wanted)]
+
+    def _grouping(self, look: Look, identity: Identity, before: Row) -> Grouping:
+        """What is known of the calls of an identity, before this row."""
+        grouping = self._known.get(identity)
+        if grouping is None:
+            grouping = self._known[identity] = Grouping(look.result_of)
+            for row in look.rows_of(identity, before=before.seq):
+                grouping.add(row)
+            if len(self._known) > _KEPT_IDENTITIES:
+                self._known.popitem(last=False)
+        self._known.move_to_end(identity)
+        return grouping
+
+
+class Identity(NamedTuple):
+    """What the events of a call have in common, as the columns have it."""
+
+    call_id: str | bytes
+    tool_name: str | bytes
+    principal: str | bytes | None
+    session: str | bytes | None
+
+
+class Found(NamedTuple):
+    """A call whose rows are known, and what of it was judged when they were read."""
+
+    identity: Identity
+    group: Group
+    status: str | None = None
+
+
+Begun: TypeAlias = dict[Identity, list[tuple[float, int, Any]]]
+
+
+class Process(NamedTuple):
+    """One that has written.
+
+    Attributes:
+        pid: The number that its system gave it.
+        host: The machine.
+        lives: Whether it is still there.
+    """
+
+    pid: int
+    host: str
+    lives: bool
+
+
+class Look:
+    """What is asked of a connection that sees the file as it is at one moment.
+
+    Args:
+        processes: Those that there were shortly before.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, processes: Mapping[int, Process]) -> None:
+        self._execute = connection.execute
+        self._processes = processes
+        self._begun: Begun = {}
+
+    def lives(self, owner: int) -> bool:
+        """Whether a process is still there; one that has come since is."""
+        return owner not in self._processes or self._processes[owner].lives
+
+    def rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """What a statement gives."""
+        return self._execute(query, values).fetchall()
+
+    def column(self, query: str, *values: Any) -> list[Any]:
+        """The first values of what a statement gives."""
+        return [found[0] for found in self._execute(query, values)]
+
+    def last(self) -> int:
+        """The place of the newest event."""
+        return self._execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]  # type: ignore[no-any-return]
+
+    def rows_of(self, identity: Identity, *, before: int | None = None) -> list[Row]:
+        """The rows of an identity in order, those before a place."""
+        until = "" if before is None else f" AND seq < {before:d}"
+        query = f"SELECT seq, at, kind, owner FROM events WHERE {_OF_IDENTITY} AND {OF_CALLS}{until} ORDER BY seq"
+        return [Row(*found) for found in self._execute(query, identity)]
+
+    def identities(self, before: float) -> Iterator[Identity]:
+        """What calls have in common of which there is a row from before then."""
+        columns = "call_id, tool_name, principal, session"
+        query = f"SELECT DISTINCT {columns} FROM events WHERE at < ? AND {OF_CALLS}"
+        return (Identity(*found) for found in self._execute(query, (before,)).fetchall())
+
+    def found(self, identity: Identity) -> Iterator[Found]:
+        """The calls of an identity."""
+        return (Found(identity, group) for group in grouped(self.rows_of(identity), self.result_of))
+
+    def rows_after(self, seq: int, wanted: Filter) -> Iterator[tuple[Identity, Row]]:
+        """The rows behind a place, and whose they are."""
+        where, values = _where_clause(wanted)
+        columns = "call_id, tool_name, principal, session, seq, at, kind, owner"
+        query = f"SELECT {columns} FROM events WHERE seq > ? AND {OF_CALLS}{where} ORDER BY seq"
+        fits = _fits_tool(wanted)
+        for found in self._execute(query, (seq, *values)).fetchall():
+            if fits(found[1]):
+                yield Identity(*found[:4]), Row(*found[4:])
+
+    def newest(self, wanted: Filter, limit: int | None) -> list[Found]:
+        """The newest calls that fit, in the order of their last rows."""
+        found: list[Found] = []
+        for one in self._from_the_end(wanted):
+            if len(found) == limit:
+                break
+            if not _is_until(one.group, wanted):
+                continue
+            one = self.judged(one) if wanted.status is not None or not one.group.ends else one
+            if wanted.status is None or one.status in wanted.status:
+                found.append(one)
+        return found[::-1]
+
+    def _from_the_end(self, wanted: Filter) -> Iterator[Found]:
+        """Each call where its last row is: the rows are gone through once, the newest first."""
+        where, values = _where_clause(wanted)
+        fits = _fits_tool(wanted)
+        query = f"SELECT call_id, tool_name, principal, session, seq FROM events WHERE {OF_CALLS}{where}"
+        seen: set[Identity] = set()
+        ending: dict[int, Found] = {}
+        for *columns, seq in self._execute(f"{query} ORDER BY seq DESC", values):
+            if not fits(columns[1]):
+                continue
+            identity = Identity(*columns)
+            if identity not in seen:
+                seen.add(identity)
+                ending |= {one.group.last.seq: one for one in self.found(identity)}
+            if (found := ending.pop(seq, None)) is not None:
+                yield found
+
+    def judged(self, found: Found) -> Found:
+        """With its status at this moment."""
+        group = found.group
+        end = group.end(self.result_of)
+        if end is not None:
+            return found._replace(status="ok" if end.kind == "tool:post" else self.result_of(end)["status"])
+        kept = self.intent_of(found)
+        if kept is not None and kept.state != "running":
+            ended = kept.state == "ended" and kept.outcome is not None
+            return found._replace(status=kept.outcome["status"] if ended else "deferred")  # type: ignore[index]
+        if group.is_suspended:
+            return found._replace(status="suspended")
+        return found._replace(status="running" if self.lives(group.owner) else "cut_off")
+
+    def loaded(self, found: Iterable[Found], known: Begun) -> list[LoggedCall]:
+        """The calls with all that is in their rows, without those that were deleted meanwhile.
+
+        Args:
+            found: The calls.
+            known: What was looked up for others of the same identities before.
+        """
+        self._begun = known
+        calls = (self._loaded(one) for one in found)
+        return [call for call in calls if call is not None]
+
+    def _loaded(self, found: Found) -> LoggedCall | None:
+        group, events = found.group, self._events(found.group)
+        if not events:
+            return None
+        intent, end = self.intent_of(found), group.end(self.result_of)
+        status = found.status or self.judged(found).status or ""
+        last = end or next((row for row in reversed(group.rows) if row.kind == "tool:suspended"), None)
+        result = next((event.data for event in events if last is not None and event.seq == last.seq), _NO_RESULT)
+        if end is None and status not in UNFINISHED and intent is not None and intent.outcome is not None:
+            result = intent.outcome
+        process = self._processes.get(group.owner)
+        return LoggedCall(
+            events=events,
+            status=status,
+            result=result,
+            ended_at=None if end is None else end.at,
+            intent=intent,
+            process=None if process is None else {"pid": process.pid, "host": process.host},
+        )
+
+    def _events(self, group: Group) -> tuple[LoggedEvent, ...]:
+        found = []
+        for start in range(0, len(group.rows), _ROWS_AT_ONCE):
+            some = [row.seq for row in group.rows[start : start + _ROWS_AT_ONCE]]
+            query = f"SELECT {_EVENT_COLUMNS} FROM events WHERE seq IN ({', '.join('?' * len(some))}) ORDER BY seq"
+            found += self.rows(query, some)
+        return tuple(map(_event, found))
+
+    def result_of(self, row: Row) -> JsonObject:
+        """The record of the result that a row has."""
+        found = self._execute("SELECT data FROM events WHERE seq = ?", (row.seq,)).fetchone()
+        return _NO_RESULT if found is None else json.loads(found[0])
+
+    def intent_of(self, found: Found) -> LoggedIntent | None:
+        """What is kept of a call that may change something: of the same processes, and begun while it was under way."""
+        group, owners = found.group, {row.owner for row in found.group.rows}
+        begun = self._begun_of(found.identity)
+        if len(begun) > 1:  # under an id that a server gives to all its calls
+            ended_at = group.last.at if group.ends else math.inf
+            start = bisect_left(begun, (group.rows[0].at,))
+            begun = list(itertools.takewhile(lambda one: one[0] <= ended_at, itertools.islice(begun, start, None)))
+        key = next((key for _, owner, key in begun if owner in owners), None)
+        row = None if key is None else self._execute(_GET_INTENT, (key,)).fetchone()
+        if row is None:
+            return None
+        return LoggedIntent(
+            key=text_of(row[0]),
+            fingerprint=text_of(row[1]),
+            arguments=json.loads(row[2]),
+            at=row[3],
+            state=row[4],
+            outcome=None if row[5] is None else json.loads(row[5]),
+        )
+
+    def _begun_of(self, identity: Identity) -> list[tuple[float, int, Any]]:
+        """When the calls of an identity began, where, and their keys."""
+        if (known := self._begun.get(identity)) is not None:
+            return known
+        found = self._execute(f"SELECT at, owner, key FROM calls WHERE {_OF_IDENTITY} ORDER BY at", identity).fetchall()
+        if len(self._begun) >= _KEPT_IDENTITIES:
+            self._begun.clear()
+        self._begun[identity] = found
+        return found
+
+
+def _event(columns: Sequence[Any]) -> LoggedEvent:
+    seq, at, kind, call_id, tool_name, principal, session, parent, owner, data = columns
+    return LoggedEvent(
+        seq=seq,
+        at=at,
+        kind=kind,
+        call_id=text_of(call_id),
+        tool_name=text_of(tool_name),
+        principal=text_of(principal),
+        session=text_of(session),
+        parent=text_of(parent),
+        owner=owner,
+        data=told if isinstance(told := json.loads(data), dict) else _NO_RESULT,
+    )
+
+
+def _where_clause(wanted: Filter) -> tuple[str, list[Any]]:
+    """What the rows of calls that fit have, as far as SQL can say it, and the values."""
+    columns = {"call_id": wanted.call_id, "principal": wanted.principal, "session": wanted.session}
+    given = {name: column(text) for name, text in columns.items() if text is not None}
+    where = "".join(f" AND {name} = ?" for name in given)
+    since = [] if wanted.since is None else [wanted.since]
+    return where + " AND at >= ?" * len(since), [*given.values(), *since]
+
+
+def _fits_tool(wanted: Filter) -> Callable[[str | bytes], bool]:
+    """Whether the tool of that name is looked for."""
+    if wanted.tool is None:
+        return lambda name: True
+    fits = re.compile(fnmatch.translate(wanted.tool)).match
+    return functools.cache(lambda name: fits(text_of(name)) is not None)
+
+
+def _is_until(group: Group, wanted: Filter) -> bool:
+    return wanted.until is None or group.rows[0].at <= wanted.until
+
+
+def _check_marks(connection: sqlite3.Connection, named: str) -> None:
+    """Raises:
+    JournalError: where the file is no journal, or one that this version does not know.
+    """
+    application, version = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
+    if application == version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise JournalError(f"{named!r} is no journal, or the copy of one without its {os.path.basename(named)}-wal")
+    if application != APPLICATION_ID:
+        raise JournalError(f"{named!r} is no journal, but an SQLite file of another program")
+    if version > len(STEPS):
+        raise JournalError(
+            f"{named!r} is a journal of version {version}, written by a newer Ferrule; this one knows versions up to "
+            f"{len(STEPS)}: update it"
+        )
+    if version < len(STEPS):
+        raise JournalError(
+            f"{named!r} is a journal of version {version}, and this Ferrule reads version {len(STEPS)}: open it once "
+            "with Journal.open, which brings it up to date"
+        )
+
+
+def _processes(connection: sqlite3.Connection, lock_path: str) -> dict[int, Process]:
+    """The processes that have written. Who lives is found out before the calls are read: what one that does not has
+    written is seen then."""
+    rows = connection.execute("SELECT owner, pid, host, closed_at FROM owners").fetchall()
+    with _locks(lock_path) as lives:
+        return {
+            owner: Process(pid, text_of(host), closed is None and lives(owner)) for owner, pid, host, closed in rows
+        }
+
+
+@contextmanager
+def _locks(path: str) -> Iterator[Callable[[int], bool]]:
+    """What says whether a process lives."""
+    try:
+        lock = open_lock_file(path, make=False)
+    except FileNotFoundError:  # of a copy
+        yield lambda owner: False
+    except OSError:  # it cannot be known
+        yield lambda owner: True
+    else:
+        try:
+            yield lock.lives
+        finally:
+            lock.close()
+
+
+def _what_is_wrong(named: str, error: sqlite3.Error) -> str:
+    code = getattr(error, "sqlite_errorname", "")
+    if code == "SQLITE_NOTADB":
+        return f"{named!r} is no journal"
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"{named!r} is in use by a program that lets nobody else read it"
+    return f"the journal {named!r} cannot be read: {error}"

@@ -1,0 +1,123 @@
+"""Deleting what a journal has of calls that ended long ago: found by whoever reads, deleted by whoever writes.
+
+What is not finished stays, however old it is: a call that runs, was cut off after it began or is deferred, and a
+question that can still be answered. A call that is deleted is forgotten: where it comes again, it runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ferrule.errors import DefinitionError, JournalError
+from ferrule.journal._rows import Column
+from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Look
+
+if TYPE_CHECKING:
+    from ferrule.journal.sqlite import SQLiteJournal
+
+__all__ = ["DAY", "Expired", "Pruned", "check_days", "delete", "expired", "prune_now_and_then"]
+
+log = logging.getLogger("ferrule")
+DAY = 86_400.0
+_HOUR = 3600.0
+_ROWS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was deleted. See docs/journal.md#retention.
+
+    Attributes:
+        calls: How many calls.
+        events: How many rows of events, theirs and those that were of no call.
+    """
+
+    calls: int = 0
+    events: int = 0
+
+
+@dataclass(slots=True)
+class Expired:
+    """What can be deleted.
+
+    Attributes:
+        calls: How many calls it is.
+        events: The places of rows.
+        keys: Of what was kept once for each call.
+    """
+
+    calls: int = 0
+    events: list[int] = field(default_factory=list)
+    keys: list[Column] = field(default_factory=list)
+
+    def parts(self) -> Iterator[tuple[Sequence[int], Sequence[Column]]]:
+        """It in parts, each for a transaction that keeps nobody waiting."""
+        for start in range(0, max(len(self.events), len(self.keys)), _ROWS_AT_ONCE):
+            yield self.events[start : start + _ROWS_AT_ONCE], self.keys[start : start + _ROWS_AT_ONCE]
+
+
+def check_days(option: str, days: float) -> None:
+    """Raises:
+    DefinitionError: for what is no number of days.
+    """
+    given: object = days
+    if not isinstance(given, int | float) or given is True or not 0 <= given < math.inf:
+        raise DefinitionError(f"{option} is a number of days, such as 90, not {days!r}")
+
+
+def prune_now_and_then(journal: SQLiteJournal, days: float, closed: threading.Event) -> None:
+    """Prune a journal in a thread of its own, now and once an hour, until it is closed."""
+    watched = (weakref.ref(journal), days, closed)
+    threading.Thread(target=_prune_again, args=watched, name="ferrule journal retention", daemon=True).start()
+
+
+def _prune_again(journal: weakref.ref[SQLiteJournal], days: float, closed: threading.Event) -> None:
+    while not closed.is_set():
+        found = journal()
+        if found is None:
+            return
+        try:
+            found.prune(days)
+        except JournalError as error:
+            if not closed.is_set():
+                log.warning("old calls are not deleted: %s", error)
+        del found
+        closed.wait(_HOUR)
+
+
+def expired(look: Look, before: float, now: float) -> Expired:
+    """What was over before `before`, both in seconds since the epoch."""
+    found = Expired()
+    for identity in look.identities(before):
+        for one in look.found(identity):
+            if one.group.last.at < before and _is_over(look, one, now):
+                found.calls += 1
+                found.events += (row.seq for row in one.group.rows)
+    found.events += look.column(f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS}", before)
+    found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
+    return found
+
+
+def delete(connection: sqlite3.Connection, events: Sequence[int], keys: Sequence[Column]) -> None:
+    """Delete a part; within a transaction of the caller's."""
+    connection.executemany("DELETE FROM events WHERE seq = ?", [(seq,) for seq in events])
+    connection.executemany("DELETE FROM calls WHERE key = ? AND state = 'ended'", [(key,) for key in keys])
+
+
+def _is_over(look: Look, found: Found, now: float) -> bool:
+    """Whether nothing more can become of a call."""
+    status, intent = look.judged(found).status, look.intent_of(found)
+    if intent is not None and intent.state != "ended":
+        return False
+    if status == "suspended":
+        pending = look.result_of(found.group.last).get("pending")
+        expires_at = pending.get("expires_at") if isinstance(pending, dict) else None
+        return isinstance(expires_at, int | float) and expires_at < now
+    return status not in UNFINISHED or status == "cut_off"  # before it began, so that nothing of it has happened

@@ -1,0 +1,302 @@
+"""`ferrule log` and `ferrule explain`: what a person sees of a journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from ferrule import Journal, Runner, ToolCall, ToolContext, tool
+from ferrule.cli.logged import span
+from ferrule.cli.program import main
+from ferrule.cli.usage import UsageError
+from ferrule.journal.reading import UNFINISHED, Reader
+from ferrule.middleware import retry
+from ferrule.testing import ManualClock
+from journal_desk import ADA, aged, call, desk, journaled, one_of_each
+
+if os.name != "nt":
+    from terminal import BOUND, PROGRAM, Terminal
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+HOSTILE = "\x1b[2Jok\r\n\u202efdp\x07 \ud800 \u200b"
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "calls.db"
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(words) == code
+    streams = capsys.readouterr()
+    return streams.out + streams.err
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
+    """The cells of each line."""
+    return [re.split(r"  +", line.strip()) for line in said(capsys, "log", *words).splitlines()]
+
+
+def records(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in said(capsys, *words, "--json").splitlines()]
+
+
+def test_each_call_has_a_line_with_what_came_of_it_and_who_allowed_it(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journaled(path, one_of_each)
+    head, *lines = shown(capsys, "calls.db")
+    assert head == ["time", "status", "took", "tool", "for", "id", "by", "arguments"]
+    assert [line[3:] for line in lines] == [
+        ["refund", "ada/s1", "c1", "eve", 'euros=1, order="o1"'],
+        ["refund", "ada/s1", "c1", "ask_before_changes, replayed", 'euros=1, order="o1"'],
+        ["refund", "ada/s1", "c2", "ask_before_changes", 'euros=1, order="later"'],
+        ["look", "ada/s1", "c3", 'order="bad"'],
+        ["refnd", "bob/s2", "c4", 'order="o1"'],
+    ]
+    assert [line[1] for line in lines] == ["ok", "ok", "suspended", "failed", "not_found"]
+    assert [line[0][0] for line in lines] == ["✓", "✓", "‖", "✗", "!"]
+
+
+def test_calls_are_chosen_by_options(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journaled(path, one_of_each)
+    aged(path, 3)
+    journaled(path, lambda runner: runner.run(call("new"), ADA))
+
+    def ids(*options: str) -> list[object]:
+        return [one["tool_call_id"] for one in records(capsys, "log", "calls.db", *options)]
+
+    assert ids() == ["c1", "c1", "c2", "c3", "c4", "new"]
+    assert ids("--tool", "ref?d") == [] and ids("--tool", "ref*d", "--limit", "2") == ["c4", "new"]
+    assert ids("--principal", "bob") == ids("--session", "s2") == ["c4"]
+    assert ids("--status", "failed", "--status", "not_found") == ["c3", "c4"]
+    assert ids("--status", "unfinished") == ["c2"]
+    assert ids("--since", "2d") == ids("--since", f"{datetime.now():%Y-%m-%d}") == ["new"]
+    assert ids("--until", "1w") == [] and ids("--until", "2h") == ["c1", "c1", "c2", "c3", "c4"]
+
+
+def test_the_record_of_a_call_has_the_fields_of_the_page(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journaled(path, one_of_each)
+    page = (DOCS / "journal.md").read_text(encoding="utf-8").partition("### Export")[2].partition("\n### ")[0]
+    fields = [name for names in re.findall(r"(?m)^\| (`.*?) \|", page) for name in re.findall(r"`(\w+)`", names)]
+    for one in records(capsys, "log", "calls.db"):
+        assert list(one) == fields
+    assert set(re.findall(r"`(\w+)`", page.partition("status is one of")[2])) >= UNFINISHED
+
+
+def test_of_many_calls_the_newest_are_shown_and_that_there_are_more(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def many(runner: Runner) -> None:
+        for number in range(101):
+            await runner.run(call(f"m{number}", "look"), ADA)
+
+    journaled(path, many)
+    lines = said(capsys, "log", "calls.db").splitlines()
+    assert len(lines) == 102 and "m1 " in lines[1] and lines[-1] == "ferrule: these are the newest 100; --limit N shows more"
+    assert len(said(capsys, "log", "calls.db", "--limit", "3").splitlines()) == 4
+    assert len(records(capsys, "log", "calls.db")) == 101
+
+
+def test_what_tools_and_models_say_does_nothing_to_a_terminal(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @tool(read_only=True)
+    async def speak(text: str) -> str:
+        """Speak."""
+        return HOSTILE
+
+    async def work(runner: Runner) -> None:
+        runner = runner.replace(tools=[speak])
+        who = ToolContext(principal=HOSTILE, session=HOSTILE)
+        await runner.run(ToolCall(HOSTILE, "speak", {"text": HOSTILE * 100}), who)
+        await runner.run(ToolCall("c2", HOSTILE, {"text": HOSTILE}), who)
+
+    journaled(path, work)
+    texts = [said(capsys, "log", "calls.db"), said(capsys, "explain", "calls.db", "c2")]
+    texts += [said(capsys, "explain", "calls.db", HOSTILE), said(capsys, "log", "calls.db", "--json")]
+    for text in texts:
+        assert all(one.isprintable() or one == "\n" for one in text), text
+    assert len(texts[0].splitlines()) == 3 and max(map(len, texts[0].splitlines())) < 400
+    assert len(texts[2].splitlines()) < 60
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["log", "none.db"], "there is no journal at 'none.db'"),
+        (["explain", "none.db", "c1"], "there is no journal at 'none.db'"),
+        (["log", "none.db", "--prune", "90d"], "there is no journal at 'none.db'"),
+        (["log", "text.db"], "'text.db' is no journal"),
+        (["log", "text.db", "--prune", "90d"], "'text.db' is no journal"),
+        (["log", "newer.db"], "newer Ferrule"),
+        (["log"], "FILE is missing"),
+        (["log", "calls.db", "--status", "suspend"], "did you mean 'suspended'"),
+        (["log", "calls.db", "--since", "yesterday"], "'yesterday' is no time"),
+        (["log", "calls.db", "--until", "9" * 9 + "w"], ""),
+        (["log", "calls.db", "--limit", "0"], "at least 1"),
+        (["log", "calls.db", "more"], "log takes no 'more'"),
+        (["log", "calls.db", "--prune", "soon"], "'soon' is no age"),
+        (["log", "calls.db", "--prune", "90d", "--tool", "x"], "it goes without --tool"),
+        (["explain", "calls.db", "c9"], "there is no call 'c9'"),
+        (["explain", "calls.db", "c"], "several ids begin so; there are: c1, c2"),
+        (["explain", "calls.db", "c1", "--tool", "look"], "no call of the id 'c1' fits"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_in_a_line(
+    path: Path, capsys: pytest.CaptureFixture[str], words: Sequence[str], text: str
+) -> None:
+    journaled(path, one_of_each)
+    path.with_name("text.db").write_text("no journal" * 1000, encoding="utf-8")
+    journaled(path.with_name("newer.db"), one_of_each)
+    with sqlite3.connect(path.with_name("newer.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    told = said(capsys, *words, code=2 if text else 0)
+    assert text in told.replace('"', "'") and (len(told.splitlines()) == 1 or not text)
+    assert not path.with_name("none.db").exists()
+
+
+# -- explain -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_call_is_explained_from_its_arguments_to_its_outcome(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = iter([ConnectionError("no line"), None])
+
+    @tool(inside=[retry(2, wait=0, safe=["send"])])
+    async def send(to: str, context: ToolContext, copies: int = 1) -> str:
+        """Send."""
+        context.progress(1, 2, "half")
+        if (error := next(failing)) is not None:
+            raise error
+        return f"sent to {to}"
+
+    async def work(runner: Runner) -> None:
+        runner = runner.replace(tools=[send])
+        assert (await runner.run(ToolCall("c1", "send", '{"to": "kim", "copies": "2",}'), ADA)).success
+
+    journaled(path, work)
+    lines = said(capsys, "explain", "calls.db", "c1").splitlines()
+    text = "\n".join(lines)
+    for part in (
+        "send  ✓ ok",
+        "principal ada",
+        "session   s1",
+        "argument  to = \"kim\"",
+        "argument  copies = 2",
+        "repaired  ",
+        "? asked: send changes things (ask_before_changes)",
+        "? allowed by eve (ask_before_changes)",
+        "▸ started",
+        "… 1/2 half",
+        "↻ attempt 1 of 2 came to failed: ",
+        "executed  yes",
+        "    sent to kim",
+    ):
+        assert part in text, text
+    happened = [re.sub(r"^\s*\+\S+s (.).*", r"\1", line) for line in lines if re.match(r"\s*\+\d", line)]
+    assert happened == ["→", "?", "?", "▸", "…", "↻", "…", "✓"]
+    bars = [line.split()[0] for line in lines if "━" in line]
+    assert bars[:3] == ["judged", "asked", "waited"] and set(bars[3:]) <= {"ran", "paused"}
+
+
+def test_calls_of_one_id_are_told_apart(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journaled(path, one_of_each)
+    text = said(capsys, "explain", "calls.db", "c1")
+    assert text.startswith("2 calls have this id: ") and "(1 of 2)" in text and "(2 of 2)" in text
+    assert text.count("nothing was run now") == 1
+    [one] = records(capsys, "explain", "calls.db", "c2")
+    assert one["status"] == "suspended"
+    assert len(records(capsys, "explain", "calls.db", "c1")) == 2
+
+
+def test_an_id_may_be_given_by_its_beginning(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journaled(path, lambda runner: runner.run(call("toolu_01A09q90qw90lq917835lq9"), ADA))
+    assert "id        toolu_01A09q90qw90lq917835lq9" in said(capsys, "explain", "calls.db", "toolu_01…")
+
+
+def test_of_a_suspended_call_it_says_until_when_it_can_be_answered(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journaled(path, one_of_each)
+    text = said(capsys, "explain", "calls.db", "c2")
+    assert re.search(r"\+0\.\d+s ‖ suspended: refund waits for a decision: somebody else decides", text)
+    assert re.search(r"‖ it waits for an answer, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0004, "0.4 ms"),
+        (0.0996, "100 ms"),
+        (0.9996, "1.0 s"),
+        (59.96, "1 min 0 s"),
+        (3599.6, "1 h 0 min"),
+        (90_000, "1 d 1 h"),
+        (-1, "0.0 ms"),
+        (float("inf"), "?"),
+    ],
+)
+def test_a_span_is_told_in_two_units_at_most(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+
+def test_old_calls_are_deleted_on_request(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journaled(path, one_of_each)
+    aged(path, 100)
+    journaled(path, lambda runner: runner.run(call("young"), ADA))
+    assert said(capsys, "log", "calls.db", "--prune", "90d") == "deleted 5 calls (18 events)\n"
+    assert [one["tool_call_id"] for one in records(capsys, "log", "calls.db")] == ["young"]
+    assert said(capsys, "log", "calls.db", "--prune", "90d") == "deleted 0 calls (0 events)\n"
+
+
+# -- in a terminal -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="it needs a terminal of Unix")
+def test_following_shows_calls_as_they_come_until_it_is_interrupted(path: Path) -> None:
+    async def main() -> None:
+        journal = Journal.open(path)
+        runner = desk(journal)
+        await one_of_each(runner)
+        await journal.flush()
+        with Terminal("log", "calls.db", "--follow", cwd=path.parent, columns=60) as terminal:
+            terminal.until("not_found")
+            waiting = asyncio.create_task(runner.run(call("c5", order="later"), ADA))
+            await asyncio.to_thread(terminal.until, "‖")
+            record = (await waiting).record()
+            await runner.resume(record, True)
+            await asyncio.to_thread(terminal.until, "✓")
+            assert max(map(len, terminal.said.splitlines())) <= 60
+            assert terminal.said.count("c1") == 2 and terminal.said.count("c5") == 2
+            assert await asyncio.to_thread(terminal.interrupted_until_it_ends) == 130
+            assert "Traceback" not in terminal.said and terminal.screen.cursor
+        journal.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="it needs a terminal of Unix")
+def test_a_terminal_that_cannot_draw_the_signs_gets_others(path: Path) -> None:
+    journaled(path, one_of_each)
+    with Terminal("explain", "calls.db", "c3", cwd=path.parent, PYTHONIOENCODING="ascii") as terminal:
+        assert terminal.end() == 0
+    assert "look  x failed" in terminal.shown and "> started" in terminal.shown and "-> " not in terminal.shown
+    assert "?" not in terminal.shown.partition("failed")[0]

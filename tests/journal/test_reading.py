@@ -1,0 +1,293 @@
+"""What is read of a journal's file, beside the programs that write it and after them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
+from processes import program
+
+from ferrule import Journal, Runner, ToolContext
+from ferrule.errors import JournalError
+from ferrule.journal._tables import STEPS
+from ferrule.journal.reading import Filter, Reader
+from steps import steps
+
+OF_EACH = [("c1", "ok"), ("c1", "ok"), ("c2", "suspended"), ("c3", "failed"), ("c4", "not_found")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "calls.db"
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def test_a_call_has_all_that_was_decided_who_answered_and_what_it_came_to(path: Path) -> None:
+    journaled(path, lambda runner: runner.run(call("c1", euros=5), ADA))
+    one = the_call(path, "c1")
+    assert [event.kind.removeprefix("tool:") for event in one.events] == ["pre", "decided", "decided", "started", "post"]
+    assert [said.data["kind"] for said in one.decisions] == ["ask", "allow"]
+    record = json.loads(json.dumps(one.record()))
+    assert (record["tool_name"], record["input"], record["output"]) == (
+        "refund",
+        {"order": "o1", "euros": 5},
+        "refunded o1",
+    )
+    assert (record["answered_by"], record["executed"], record["process"]["pid"]) == ("eve", True, os.getpid())
+    assert one.intent is not None and record["idempotency_key"] == one.intent.key and one.intent.state == "ended"
+    assert one.began_at <= one.intent.at <= (one.ended_at or 0)
+
+
+def test_it_is_read_while_a_program_writes_and_nothing_of_its_files_changes(path: Path) -> None:
+    async def main() -> None:
+        journal = Journal.open(path)
+        await one_of_each(desk(journal))
+        await journal.flush()
+        before = {file: (path.parent / file).read_bytes() for file in listed(path.parent) if not file.endswith("-shm")}
+        assert found(path) == OF_EACH
+        after = {file: (path.parent / file).read_bytes() for file in listed(path.parent) if not file.endswith("-shm")}
+        assert after == before and len(before["calls.db-wal"]) > 0
+        await desk(journal).run(call("c5", "look"), ADA)
+        await journal.flush()
+        assert found(path) == [*OF_EACH, ("c5", "ok")]
+        journal.close()
+
+    asyncio.run(main())
+
+
+def test_of_a_journal_that_nobody_has_open_reading_makes_no_files(path: Path) -> None:
+    journaled(path, one_of_each)
+    before = listed(path.parent)
+    assert found(path) == OF_EACH
+    assert listed(path.parent) == before and "calls.db-wal" not in before
+
+
+def test_a_copy_is_read_where_the_program_goes_on(path: Path) -> None:
+    journaled(path, one_of_each)
+
+    async def main() -> None:
+        journal = Journal.open(path)
+        await desk(journal).run(call("c5", "look"), ADA)
+        await journal.flush()
+        for files in (["calls.db"], ["calls.db", "calls.db-wal"]):
+            copy = path.parent / f"copy{len(files)}"
+            copy.mkdir()
+            for file in files:
+                shutil.copy(path.parent / file, copy)
+        journal.close()
+
+    asyncio.run(main())
+    assert found(path.parent / "copy1" / "calls.db") == OF_EACH  # what its log has is not there
+    assert found(path.parent / "copy2" / "calls.db") == [*OF_EACH, ("c5", "ok")]
+
+
+def test_a_copy_without_its_log_that_has_nothing_yet_says_so(path: Path) -> None:
+    journal = Journal.open(path)
+    shutil.copy(path, path.with_name("copy.db"))
+    journal.close()
+    assert "copy.db-wal" in refused(path.with_name("copy.db"))
+
+
+def test_what_is_written_while_a_file_is_taken_for_one_that_nobody_changes_is_not_missed(path: Path) -> None:
+    journaled(path, one_of_each)
+    journals: list[Journal] = []
+
+    def query(look: Any) -> list[str]:
+        if not journals:  # the first time
+            journals.append(Journal.open(path))
+            asyncio.run(make_one_more(journals[0]))
+        return [one.identity.call_id for one in look.newest(Filter(), None)]
+
+    async def make_one_more(journal: Journal) -> None:
+        await desk(journal).run(call("c5", "look"), ADA)
+        await journal.flush()
+
+    assert Reader(path).look(query) == ["c1", "c1", "c2", "c3", "c4", "c5"]
+    journals[0].close()
+
+
+SLOW = """
+asyncio.run(kept(path, lambda runner: runner.run(call("r1", sys.argv[2], order="slow"), ADA)))
+"""
+
+
+@pytest.mark.parametrize("name", ["refund", "look"])
+def test_a_call_runs_while_its_process_lives_and_is_cut_off_when_that_was_killed(path: Path, name: str) -> None:
+    with program(DESK + SLOW, path, name) as other:
+        assert other.heard() == "slow"
+        following = Reader(path).follow()
+        seen: list[tuple[str, str]] = []
+        while not seen:  # what a call that only reads does is written a little later
+            seen = [(one.call_id, one.status) for one in following.news()]
+        assert seen == [("r1", "running")]
+        assert found(path, status={"running"}) == [("r1", "running")]
+        assert the_call(path, "r1").process == {"pid": other.process.pid, "host": os.uname().nodename}
+        other.kill()
+    assert found(path) == [("r1", "cut_off")]
+    assert [(one.call_id, one.status) for one in following.news()] == [("r1", "cut_off")]
+    assert following.news() == []
+
+
+def test_what_recover_settles_has_ended(path: Path) -> None:
+    with program(DESK + SLOW, path, "refund") as other:
+        assert other.heard() == "slow"
+        other.kill()
+    assert found(path) == [("r1", "cut_off")]
+    [result] = journaled(path, lambda runner: runner.recover())
+    assert result.status == "unknown"
+    one = the_call(path, "r1")
+    assert (one.status, one.result["executed"]) == ("unknown", None)
+    assert one.intent is not None and one.intent.state == "ended"
+
+
+def test_a_call_that_is_resumed_in_another_process_is_one_call(path: Path) -> None:
+    record = journaled(path, lambda runner: runner.run(call("c2", order="later"), ADA)).record()
+    assert found(path) == [("c2", "suspended")]
+    assert the_call(path, "c2").result["pending"]["expires_at"] > time.time()
+    assert journaled(path, lambda runner: runner.resume(record, True, by="kim")).success
+    one = the_call(path, "c2")
+    assert (one.status, one.result["answered_by"]) == ("ok", "kim")
+    assert len({event.owner for event in one.events}) == 2
+    refused = journaled(path, lambda runner: runner.resume(record, True, by="lou"))
+    assert not refused.success
+    again = the_call(path, "c2")
+    assert (again.status, again.result["answered_by"], again.ended_at) == ("ok", "kim", one.ended_at)
+    assert again.events[-1].kind == "tool:error" and again.events[-1].data["error"] == refused.error
+
+
+def test_calls_are_found_by_what_is_known_of_them(path: Path) -> None:
+    journaled(path, one_of_each)
+    assert found(path, tool="ref*") == [*OF_EACH[:3], OF_EACH[4]]
+    assert found(path, tool="look") == [("c3", "failed")]
+    assert found(path, principal="bob") == found(path, session="s2") == [("c4", "not_found")]
+    assert found(path, status={"suspended", "failed"}) == OF_EACH[2:4]
+    assert found(path, call_id="c1", tool="refund", principal="ada") == OF_EACH[:2]
+    calls = list(Reader(path).calls())
+    assert found(path, since=calls[3].events[-1].at) == OF_EACH[3:]
+    assert found(path, until=calls[1].began_at) == OF_EACH[:2]
+    assert [one.call_id for one in Reader(path).calls(newest=2)] == ["c3", "c4"]
+    assert [one.call_id for one in Reader(path).calls(Filter(tool="refund"), newest=1)] == ["c2"]
+    assert [event.kind for event in Reader(path).events(Filter(principal="bob"))] == ["tool:pre", "tool:error"]
+    assert len(list(Reader(path).events())) == sum(len(one.events) for one in calls)
+
+
+def test_a_text_that_is_no_unicode_is_found_as_it_was(path: Path) -> None:
+    who = ToolContext(principal="a\udc80", session="s1")
+    journaled(path, lambda runner: runner.run(call("c\ud800"), who))
+    assert found(path, principal="a\udc80") == [("c\ud800", "ok")]
+    assert json.loads(json.dumps(the_call(path, "c\ud800").record()))["principal"] == "a\udc80"
+
+
+def test_following_tells_what_is_new_and_nothing_twice(path: Path) -> None:
+    async def main() -> None:
+        journal = Journal.open(path)
+        runner = desk(journal)
+        await one_of_each(runner)
+        await journal.flush()
+        following = Reader(path).follow(Filter(principal="ada"), newest=2)
+
+        def news() -> list[tuple[str, str]]:
+            return [(one.call_id, one.status) for one in following.news()]
+
+        assert news() == OF_EACH[2:4]
+        assert news() == []
+        await runner.run(call("c6"), ADA)
+        await runner.run(call("c7", "look"), ToolContext(principal="bob", session="s2"))
+        record = (await runner.run(call("c8", order="later"), ADA)).record()
+        await journal.flush()
+        assert news() == [("c6", "ok"), ("c8", "suspended")]
+        await runner.resume(record, True)
+        await journal.flush()
+        assert news() == [("c8", "ok")]
+        journal.close()
+
+    asyncio.run(main())
+
+
+def many(path: Path, count: int) -> None:
+    async def work(runner: Runner) -> None:
+        for number in range(count):
+            await runner.run(call(f"m{number}", "look"), ADA)
+
+    journaled(path, work)
+
+
+def test_the_newest_calls_and_what_is_new_take_no_longer_where_there_are_many(tmp_path: Path) -> None:
+    few, lots = tmp_path / "few.db", tmp_path / "lots.db"
+    many(few, 20)
+    many(lots, 400)
+
+    def of(path: Path) -> tuple[int, int]:
+        following = Reader(path).follow(newest=5)
+        return steps(lambda: list(Reader(path).calls(newest=5))), following.news() and steps(following.news)
+
+    assert of(lots) == pytest.approx(of(few), rel=0.2)
+
+
+# -- what is no journal ------------------------------------------------------------------------------------------------
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(JournalError) as error:
+        list(Reader(path).calls())
+    assert "\n" not in str(error.value) and path.name in str(error.value)
+    return str(error.value)
+
+
+def test_where_no_journal_is_none_is_made(path: Path) -> None:
+    assert "there is no journal" in refused(path)
+    assert "there is no journal" in refused(path.parent)
+    assert listed(path.parent) == []
+
+
+def test_what_is_no_journal_is_told_as_that(path: Path) -> None:
+    path.write_text("This is a text, and it is longer than the first page of a file of SQLite's would be." * 100)
+    assert "is no journal" in refused(path)
+    path.write_bytes(b"")
+    assert "is no journal" in refused(path)
+    path.unlink()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE calls (key)")
+    connection.close()
+    assert "another program" in refused(path)
+
+
+def test_a_journal_of_a_newer_version_is_not_read(path: Path) -> None:
+    journaled(path, one_of_each)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
+    connection.close()
+    assert "newer Ferrule" in refused(path)
+
+
+def test_a_journal_that_somebody_has_for_himself_is_in_use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journaled(path, one_of_each)
+    monkeypatch.setattr("ferrule.journal.reading.BUSY_SECONDS", 0.01)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    assert "in use" in refused(path)
+    holder.close()
+
+
+def test_a_damaged_journal_says_so(path: Path) -> None:
+    journaled(path, one_of_each)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE events SET data = '{' WHERE kind = 'tool:error'")
+    connection.close()
+    assert "damaged" in refused(path)
+    journaled(path.with_name("cut.db"), one_of_each)
+    whole = path.with_name("cut.db").read_bytes()
+    path.with_name("cut.db").write_bytes(whole[: len(whole) // 2])
+    refused(path.with_name("cut.db"))

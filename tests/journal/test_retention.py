@@ -1,0 +1,168 @@
+"""What is deleted of a journal, and what stays however old it is."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from journal_desk import ADA, DESK, aged, call, desk, found, journaled, one_of_each, the_call
+from processes import SECONDS, intent, program
+
+from ferrule import DefinitionError, Journal, Runner
+from ferrule.journal import SQLiteJournal
+from ferrule.journal.reading import Reader
+from ferrule.journal.retention import Pruned
+
+CUT_OFF = """
+asyncio.run(kept(path, lambda runner: runner.run(call(sys.argv[2], sys.argv[3], order="slow"), ADA)))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "calls.db"
+
+
+def pruned(path: Path, days: float) -> Pruned:
+    journal = SQLiteJournal(path)
+    try:
+        return journal.prune(days)
+    finally:
+        journal.close()
+
+
+def cut_off(path: Path, id: str, name: str) -> None:
+    with program(DESK + CUT_OFF, path, id, name) as other:
+        assert other.heard() == "slow"
+        while (id, "running") not in found(path):  # what a call that only reads does is written a little later
+            pass
+        other.kill()
+
+
+def rows(path: Path, table: str) -> int:
+    with sqlite3.connect(path) as connection:
+        count = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    connection.close()
+    return int(count)
+
+
+def deferred(path: Path) -> None:
+    """A call that is done elsewhere, as a journal keeps it."""
+    record = journaled(path, lambda runner: runner.run(call("d1", order="later"), ADA)).record()
+
+    async def main() -> None:
+        journal = Journal.open(path)
+        kept = intent("d1", call_id="d1", tool_name="refund", principal="ada", session="s1", at=time.time())
+        await journal.begin(kept)
+        pending = {"kind": "work", "state": {"ticket": "t1"}, "expires_at": record["pending"]["expires_at"]}
+        await journal.end(kept, {"status": "suspended", "pending": pending})
+        journal.close()
+
+    asyncio.run(main())
+    with sqlite3.connect(path) as connection:  # as if the same process had noted the events
+        connection.execute("UPDATE events SET owner = (SELECT owner FROM calls WHERE call_id = 'd1') WHERE call_id = 'd1'")
+    connection.close()
+
+
+def test_what_ended_long_ago_goes_and_what_is_younger_stays(path: Path) -> None:
+    journaled(path, one_of_each)
+    aged(path, 100)
+    journaled(path, lambda runner: runner.run(call("young"), ADA))
+    aged(path, 50)
+    young = the_call(path, "young")
+    assert pruned(path, 90) == Pruned(calls=5, events=18)
+    assert found(path) == [("young", "ok")] and the_call(path, "young") == young
+    assert (rows(path, "calls"), rows(path, "events")) == (1, len(young.events))
+    assert pruned(path, 90) == Pruned()
+    assert pruned(path, 0) == Pruned(calls=1, events=len(young.events))
+    assert rows(path, "calls") == rows(path, "events") == 0
+
+
+def test_what_is_not_finished_stays_however_old_it_is(path: Path) -> None:
+    journaled(path, one_of_each)
+    deferred(path)
+    cut_off(path, "changing", "refund")
+    unfinished = [("changing", "cut_off"), ("d1", "deferred")]
+    aged(path, 1000)
+
+    async def main() -> None:
+        journal = SQLiteJournal(path)
+        runner = desk(journal)
+        waiting = asyncio.create_task(runner.run(call("running", order="slow"), ADA))
+        record = (await runner.run(call("asked", order="later"), ADA)).record()
+        await journal.flush()
+        assert await asyncio.to_thread(journal.prune, 0) == Pruned(calls=5, events=18)
+        assert sorted(found(path)) == [("asked", "suspended"), *unfinished, ("running", "running")]
+        assert (await runner.resume(record, True)).success
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=SECONDS)
+        journal.close()
+
+    asyncio.run(main())
+    assert pruned(path, 0).calls == 2
+    assert sorted(found(path)) == unfinished
+
+
+def test_a_call_that_was_cut_off_and_changes_nothing_is_over(path: Path) -> None:
+    cut_off(path, "reading", "look")
+    aged(path, 100)
+    assert pruned(path, 90).calls == 1
+    assert found(path) == []
+
+
+def test_what_was_cut_off_goes_once_it_is_settled(path: Path) -> None:
+    cut_off(path, "changing", "refund")
+    aged(path, 100)
+    assert pruned(path, 90) == Pruned()
+    journaled(path, lambda runner: runner.recover())
+    assert found(path) == [("changing", "unknown")]
+    assert pruned(path, 90) == Pruned()  # it was settled today
+    aged(path, 100)
+    assert pruned(path, 90).calls == 1
+    assert rows(path, "calls") == 0
+
+
+def test_once_for_each_call_is_forgotten_with_what_is_deleted(path: Path) -> None:
+    journaled(path, lambda runner: runner.run(call("c1"), ADA))
+    again = journaled(path, lambda runner: runner.run(call("c1"), ADA))
+    assert again.metadata.get("replayed") is True
+    pruned(path, 0)
+    after = journaled(path, lambda runner: runner.run(call("c1"), ADA))
+    assert after.success and "replayed" not in after.metadata
+
+
+def test_a_journal_may_prune_itself_from_when_it_is_opened_until_it_is_closed(path: Path) -> None:
+    journaled(path, one_of_each)
+    aged(path, 100)
+    journaled(path, lambda runner: runner.run(call("young"), ADA))
+    before = {*threading.enumerate()}
+    journal = Journal.open(path, keep=90)
+    [pruning] = [one for one in {*threading.enumerate()} - before if one.name == "ferrule journal retention"]
+    end = time.monotonic() + SECONDS
+    while len(found(path)) > 1:
+        assert time.monotonic() < end
+    assert found(path) == [("young", "ok")]
+    journal.close()
+    pruning.join(SECONDS)
+    assert not pruning.is_alive()
+
+
+@pytest.mark.parametrize("days", [-1, float("nan"), float("inf"), True, "90d"])
+def test_days_are_a_number(path: Path, days: float) -> None:
+    with pytest.raises(DefinitionError, match="number of days"):
+        Journal.open(path, keep=days)
+    assert not path.exists()
+
+
+def test_many_calls_are_deleted_in_parts_and_others_are_written_between(path: Path) -> None:
+    async def many(runner: Runner) -> None:
+        for number in range(300):
+            await runner.run(call(f"m{number}", "look"), ADA)
+
+    journaled(path, many)
+    assert pruned(path, 0) == Pruned(calls=300, events=1200)
+    assert list(Reader(path).events()) == []
