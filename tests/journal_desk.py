@@ -49,7 +49,7 @@ async def look(order: str) -> str:
 
 async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
     """Eve allows all but what is for later."""
-    return ask("somebody else decides") if call.arguments["order"] == "later" else allow(by="eve")
+    return ask("somebody else decides") if call.arguments.get("order") == "later" else allow(by="eve")
 
 
 def desk(journal: Journal, **options: Any) -> Runner:

@@ -65,7 +65,12 @@ def test_a_command_of_a_page_shows_what_stands_there(command: str, expected: str
         shown = preloaded.run(program, cwd=tmp_path, env=environment, timeout=BOUND, merged=True).stdout
     else:
         shown = subprocess.run(
-            ["/bin/sh", "-c", f'ferrule() {{ "$0" -m ferrule "$@"; }}\n{command}', sys.executable],
+            [
+                "/bin/sh",
+                "-c",
+                f'ferrule() {{ "$0" -m ferrule "$@"; }}\npython() {{ "$0" "$@"; }}\n{command}',
+                sys.executable,
+            ],
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -78,7 +83,7 @@ def test_a_command_of_a_page_shows_what_stands_there(command: str, expected: str
 
 
 def test_the_page_has_its_files_and_an_example_of_each_command() -> None:
-    assert [name for name, _ in files_of(PAGE)] == ["shop.py", "shop.toml", "steps.py", "guarded.py"]
+    assert [name for name, _ in files_of(PAGE)] == ["shop.py", "shop.toml", "steps.py", "journaled.py", "guarded.py"]
     assert [name for name, _ in files_of(GUARDS)] == ["shop.py", "policy.toml"]
     shown = " ".join(command for command, _ in commands_of(PAGE))
     assert [name for name in COMMANDS if f"ferrule {name} " not in shown] == []

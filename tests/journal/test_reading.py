@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
 from processes import program
 
 from ferrule import Journal, Runner, ToolContext
 from ferrule.errors import JournalError
 from ferrule.journal._tables import STEPS
 from ferrule.journal.reading import Filter, Reader
+from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
 from steps import steps
 
 OF_EACH = [("c1", "ok"), ("c1", "ok"), ("c2", "suspended"), ("c3", "failed"), ("c4", "not_found")]
@@ -36,7 +36,13 @@ def listed(folder: Path) -> list[str]:
 def test_a_call_has_all_that_was_decided_who_answered_and_what_it_came_to(path: Path) -> None:
     journaled(path, lambda runner: runner.run(call("c1", euros=5), ADA))
     one = the_call(path, "c1")
-    assert [event.kind.removeprefix("tool:") for event in one.events] == ["pre", "decided", "decided", "started", "post"]
+    assert [event.kind.removeprefix("tool:") for event in one.events] == [
+        "pre",
+        "decided",
+        "decided",
+        "started",
+        "post",
+    ]
     assert [said.data["kind"] for said in one.decisions] == ["ask", "allow"]
     record = json.loads(json.dumps(one.record()))
     assert (record["tool_name"], record["input"], record["output"]) == (

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from journal_desk import ADA, DESK, aged, call, desk, found, journaled, one_of_each, the_call
 from processes import SECONDS, intent, program
 
 from ferrule import DefinitionError, Journal, Runner
 from ferrule.journal import SQLiteJournal
 from ferrule.journal.reading import Reader
 from ferrule.journal.retention import Pruned
+from journal_desk import ADA, DESK, aged, call, desk, found, journaled, one_of_each, the_call
 
 CUT_OFF = """
 asyncio.run(kept(path, lambda runner: runner.run(call(sys.argv[2], sys.argv[3], order="slow"), ADA)))
@@ -64,7 +64,9 @@ def deferred(path: Path) -> None:
 
     asyncio.run(main())
     with sqlite3.connect(path) as connection:  # as if the same process had noted the events
-        connection.execute("UPDATE events SET owner = (SELECT owner FROM calls WHERE call_id = 'd1') WHERE call_id = 'd1'")
+        connection.execute(
+            "UPDATE events SET owner = (SELECT owner FROM calls WHERE call_id = 'd1') WHERE call_id = 'd1'"
+        )
     connection.close()
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -97,10 +98,10 @@ class Lines:
 
     def show(self, calls: Iterable[LoggedCall]) -> None:
         """Print them."""
-        now = time.time()
+        now, today = time.time(), datetime.now() if self._console.is_terminal else None
         some: list[tuple[LoggedCall, list[str]]] = []
         for call in calls:
-            some.append((call, _cells(call, now)))
+            some.append((call, _cells(call, now, today)))
             if len(some) == _LINES:  # of all that a file has, none waits for the last
                 self._print(some)
                 some = []
@@ -136,10 +137,10 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([*fitted, cells[-1]])
 
 
-def _cells(call: LoggedCall, now: float) -> list[str]:
+def _cells(call: LoggedCall, now: float, today: datetime | None) -> list[str]:
     """Of untrusted text only what is printable."""
     return [
-        logged.when(call.began_at),
+        logged.when(call.began_at, today=today),
         printable(call.status),
         logged.took(call, now),
         one_line(call.tool_name, _CELL_WIDTH),

@@ -111,13 +111,16 @@ def as_json(call: LoggedCall) -> str:
     return json.dumps(call.record())
 
 
-def when(at: float, *, exact: bool = False) -> str:
-    """A time of this machine's zone."""
+def when(at: float, *, exact: bool = False, today: datetime | None = None) -> str:
+    """A time of this machine's zone; of `today`, where that is given, without the day."""
     try:
         moment = datetime.fromtimestamp(at).astimezone()
     except (ValueError, OverflowError, OSError):
         return told(at, _NAME_LENGTH)
-    return moment.isoformat(" ", "milliseconds" if exact else "seconds")[: 23 if exact else 19]
+    if exact:
+        return moment.isoformat(" ", "milliseconds")[:23]
+    text = moment.isoformat(" ", "seconds")[:19]
+    return text[11:] if today is not None and moment.date() == today.date() else text
 
 
 def span(seconds: float) -> str:
