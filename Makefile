@@ -22,8 +22,15 @@ PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
 
+# Where the tools of the demo cannot reach it.
+CALLS := $(or $(XDG_STATE_HOME),$(HOME)/.local/state)/ferrule/demo.db
+
 demo: $(VENV)/.cli
-	@$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model scripted:examples/demo/steps.py
+	@mkdir -p -m 700 "$(dir $(CALLS))"
+	@$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model scripted:examples/demo/steps.py --journal "$(CALLS)"
+	@echo
+	@echo 'Each call is in the journal, with who decided what by which rule:'
+	@echo '$(BIN)/ferrule log "$(CALLS)"'
 	@echo
 	@echo 'The same on a real model, with ANTHROPIC_API_KEY set and the SDK there ($(BIN)/pip install -e ".[anthropic]"):'
 	@echo '$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model $(REAL)'

@@ -43,12 +43,11 @@ from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
-from ferrule.pipeline.recovery import deferred_record, recover
+from ferrule.pipeline.recovery import recover
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState, TakenUp
 from ferrule.pipeline.state import NO_ORIGIN, Origin
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
-from ferrule.pipeline.works import Work
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
@@ -196,8 +195,10 @@ class Runner:
         observers: Iterable[Observer] | None = None,
         tools: Iterable[ToolInput] | None = None,
         guards: Iterable[Guard] | None = None,
+        journal: Journal | None = None,
     ) -> Runner:
-        """A runner of the same settings that asks somebody else, is seen by others, or has other tools or guards.
+        """A runner of the same settings that asks somebody else, is seen by others, keeps its calls elsewhere, or has
+        other tools or guards.
 
         It shares with this one the limits, the keys, the tools that are turned off, and the records that were taken up;
         the calls of this one go on. What other tools there are is told by an event `tools:changed`.
@@ -206,6 +207,8 @@ class Runner:
             DefinitionError: for what could not work.
         """
         state = self._state.like_this()
+        if journal is not None:
+            state.keep_in(options.journal("journal", journal))
         if approve is not None:
             state.approve = options.approver("approve", approve)
         if observers is not None:
@@ -241,6 +244,11 @@ class Runner:
         return self._state.approve
 
     @property
+    def journal(self) -> Journal | None:
+        """Where its calls are kept."""
+        return self._state.journal
+
+    @property
     def observers(self) -> tuple[Observer, ...]:
         """Who sees every event."""
         return tuple([one for one in self._state.observers if one not in self._state.noting])
@@ -254,11 +262,6 @@ class Runner:
     def waiting(self) -> int:
         """How many calls wait for a slot or a key."""
         return len(self._state.waiting)
-
-    @property
-    def works(self) -> tuple[Work, ...]:
-        """The calls in the background: all that run, and the last thousand that have ended."""
-        return tuple(self._state.works)
 
     # -- run ----------------------------------------------------------------------------------------------------------
 
@@ -457,7 +460,7 @@ class Runner:
     async def resume(
         self,
         record: Mapping[str, object],
-        answer: Decision | bool | ToolResult,
+        answer: Decision | bool,
         context: ToolContext[Any] | None = None,
         *,
         by: str | None = None,
@@ -471,9 +474,7 @@ class Runner:
 
         Args:
             record: The suspended result's `.record()`, perhaps from another process. Of it `pending` alone is read.
-            answer: `allow(…)` or `True` runs it, `ask(…)` suspends it again, everything else denies. Of deferred work
-                (`pending["kind"]` is `"work"`), the `ToolResult` that it came to, which ends it; `True`, which has the
-                handler look; or `False`, which gives it up. See docs/long-work.md#work-that-ends-elsewhere.
+            answer: `allow(…)` or `True` runs it, `ask(…)` suspends it again, everything else denies.
             context: For `deps` and `secrets`, which no record holds; session, principal, working directory and
                 metadata come from the record.
             by: Who answers, for the event and the record of the result.
@@ -481,7 +482,7 @@ class Runner:
             observers: See the events of this call only.
 
         Raises:
-            DefinitionError: for a record of no suspended call, and for what is no answer to it.
+            DefinitionError: for a record of no suspended call.
         """
         if by is not None and not isinstance(by, str):
             raise DefinitionError(f"resume(by=…) is the name of who answers, not {type(by).__name__}")
@@ -496,25 +497,11 @@ class Runner:
         )
         return await receive_again(self._state, answered, fields, options.observers("observers", observers))
 
-    async def resolve(self, ticket: str, answer: ToolResult | bool, by: str | None = None) -> ToolResult:
-        """`resume` for deferred work that the journal has under this ticket, as a web hook knows it: await its result,
-        which is `not_found` where not exactly one such work waits. See docs/long-work.md#work-that-ends-elsewhere.
-
-        Raises:
-            DefinitionError: where the runner has no journal.
-            JournalError: where that cannot be read.
-        """
-        if (record := await deferred_record(self._state, ticket)) is None:
-            text = f"Not exactly one deferred work waits under the ticket {ticket!r}. {NOTHING_RUN}"
-            return ToolResult(None, text, status="not_found", executed=False)
-        return await self.resume(record, answer, by=by)
-
     async def recover(self) -> list[ToolResult]:
-        """Settle the calls of its tools that a crash cut off, look at deferred work that is due, and say what each came
-        to; see docs/journal.md.
+        """Settle the calls of its tools that a crash cut off, and say what each came to; see docs/journal.md.
 
-        What a tool's `reconcile` does not know is `unknown`, and so is deferred work that has expired. A call that may
-        be run again is not: it says so in its metadata (`runs_again`), and is run when it comes again.
+        What a tool's `reconcile` does not know is `unknown`. A call that may be run again is not: it says so in its
+        metadata (`runs_again`), and is run when it comes again.
 
         Raises:
             DefinitionError: where the runner has no journal.

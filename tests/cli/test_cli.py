@@ -755,10 +755,13 @@ def test_a_model_that_breaks_is_said_in_one_line(here: Path) -> None:
     assert "Traceback" in ferrule(*RUN, "--verbose", cwd=here).stderr
 
 
-def test_the_demo_shows_what_its_tools_really_gave() -> None:
+def test_the_demo_shows_what_its_tools_really_gave_and_keeps_it(tmp_path: Path) -> None:
     words = ("run", "Explore", "--tools", "ferrule.tools.files", "--model", "scripted:examples/demo/steps.py")
-    done = ferrule(*words, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    for times in (1, 2):
+        done = ferrule(*words, "--journal", str(tmp_path / "demo.db"), cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        shown = ferrule("log", str(tmp_path / "demo.db"), cwd=ROOT).stdout
+        assert shown.count("edit_file") == times and shown.count("within()") == times
     answer = done.stdout.partition("\nanswer\n")[2]
     modules = list((ROOT / "src" / "ferrule").rglob("*.py"))
     assert f"The package has {len(modules)} Python files" in answer

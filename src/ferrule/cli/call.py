@@ -14,7 +14,7 @@ from typing import Any
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset
 from ferrule.approval import printable
-from ferrule.cli import find, policies, servers
+from ferrule.cli import find, journals, policies, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import screen
@@ -44,6 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     find.add_yes(parser)
     find.add_lock(parser)
     policies.add_policy(parser)
+    journals.add_journal(parser)
 
 
 def add_call(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,8 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     )
     tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
     call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
-    with Stages(timeline.aside) as stages, closing(timeline):
+    journaled = journals.kept(work, runner, options.journal)
+    with journaled as runner, Stages(timeline.aside) as stages, closing(timeline):
         result = work.run(_make_call(runner, call, timeline, stages))
     code = _print_result(result)
     if traced(result) and not options.verbose:

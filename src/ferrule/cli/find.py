@@ -152,14 +152,17 @@ def _remembering(person: _AtTheTerminal, found: Sequence[tuple[str, Any]]) -> Re
     Raises:
         StoreError: where what is kept is not as it was written.
     """
-    runners = [what for _, what in found if isinstance(what, Runner)]
-    guards = [guard for one in runners for guard in (*one.guards, *(own for tool in one.tools for own in tool.guards))]
-    roots = [root for guard in guards for root in getattr(guard, "roots", ())]
     try:
-        return remembered(person, Grants(Kept(roots)))
+        return remembered(person, Grants(Kept(roots_of([what for _, what in found if isinstance(what, Runner)]))))
     except ReachableError as error:
         person.note = f"ferrule: answers are not remembered here: {error}"
         return person
+
+
+def roots_of(runners: Sequence[Runner]) -> list[str]:
+    """The folders that the guards of the runners and of their tools let paths lead to."""
+    guards = [guard for one in runners for guard in (*one.guards, *(own for tool in one.tools for own in tool.guards))]
+    return [root for guard in guards for root in getattr(guard, "roots", ())]
 
 
 class _AtTheTerminal:

@@ -20,6 +20,7 @@ def configurations(
     directory: Path,
     lock: str | None = None,
     policies: Sequence[str] = (),
+    journal: str | None = None,
 ) -> str:
     """The text of `ferrule serve --install`.
 
@@ -31,6 +32,7 @@ def configurations(
         policies: What `--policy` names.
         directory: Where the server works: a client starts it anywhere.
         lock: The file by which the tools are locked.
+        journal: Where the calls are kept.
     """
     connected = [f"--mcp={one if _SERVER_ADDRESS.match(one) else directory / one}" for one in servers]
     allowed = [f"--yes={tool}" for tool in yes]
@@ -42,6 +44,7 @@ def configurations(
             *allowed,
             *([] if lock is None else [f"--lock={directory / lock}"]),
             *(f"--policy={directory / one}" for one in policies),
+            *([] if journal is None else [f"--journal={directory / Path(journal).expanduser()}"]),
             "--directory",
             str(directory),
         ]

@@ -47,6 +47,7 @@ OPTIONS = {
     "--accept": True,
     "--policy": True,
     "--shadow": True,
+    "--journal": True,
     "--principal": True,
     "--session": True,
     "--digest": True,

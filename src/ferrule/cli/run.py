@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
 from ferrule.approval import printable
-from ferrule.cli import find, models, policies, servers
+from ferrule.cli import find, journals, models, policies, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
@@ -59,6 +59,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     find.add_lock(parser)
     policies.add_policy(parser)
     policies.add_shadow(parser)
+    journals.add_journal(parser)
 
 
 def _turns(text: str) -> int:
@@ -89,6 +90,20 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
         name = "search_tools" if "search_tools" not in taken else "search_all_tools"  # a server's own
         runner = runner.replace(tools=runner.tools.register(search_tool(runner.tools, ranker, name=name)))
     _print_header(console, options.task, model, runner, options.select)
+    with journals.kept(work, runner, options.journal) as journaled:
+        return _work_on(options, work, console, timeline, bars, model, journaled, selector)
+
+
+def _work_on(
+    options: argparse.Namespace,
+    work: asyncio.Runner,
+    console: Console,
+    timeline: Timeline,
+    bars: Bars,
+    model: models.Named,
+    runner: Runner,
+    selector: Any,
+) -> int:
     context = ToolContext(session=f"cli-{secrets.token_hex(4)}")
     turns = options.max_turns
     running = loop(model, model.user(options.task), runner, context=context, max_turns=turns, selector=selector)

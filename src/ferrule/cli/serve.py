@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, serve
-from ferrule.cli import find, policies, servers
+from ferrule.cli import find, journals, policies, servers
 from ferrule.cli.install import configurations
 from ferrule.cli.usage import UsageError
 
@@ -64,6 +64,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     find.add_yes(parser)
     find.add_lock(parser)
     policies.add_policy(parser)
+    journals.add_journal(parser)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -86,13 +87,14 @@ def command(options: argparse.Namespace) -> int:
             if address is not None:
                 raise UsageError("--install is for clients that start the server themselves: leave out --http")
             named = (places or (), options.mcp or (), options.yes)
-            print(configurations(name, *named, Path.cwd(), options.lock, options.policy), end="")
+            print(configurations(name, *named, Path.cwd(), options.lock, options.policy, options.journal), end="")
             return 0
-        if address is None:
-            return work.run(_until_told(partial(serve.stdio, runner, name=name)))
-        hosts = _reached_as(address, options.allow_host)
-        app = serve.mcp(runner, name=name, tokens=known, hosts=hosts, origins=options.allow_origin)
-        return work.run(_until_told(partial(_over_http, app, address)))
+        with journals.kept(work, runner, options.journal) as journaled:
+            if address is None:
+                return work.run(_until_told(partial(serve.stdio, journaled, name=name)))
+            hosts = _reached_as(address, options.allow_host)
+            app = serve.mcp(journaled, name=name, tokens=known, hosts=hosts, origins=options.allow_origin)
+            return work.run(_until_told(partial(_over_http, app, address)))
 
 
 def _import_what_serving_needs(address: Address | None) -> None:

@@ -84,18 +84,6 @@ async def judge_kept(plan: Plan, state: CallState) -> None:
         raise denied(decision.reason)
 
 
-async def judge_allowed(plan: Plan, state: CallState) -> None:
-    """Judge once more what was allowed before and is run now: nobody is asked again.
-
-    Raises:
-        Rejected: where a guard denies it, or would change it.
-    """
-    decision = await _judge_again(plan, state, frozenset())
-    if plan.guards:
-        state.tell("tool:decided", decision)
-    _check_allowed(plan, state, decision)
-
-
 async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
     """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now. What a
     handler that has run wanted to know is returned.
@@ -104,13 +92,9 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
         Rejected: where it was taken up already, may not run, or is suspended again.
     """
     arguments = recorded_arguments(plan, answered)
-    await take_up(plan, state, answered)
+    await take_up(plan, answered)
     state.call = judged_call(state.call, arguments)
     record = answered.record
-    if record["kind"] == "work":
-        state.attempt.executed = None  # what it has begun goes on
-        await judge_allowed(plan, state)
-        return Answer(FrozenDict(), freeze(record["state"]))
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     if asked.schema is not None:
         state.attempt.executed = None  # it has run until it asked

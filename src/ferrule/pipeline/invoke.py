@@ -17,7 +17,7 @@ from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import RELIABLE_CANCELLING, Attempt, CallState, ancestors, state_of
-from ferrule.pipeline.suspension import pending_record, work_record
+from ferrule.pipeline.suspension import pending_record
 from ferrule.pipeline.tasks import start
 from ferrule.scheduling.clock import Timer, end_of, wait_until, wake
 from ferrule.types import Coro
@@ -39,7 +39,7 @@ def begin_attempt(state: CallState) -> Attempt:
     made.asked, made.answered_by, made.inputs = before.asked, before.answered_by, before.inputs
     if before.key:  # few calls have one
         made.key, made.intent, made.claimed = before.key, before.intent, before.claimed
-        made.after, made.other_arguments = before.after, before.other_arguments
+        made.other_arguments = before.other_arguments
     state.attempt = made
     return made
 
@@ -191,17 +191,13 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
     if holdings is None or state.task is None:
         raise DefinitionError("a middleware inside called `next` after its result")
     holdings.runs += 1
-    run = plan.run
     try:
         if values is None:
             if state.is_cancelled(None):  # a middleware inside made nothing of it
                 raise asyncio.CancelledError
-            if (answered := state.origin.answered) is not None and answered.ends_work:
-                run = answered.run
-            else:
-                judged = state.call.arguments
-                given_out = attempt.runs or attempt.result is not None
-                values = plan.parameters.again(judged) if given_out else judged.validated
+            judged = state.call.arguments
+            given_out = attempt.runs or attempt.result is not None
+            values = plan.parameters.again(judged) if given_out else judged.validated
         if attempt.runs or attempt.result is not None:
             if not state.may_run_again:
                 off = plan.disabled
@@ -210,10 +206,10 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         attempt.executed = None
         attempt.runs += 1
         try:
-            value = await run(values, state)
+            value = await plan.run(values, state)  # type: ignore[arg-type]
             result = results.handler_returned(plan, state, value)
-            if result.status == "suspended":
-                _note_put_off(state, value)
+            if value.__class__ is InputRequired:
+                attempt.wanted = value
         except BaseException as error:
             result = handler_raised(plan, state, error)
         attempt.result, attempt.executed = result, result.executed
@@ -232,14 +228,6 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         holdings.runs -= 1
         if holdings.when_idle:
             holdings.end()
-
-
-def _note_put_off(state: CallState, value: Any) -> None:
-    """The handler wants to know something before it goes on, or its work ends elsewhere."""
-    if isinstance(value, InputRequired):
-        state.attempt.wanted = value
-    else:
-        state.attempt.pending = work_record(state, value)
 
 
 def _attempt_inside(state: CallState) -> Attempt:

@@ -21,11 +21,11 @@ from typing import Any
 
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
-from ferrule.pipeline.call_key import TICKET, key_of, reference_of
+from ferrule.pipeline.call_key import key_of, reference_of
 from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, bounded, busy, unsuccessful
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, bounded, busy, unsuccessful
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Begun, Journal
@@ -80,10 +80,9 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
 
 def repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
     """Whether a call that was cut off may be run again: it is the same tool, and twice is as once."""
-    tool, arguments, intent = plan.tool, state.call.arguments, kept.intent
-    same = intent.fingerprint == tool.fingerprint
-    begins_work = plan.work is not None and intent.call_id != TICKET + intent.key  # which is kept itself
-    return same and (begins_work or tool.trait("read_only", arguments) or tool.trait("idempotent", arguments))
+    tool, arguments = plan.tool, state.call.arguments
+    same = kept.intent.fingerprint == tool.fingerprint
+    return same and (tool.trait("read_only", arguments) or tool.trait("idempotent", arguments))
 
 
 async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
@@ -100,8 +99,6 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
             outcome = None
     else:
         outcome = kept.outcome
-        if plan.work is not None and thaw(kept.intent.arguments) == _told_arguments(state):
-            await plan.run(None, state)  # its work, where a crash has cut that off
     result = unknown(state) if outcome is None else _replayed(plan, state, outcome)
     state.attempt.result, state.attempt.executed = result, result.executed
     return result
@@ -121,15 +118,11 @@ def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolR
 
 def unknown(state: CallState) -> ToolResult:
     """The result of a call that was cut off."""
-    return unsuccessful(state, "unknown", unknown_text(state.plan.name), executed=None)
-
-
-def unknown_text(name: str) -> str:
-    """What is said of a call that was cut off."""
-    return (
-        f"{name} was called before, and it is not known what came of that: its effect may have happened. "
+    text = (
+        f"{state.plan.name} was called before, and it is not known what came of that: its effect may have happened. "
         "Nothing was run now. Do not repeat it; find out whether it happened, or ask."
     )
+    return unsuccessful(state, "unknown", text, executed=None)
 
 
 async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
@@ -169,7 +162,8 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
     handling = invoke(plan, values, state, answer)
     result = _noted(state, handling if isinstance(handling, ToolResult) else await handling)
     # A call that is cut off meanwhile leaves it to be written.
-    return await asyncio.shield(plan.runner.write(end(plan, state, result)))
+    await asyncio.shield(plan.runner.write(end(plan, state, result)))
+    return result
 
 
 async def _begin_once(plan: Plan, state: CallState) -> ToolResult | None:
@@ -180,8 +174,6 @@ async def _begin_once(plan: Plan, state: CallState) -> ToolResult | None:
         Rejected: where it could not be written, or the other one does not end in time.
     """
     attempt, journal = state.attempt, _journal(plan)
-    if attempt.after is not None and attempt.after.state == "deferred":  # it is begun, and looked at
-        return None
     intent = attempt.intent = _intent(plan, state)
     while True:
         attempt.claimed = True  # it may be committed though this task is cancelled meanwhile
@@ -207,37 +199,24 @@ def _intent(plan: Plan, state: CallState) -> Intent:
         session=fields.session,
         parent=state.call.parent,
         fingerprint=plan.tool.fingerprint,
-        arguments=_told_arguments(state),
+        arguments=hide(state, jsonable(dict(state.told.arguments))),
         at=plan.runner.clock.now(),
     )
-
-
-def _told_arguments(state: CallState) -> dict[str, Any]:
-    """The arguments as they are kept."""
-    told: dict[str, Any] = hide(state, jsonable(dict(state.told.arguments)))
-    return told
 
 
 # -- after -------------------------------------------------------------------------------------------------------------
 
 
-async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
-    """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been. What
-    it came to is given back, or that it was resumed by somebody else meanwhile."""
+async def end(plan: Plan, state: CallState, result: ToolResult) -> None:
+    """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been."""
     attempt = state.attempt
-    intent, attempt.claimed, after = attempt.intent, False, attempt.after
+    intent, attempt.claimed = attempt.intent, False
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
-    looked = after is not None and after.state == "deferred"  # and stays so where the look was late
-    not_kept = (*_NOT_KEPT, "timeout") if looked else _NOT_KEPT
-    kept = deferred or (result.executed is not False and result.status not in not_kept)
+    kept = deferred or (result.executed is not False and result.status not in _NOT_KEPT)
     outcome = _outcome_to_keep(state, result) if kept else None
     attempt.kept = result if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is
-        if not looked:
-            await _journal_says(plan, _journal(plan).end, intent, outcome)
-        elif outcome and not await _journal_says(plan, _journal(plan).settle, after, outcome):
-            result = attempt.result = attempt.kept = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
-    return result
+        await _journal_says(plan, _journal(plan).end, intent, outcome)
 
 
 def _outcome_to_keep(state: CallState, result: ToolResult) -> dict[str, Any]:

@@ -15,13 +15,11 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
 from ferrule.executors.threads import ThreadJob
-from ferrule.pipeline.background import begins
 from ferrule.pipeline.call import enter_core
 from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import denied
 from ferrule.pipeline.state import CallState, Origin
-from ferrule.pipeline.works import Works
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -60,7 +58,7 @@ class RunnerState:
     Attributes:
         settings: What it gives to each of its tools.
         tools: What there is to call.
-        observers: Who sees every event, the journal last.
+        observers: Who sees every event, the journal last; `noting` is the journal's.
         questions: How many questions to an approver that is a plain function may be open.
         resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
         resume_within: Seconds in which a suspended call can be taken up.
@@ -70,7 +68,6 @@ class RunnerState:
         closing: Whether no new calls are taken, but those of batches that began before.
         drained: Whether these are not taken either.
         taken_up: The suspended calls that were.
-        works: The calls in the background.
         abandoned: What still runs after it was given up, and what to do once it has ended.
 
     And of the one event loop on which calls run at present:
@@ -83,7 +80,7 @@ class RunnerState:
         locks: By the keys of `resources`.
         waiting: The calls that wait for a slot or a key.
         writing: The journal's writes of calls that were cut off.
-        batches: The batches that run, kept from the collector, and the calls in the background.
+        batches: The batches that run, kept from the collector.
         idle: Who waits for the last call to end.
     """
 
@@ -101,7 +98,6 @@ class RunnerState:
     receive: Receive
     clock: Clock
     taken_up: TakenUp
-    works: Works = field(default_factory=Works)
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False
@@ -115,21 +111,21 @@ class RunnerState:
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
-        self.writing: set[asyncio.Task[ToolResult]] = set()
+        self.writing: set[asyncio.Task[None]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
-        if not set(self.noting) <= set(self.observers):
-            self.observers = (*self.observers, *self.noting)
+        self.noting: tuple[Observer, ...] = ()
+        self.keep_in(self.journal)
 
-    @property
-    def noting(self) -> tuple[Observer, ...]:
-        """How the journal sees every event."""
-        return () if self.journal is None else (self.journal.note,)
+    def keep_in(self, journal: Journal | None) -> None:
+        """Keep calls in that journal, and tell no other one of them."""
+        noting = () if journal is None else (journal.note,)
+        others = [one for one in self.observers if one not in (*self.noting, *noting)]
+        self.journal, self.noting, self.observers = journal, noting, (*others, *noting)
 
     def compile(self, tool: Tool) -> Plan:
         """How this runner runs a tool."""
-        plan = Plan(tool, self, self.settings, enter_core, handle_judged)
-        return begins(Plan(tool, self, self.settings, enter_core, handle_judged), plan) if tool.background else plan
+        return Plan(tool, self, self.settings, enter_core, handle_judged)
 
     def like_this(self) -> RunnerState:
         """One that has the same settings, keys and records of what was taken up, and runs nothing yet."""
@@ -208,7 +204,7 @@ class RunnerState:
                 for ended in when_done:
                     ended()
 
-    def write(self, writing: Coro[ToolResult]) -> asyncio.Task[ToolResult]:
+    def write(self, writing: Coro[None]) -> asyncio.Task[None]:
         """Go on writing what a call that is cut off cannot wait for."""
         task = asyncio.get_running_loop().create_task(writing)
         self.writing.add(task)

@@ -1,0 +1,54 @@
+"""Where a command keeps its calls, as `--journal` says."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from ferrule import Journal, Runner
+from ferrule.approval import printable
+from ferrule.cli.find import roots_of
+from ferrule.cli.text import short
+from ferrule.cli.usage import UsageError
+from ferrule.store import ReachableError, private_place
+
+_MOST_OF_A_LINE = 500
+
+
+def add_journal(parser: argparse.ArgumentParser) -> None:
+    """The option of those commands that run tools."""
+    parser.add_argument(
+        "--journal",
+        metavar="FILE",
+        help="keep every call in this file, outside of what tools may reach; `ferrule log FILE` shows what happened",
+    )
+
+
+@contextmanager
+def kept(work: asyncio.Runner, runner: Runner, path: str | None) -> Iterator[Runner]:
+    """The runner with its calls kept in the file at `path`, where there is one; what an earlier program has left open
+    there is settled first, and said on standard error.
+
+    Raises:
+        UsageError: where the runner has a journal of its own, or its tools may reach the file.
+        JournalError: where the file cannot be used.
+    """
+    if path is None:
+        yield runner
+        return
+    if runner.journal is not None:
+        raise UsageError("--journal: the runner in this file has a journal of its own")
+    try:
+        place = private_place(path, roots_of([runner]), working_directory=None)
+    except ReachableError as error:
+        raise UsageError(f"--journal: {error}") from None
+    with closing(Journal.open(place)) as journal:
+        journaled = runner.replace(journal=journal)
+        for result in work.run(journaled.recover()):
+            said = " ".join((result.error or result.text).split())
+            line = short(f"ferrule: cut off before: {result.tool_name}: {said}", _MOST_OF_A_LINE)
+            print(printable(line), file=sys.stderr)
+        yield journaled
