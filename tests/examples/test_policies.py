@@ -19,9 +19,9 @@ COMMANDS = [
 ]
 
 
-def test_there_are_three_policies_and_each_says_how_it_is_checked_and_tested() -> None:
-    assert [file.stem for file in POLICIES] == ["analyst", "coding_agent", "support_desk"]
-    assert len(COMMANDS) == 6
+def test_there_are_four_policies_and_each_says_how_it_is_checked_and_tested() -> None:
+    assert [file.stem for file in POLICIES] == ["analyst", "coding_agent", "invoice_desk", "support_desk"]
+    assert len(COMMANDS) == 8
 
 
 @pytest.mark.parametrize("command", COMMANDS)

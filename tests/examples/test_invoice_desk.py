@@ -1,0 +1,127 @@
+"""examples/invoice_desk, killed at the worst moments and started again: the bank is asked what was paid."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ferrule.journal.reading import Filter, Reader
+
+pytestmark = pytest.mark.slow
+DESK = Path(__file__).parents[2] / "examples" / "invoice_desk" / "desk.py"
+PAID = [("Acme Paper", 12000), ("ada", 25000), ("bob", 1500)]
+
+KILLED = f"""
+import os, signal, sys
+
+sys.path.insert(0, {os.fspath(DESK.parent)!r})
+import bank, desk
+from ferrule.journal import SQLiteJournal
+
+
+def kill(*given, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+transfer, end = bank.Bank.transfer, SQLiteJournal.end
+
+
+def transfer_and_kill(*given):
+    transfer(*given)
+    kill()
+
+
+async def end_and_kill(*given):
+    await end(*given)
+    kill()
+
+
+match sys.argv.pop(1):
+    case "before the intent":
+        SQLiteJournal.begin = kill
+    case "before the transfer":
+        bank.Bank.transfer = kill
+    case "after the transfer":
+        bank.Bank.transfer = transfer_and_kill
+    case "after the outcome":
+        SQLiteJournal.end = end_and_kill
+desk.main()
+"""
+"""The program, which kills itself at the moment that its first argument names."""
+
+
+class Desk:
+    """The desk with a folder of its own, each command a process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.killed = folder / "desk", folder / "killed.py"
+        self.killed.write_text(KILLED, encoding="utf-8")
+
+    def run(self, *words: str, killed: str | None = None) -> str:
+        program = [DESK] if killed is None else [self.killed, killed]
+        command = [sys.executable, *map(os.fspath, program), "--folder", os.fspath(self.folder), *words]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == (0 if killed is None else -9), ended.stderr
+        return ended.stdout
+
+    def paid(self) -> list[tuple[str, int]]:
+        """What the bank says that it has paid."""
+        with closing(sqlite3.connect(self.folder / "bank.db")) as connection:
+            return connection.execute("SELECT payee, cents FROM transfers ORDER BY payee").fetchall()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_it_pays_what_it_may_and_asks_a_person_about_the_rest(desk: Desk) -> None:
+    said = desk.run("work")
+    assert desk.paid() == [PAID[0], PAID[2]]
+    assert "A-18: Not paid" in said and "R-2: waits for a person" in said
+    assert "R-2: Done: paid by transfer 3." in desk.run("answer", "R-2", "yes", "--by", "eve")
+    again = desk.run("work")
+    assert desk.paid() == PAID and "R-2: Done: paid by transfer 3." in again
+    [call] = Reader(desk.folder / "calls.db").calls(Filter(session="R-2", tool="refund"))
+    assert (call.status, call.result["answered_by"]) == ("ok", "eve")
+    assert stat.S_IMODE(os.stat(desk.folder / "calls.db").st_mode) == 0o600
+
+
+def test_a_no_pays_nothing_and_is_the_last_word(desk: Desk) -> None:
+    desk.run("work")
+    desk.run("answer", "R-2", "no")
+    assert "R-2: Not paid" in desk.run("work") and desk.paid() == [PAID[0], PAID[2]]
+
+
+@pytest.mark.parametrize(
+    ("moment", "found_out", "paid_by_then"),
+    [
+        ("before the intent", "", 0),
+        ("before the transfer", "was cut off while it was paid; the bank knows of no such transfer", 0),
+        ("after the transfer", "was cut off while it was paid; paid by transfer", 1),
+        ("after the outcome", "", 1),
+    ],
+)
+def test_a_desk_that_is_killed_pays_everything_once(desk: Desk, moment: str, found_out: str, paid_by_then: int) -> None:
+    desk.run("work", killed=moment)
+    assert len(desk.paid()) == paid_by_then
+    said = desk.run("work")
+    assert desk.paid() == [PAID[0], PAID[2]] and ("A-17: was cut off" in said) == bool(found_out)
+    assert f"A-17: {found_out}" in said
+
+    desk.run("answer", "R-2", "yes", killed=moment)
+    assert len(desk.paid()) == 2 + paid_by_then
+    said = desk.run("work")
+    assert len(desk.paid()) == 2 + paid_by_then and ("R-2: was cut off" in said) == bool(found_out)
+    assert f"R-2: {found_out}" in said
+    if not paid_by_then:  # nothing was paid, and the answer went with the process: it is asked for anew
+        assert "please answer again" in desk.run("answer", "R-2", "yes")
+        assert "R-2: Done: paid by transfer 3." in desk.run("answer", "R-2", "yes")
+    assert "cut off" not in desk.run("work") and desk.paid() == PAID
