@@ -13,11 +13,11 @@ export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 # How many parts of the checks and the tests run at once. Each part is a process of its own, and make (from 4.0 on)
 # shows what it said when it has ended. The longest come first.
 JOBS ?= 2
-PARTS := tests-programs tests-kernel tests-models tests-providers tests-core tests-rest
+PARTS := tests-programs tests-kernel tests-journal tests-models tests-providers tests-core tests-rest
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core needs quick check lint types types-users tests $(PARTS) bench docs format clean
+.PHONY: demo test test-all rest core soak needs quick check lint types types-users tests $(PARTS) bench docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -48,7 +48,12 @@ rest: $(VENV)/.dev
 
 # What may be different under another Python: CI runs it on a second one.
 core: $(VENV)/.dev
-	@$(PARALLEL) tests-kernel tests-core types PYTEST='-m "not large"'
+	@$(PARALLEL) tests-kernel tests-journal tests-core types PYTEST='-m "not large"'
+
+# Several programs at once that make the same calls and are killed at any step, for so many rounds, about five a second.
+ROUNDS ?= 1000
+soak: $(VENV)/.dev
+	$(BIN)/python tests/journal/soak.py $(ROUNDS)
 
 # What tests need and pip does not install, such as a browser: found, installed, or said.
 needs: $(VENV)/.dev
@@ -76,6 +81,10 @@ tests: $(VENV)/.dev
 tests-kernel: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/kernel
 
+# FERRULE_CRASHES=100 tries each point at which a call may be killed a hundred times: CI does, on the newest Python.
+tests-journal: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/journal
+
 tests-core: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/arguments tests/definition tests/values
 
@@ -89,7 +98,7 @@ tests-providers: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/providers
 
 tests-rest: $(VENV)/.dev
-	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel providers cli models sources serve peers examples arguments definition values)
+	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel journal providers cli models sources serve peers examples arguments definition values)
 
 # Without benchmarks/selection.py, which needs a folder of catalogues, and what the others are made of.
 bench: $(VENV)/.dev

@@ -1,0 +1,208 @@
+"""A call whose process is killed at any point of its life happened at most once, and what was told of it stays.
+
+Each test kills a program at one named point, or at one step of many, and has others come after it on the same file,
+as `crashes.py` says. `FERRULE_CRASHES=100` is how often each point is tried, with a session of its own each time and
+one file for all of them: CI does so on the newest Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import crashes
+import pytest
+from crashes import TOOLS, Forks, Order, environment, seen, soak
+
+from needed import needed
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
+]
+ROUNDS = int(os.environ.get("FERRULE_CRASHES", "1"))
+
+
+class Came(NamedTuple):
+    """What a call had come to when its program was killed."""
+
+    begun: bool = False
+    effect: bool = False
+    ended: bool = False
+
+
+NOTHING, BEGUN, DONE, ENDED = Came(), Came(True), Came(True, True), Came(True, True, True)
+POINTS = {
+    "judged": NOTHING,
+    "intent queued": NOTHING,
+    "intent not committed": NOTHING,
+    "intent committed": BEGUN,
+    "handler entered": BEGUN,
+    "effect made": DONE,
+    "outcome made": DONE,
+    "outcome queued": DONE,
+    "outcome not committed": DONE,
+    "outcome committed": ENDED,
+    "being told": ENDED,
+    "told": ENDED,
+}
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    made.close()
+
+
+def is_whole(folder: Path) -> bool:
+    connection = sqlite3.connect(folder / "calls.db")
+    try:
+        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize("point", POINTS)
+def test_after_a_kill_at_any_point_of_a_call_it_comes_to_what_it_has_to(
+    point: str, name: str, forks: Forks, tmp_path: Path
+) -> None:
+    came = POINTS[point]
+    for n in range(ROUNDS):
+        order = Order(str(tmp_path), f"s{n}", [name], ["send"])
+        assert forks.run(replace(order, at=point)), "it was not killed"
+        [before] = seen(tmp_path, order.session, order.calls)
+        assert (len(before.effects), len(before.told)) == (came.effect, point == "told"), before
+        recovers_first = (n + TOOLS.index(name)) % 2
+        after = ["recover", "send", "send"] if recovers_first else ["send", "recover", "send"]
+        assert not forks.run(replace(order, does=after))
+        [call] = seen(tmp_path, order.session, order.calls)
+        call.check()
+        first, again = (one for one in call.told[len(before.told) :] if one["what"] == "send")
+        unknown = came.begun and not came.ended and name == "pay"
+        assert first["status"] == again["status"] == ("unknown" if unknown else "ok"), call
+        runs = came.effect if unknown else came.effect + 1 if name == "put" and not came.ended else 1
+        assert len(call.effects) == runs, call
+        assert again["metadata"] == {"replayed": True}, call
+        assert ("replayed" in first["metadata"]) or not came.ended, call
+    assert is_whole(tmp_path)
+
+
+SETTLING = ["settling queued", "settling not committed", "settling committed", "being told", "told"]
+RUNNING = ["intent queued", "intent not committed", "intent committed", "effect made", "outcome committed", "told"]
+AFTERWARDS = {
+    ("pay", "recover"): SETTLING,
+    ("put", "send"): RUNNING,
+    ("book", "recover"): ["reconciling", *SETTLING],
+    ("book", "send"): ["reconciling", *SETTLING, *RUNNING],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "does", "point"),
+    [(*what, point) for what, points in AFTERWARDS.items() for point in dict.fromkeys(points)],
+)
+def test_after_a_kill_of_who_comes_after_a_kill_it_is_as_after_one(
+    name: str, does: str, point: str, forks: Forks, tmp_path: Path
+) -> None:
+    for n in range(-(-ROUNDS // 2)):
+        had_effect = (n + len(point)) % 2
+        first = "effect made" if had_effect else "intent committed"
+        order = Order(str(tmp_path), f"s{n}", [name], ["send"])
+        assert forks.run(replace(order, at=first))
+        forks.run(replace(order, does=[does], at=point))  # there may be nothing to settle, or nothing to run
+        assert not forks.run(replace(order, does=["recover", "send", "send"]))
+        [call] = seen(tmp_path, order.session, order.calls)
+        call.check()
+        last = call.told[-1]
+        assert last["status"] == ("unknown" if name == "pay" else "ok"), call
+        assert last["metadata"] == {"replayed": True}, call
+        assert len(call.effects) == had_effect if name == "pay" else len(call.effects) >= 1, call
+    assert is_whole(tmp_path)
+
+
+TAKING = {"taking queued": NOTHING, "taking not committed": NOTHING, "taking committed": NOTHING}
+
+
+@pytest.mark.parametrize("point", [*TAKING, *POINTS])
+def test_after_a_kill_at_any_point_of_a_resumed_call_it_happened_at_most_once(
+    point: str, forks: Forks, tmp_path: Path
+) -> None:
+    came = {**POINTS, **TAKING}[point]
+    for n in range(ROUNDS):
+        name = TOOLS[(n + len(point)) % len(TOOLS)]
+        order = Order(str(tmp_path), f"s{n}", [name], ["suspend"])
+        assert not forks.run(order)
+        [call] = seen(tmp_path, order.session, order.calls)
+        order = replace(order, does=["resume"], records=[call.told[-1]["record"]])
+        assert forks.run(replace(order, at=point)), "it was not killed"
+        assert not forks.run(replace(order, does=["resume", "send"]))
+        [call] = seen(tmp_path, order.session, order.calls)
+        call.check()
+        resumed, sent = call.told[-2:]
+        if point in ("taking queued", "taking not committed"):  # the answer still counts
+            assert resumed["status"] == "ok" and sent["metadata"] == {"replayed": True}, call
+        elif not came.begun:  # the answer is used up, and nothing was run: who sends it is asked anew
+            assert (len(call.effects), sent["status"]) == (0, "suspended"), call
+        elif came.ended:
+            assert (len(call.effects), sent["status"]) == (1, "ok"), call
+        else:
+            assert len(call.effects) == came.effect, call
+            assert sent["status"] in {"pay": ["unknown"], "put": ["suspended"], "book": ["ok", "suspended"]}[name], call
+    assert is_whole(tmp_path)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_kill_while_the_log_is_written_back_loses_nothing(nth: int, forks: Forks, tmp_path: Path) -> None:
+    for n in range(ROUNDS):
+        order = Order(str(tmp_path), f"s{n}", [*TOOLS], ["send"])
+        assert forks.run(replace(order, at="checkpoint", count=nth)), "it was not killed"
+        assert not forks.run(replace(order, does=["recover", "send", "send"], at="checkpoint", count=1000))
+        for call in seen(tmp_path, order.session, order.calls):
+            call.check()
+            assert call.told[-1]["status"] == "ok" or call.tool == "pay", call
+    assert is_whole(tmp_path)
+
+
+def test_kills_at_any_step_of_several_programs_at_once_double_and_lose_nothing(tmp_path: Path) -> None:
+    several = [Forks() for _ in range(3)]
+    try:
+        found = soak(tmp_path, several, rounds=3 * ROUNDS, seed=1)
+    finally:
+        for one in several:
+            one.close()
+    assert found["doubled"] == found["lost"] == 0
+    assert found["kills"] and found["effects"] and found["replayed"]
+    assert is_whole(tmp_path)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("writes", ["pwrite64", "fdatasync,fsync", "ftruncate,unlink"])
+def test_a_kill_at_each_write_to_the_disk_doubles_and_loses_nothing(writes: str, forks: Forks, tmp_path: Path) -> None:
+    strace, killed = needed("strace")["strace"], True
+    nth = 0
+    while killed:
+        nth += 1
+        folder = tmp_path / str(nth)  # each makes the journal first
+        folder.mkdir()
+        order = Order(str(folder), "s", [*TOOLS], ["send", "send"], at="checkpoint", count=1000)
+        inject = ["-e", f"trace={writes}", "-e", f"inject={writes}:signal=SIGKILL:when={nth}"]
+        command = [strace, "-f", "-o", os.devnull, *inject, sys.executable, crashes.__file__]
+        ended = subprocess.run([*command, json.dumps(vars(order))], env=environment(), timeout=60)
+        killed = ended.returncode == -signal.SIGKILL
+        assert killed or ended.returncode == 0
+        assert not forks.run(replace(order, does=["recover", "send", "send"]))
+        for call in seen(folder, order.session, order.calls):
+            call.check()
+            assert call.told[-1]["status"] == "ok" or call.tool == "pay", call
+        assert is_whole(folder)
+    assert nth > 2, "nothing was killed"
