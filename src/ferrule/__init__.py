@@ -28,6 +28,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.context import CONTEXT, ToolContext
 from ferrule.values.decision import Decision, Diff, allow, ask, deny
+from ferrule.values.deferred import Deferred
 from ferrule.values.event import Event
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import Status, ToolResult
@@ -46,6 +47,7 @@ __all__ = [
     "Batch",
     "Clock",
     "Decision",
+    "Deferred",
     "DefinitionError",
     "Diff",
     "Event",

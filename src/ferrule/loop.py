@@ -37,7 +37,8 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.models import Message, Model, Reply
-from ferrule.pipeline.suspension import NOT_SEALED, RESUMED_ALREADY
+from ferrule.pipeline.results import RESUMED_ALREADY
+from ferrule.pipeline.suspension import NOT_SEALED
 from ferrule.providers._read import found_in, plain
 from ferrule.selection._checks import as_selector, chosen
 from ferrule.selection.matching import ToolSelector

@@ -43,7 +43,7 @@ from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
-from ferrule.pipeline.recovery import recover
+from ferrule.pipeline.recovery import deferred_record, recover
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState, TakenUp
 from ferrule.pipeline.state import NO_ORIGIN, Origin
@@ -460,7 +460,7 @@ class Runner:
     async def resume(
         self,
         record: Mapping[str, object],
-        answer: Decision | bool,
+        answer: Decision | bool | ToolResult,
         context: ToolContext[Any] | None = None,
         *,
         by: str | None = None,
@@ -474,7 +474,9 @@ class Runner:
 
         Args:
             record: The suspended result's `.record()`, perhaps from another process. Of it `pending` alone is read.
-            answer: `allow(…)` or `True` runs it, `ask(…)` suspends it again, everything else denies.
+            answer: `allow(…)` or `True` runs it, `ask(…)` suspends it again, everything else denies. Of deferred work
+                (`pending["kind"]` is `"work"`), the `ToolResult` that it came to, which ends it; `True`, which has the
+                handler look; or `False`, which gives it up. See docs/long-work.md#work-that-ends-elsewhere.
             context: For `deps` and `secrets`, which no record holds; session, principal, working directory and
                 metadata come from the record.
             by: Who answers, for the event and the record of the result.
@@ -482,7 +484,7 @@ class Runner:
             observers: See the events of this call only.
 
         Raises:
-            DefinitionError: for a record of no suspended call.
+            DefinitionError: for a record of no suspended call, and for what is no answer to it.
         """
         if by is not None and not isinstance(by, str):
             raise DefinitionError(f"resume(by=…) is the name of who answers, not {type(by).__name__}")
@@ -497,11 +499,25 @@ class Runner:
         )
         return await receive_again(self._state, answered, fields, options.observers("observers", observers))
 
-    async def recover(self) -> list[ToolResult]:
-        """Settle the calls of its tools that a crash cut off, and say what each came to; see docs/journal.md.
+    async def resolve(self, ticket: str, answer: ToolResult | bool, by: str | None = None) -> ToolResult:
+        """`resume` for deferred work that the journal has under this ticket, as a web hook knows it: await its result,
+        which is `not_found` where no such work waits. See docs/long-work.md#work-that-ends-elsewhere.
 
-        What a tool's `reconcile` does not know is `unknown`. A call that may be run again is not: it says so in its
-        metadata (`runs_again`), and is run when it comes again.
+        Raises:
+            DefinitionError: where the runner has no journal.
+            JournalError: where that cannot be read.
+        """
+        if (record := await deferred_record(self._state, ticket)) is None:
+            text = f"No deferred work waits under the ticket {ticket!r}. {NOTHING_RUN}"
+            return ToolResult(None, text, status="not_found", executed=False)
+        return await self.resume(record, answer, by=by)
+
+    async def recover(self) -> list[ToolResult]:
+        """Settle the calls of its tools that a crash cut off, look at deferred work that is due, and say what each came
+        to; see docs/journal.md.
+
+        What a tool's `reconcile` does not know is `unknown`, and so is deferred work that has expired. A call that may
+        be run again is not: it says so in its metadata (`runs_again`), and is run when it comes again.
 
         Raises:
             DefinitionError: where the runner has no journal.

@@ -14,13 +14,13 @@ from ferrule.arguments.exporting import json_schema_of_output
 from ferrule.arguments.schema_parameters import Enforced, plain_schema
 from ferrule.definition.handler import UNKNOWN
 from ferrule.values.content import Media, NotShowable, Text
+from ferrule.values.deferred import PUT_OFF
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
-from ferrule.values.input import InputRequired
 from ferrule.values.json_text import dumps
 from ferrule.values.masking import without_credentials
 from ferrule.values.result import ToolResult, rendered
 
-_FREE = (UNKNOWN, Any, object, ToolResult, Text, Media, InputRequired)
+_FREE = (UNKNOWN, Any, object, ToolResult, Text, Media, *PUT_OFF)
 _SCALARS = (str, int, float, bool, types.NoneType)
 
 
@@ -46,8 +46,8 @@ class Output:
     """
 
     def __init__(self, returns: Any, given: JsonObject | None) -> None:
-        if get_origin(returns) in (Union, types.UnionType):  # an `InputRequired` is no output
-            returns = Union[tuple(kind for kind in get_args(returns) if kind is not InputRequired)]  # noqa: UP007
+        if get_origin(returns) in (Union, types.UnionType):  # what puts the output off is none
+            returns = Union[tuple(kind for kind in get_args(returns) if kind not in PUT_OFF)]  # noqa: UP007
         self._returns = returns
         self.exact: type | None = returns if given is None and returns in _SCALARS else None
         self.free = given is None and any(returns is kind for kind in _FREE)
@@ -84,7 +84,7 @@ class Output:
         Raises:
             BaseException: whatever the methods of the value raise.
         """
-        if type(value) in self.ready or type(value) is InputRequired:
+        if type(value) in self.ready or type(value) in PUT_OFF:
             return value
         try:
             result = rendered(value)

@@ -72,7 +72,7 @@ async def _authorize(plan: Plan, state: CallState, found: Found | None) -> None:
 
 
 async def judge_kept(plan: Plan, state: CallState) -> None:
-    """Judge a call that is not to be run, as what came of it is known: nobody is asked again.
+    """Judge a call that was allowed before: what came of it is known, or looked at. Nobody is asked again.
 
     Raises:
         Rejected: where a guard denies it.
@@ -92,9 +92,13 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
         Rejected: where it was taken up already, may not run, or is suspended again.
     """
     arguments = recorded_arguments(plan, answered)
-    await take_up(plan, answered)
+    await take_up(plan, state, answered)
     state.call = judged_call(state.call, arguments)
     record = answered.record
+    if record["kind"] == "work":
+        state.attempt.executed = None  # what it has begun goes on
+        await judge_kept(plan, state)
+        return Answer(FrozenDict(), freeze(record["state"]))
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     if asked.schema is not None:
         state.attempt.executed = None  # it has run until it asked

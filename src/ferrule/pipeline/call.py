@@ -37,7 +37,7 @@ from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
 from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
-from ferrule.pipeline.suspension import Answered
+from ferrule.pipeline.suspension import Answered, take_up
 from ferrule.types import Coro, Observer
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call, new_id
@@ -316,6 +316,8 @@ async def _admit_and_invoke(
         if wanted is not None:
             values, answer = None, await _supply_input(plan, call, state, wanted)
         elif answered is not None:
+            if answered.ends_work:
+                return await _end_work(plan, state, answered)
             values, answer = None, await resume(plan, state, answered)
         else:
             values, text = validate(plan, call, state)
@@ -358,6 +360,27 @@ async def _admit_and_invoke(
         release(state, holdings)
         if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs
             _put_back(state, before)
+
+
+async def _end_work(plan: Plan, state: CallState, answered: Answered) -> ToolResult:
+    """What deferred work came to, as somebody says who knows, goes the way of what a handler returns: nothing is run,
+    nobody is asked, and it waits for no slot. Or it is given up.
+
+    Raises:
+        Rejected: where that was said before, or comes too late.
+    """
+    state.attempt.executed = None
+    await take_up(plan, state, answered)
+    state.attempt.answered_by = answered.by
+    if not isinstance(answered.answer, ToolResult):
+        result = reject(state, Rejected("cancelled", f"{plan.name} was given up. {NOTHING_RUN}"))
+        return await asyncio.shield(plan.runner.write(end(plan, state, result))) if plan.journaled else result
+    state.holdings = holdings = Holdings(())
+    try:
+        handling = (invoke_once if plan.journaled else invoke)(plan, None, state, None)
+        return handling if isinstance(handling, ToolResult) else await handling
+    finally:
+        release(state, holdings)
 
 
 async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -17,13 +17,14 @@ from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import RELIABLE_CANCELLING, Attempt, CallState, ancestors, state_of
-from ferrule.pipeline.suspension import pending_record
+from ferrule.pipeline.suspension import pending_record, work_record
 from ferrule.pipeline.tasks import start
 from ferrule.scheduling.clock import Timer, end_of, wait_until, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import sentence
 from ferrule.values.context import ToolContext
+from ferrule.values.deferred import Deferred
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -39,7 +40,7 @@ def begin_attempt(state: CallState) -> Attempt:
     made.asked, made.answered_by, made.inputs = before.asked, before.answered_by, before.inputs
     if before.key:  # few calls have one
         made.key, made.intent, made.claimed = before.key, before.intent, before.claimed
-        made.other_arguments = before.other_arguments
+        made.after, made.other_arguments = before.after, before.other_arguments
     state.attempt = made
     return made
 
@@ -191,13 +192,17 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
     if holdings is None or state.task is None:
         raise DefinitionError("a middleware inside called `next` after its result")
     holdings.runs += 1
+    run: Callable[..., Any] = plan.run
     try:
         if values is None:
             if state.is_cancelled(None):  # a middleware inside made nothing of it
                 raise asyncio.CancelledError
-            judged = state.call.arguments
-            given_out = attempt.runs or attempt.result is not None
-            values = plan.parameters.again(judged) if given_out else judged.validated
+            if (answered := state.origin.answered) is not None and answered.ends_work:
+                run = answered.run
+            else:
+                judged = state.call.arguments
+                given_out = attempt.runs or attempt.result is not None
+                values = plan.parameters.again(judged) if given_out else judged.validated
         if attempt.runs or attempt.result is not None:
             if not state.may_run_again:
                 off = plan.disabled
@@ -206,10 +211,10 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         attempt.executed = None
         attempt.runs += 1
         try:
-            value = await plan.run(values, state)  # type: ignore[arg-type]
+            value = await run(values, state)
             result = results.handler_returned(plan, state, value)
-            if value.__class__ is InputRequired:
-                attempt.wanted = value
+            if result.status == "suspended":
+                _note_put_off(state, value)
         except BaseException as error:
             result = handler_raised(plan, state, error)
         attempt.result, attempt.executed = result, result.executed
@@ -228,6 +233,14 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         holdings.runs -= 1
         if holdings.when_idle:
             holdings.end()
+
+
+def _note_put_off(state: CallState, value: InputRequired | Deferred) -> None:
+    """The handler wants to know something before it goes on, or its work ends elsewhere."""
+    if isinstance(value, InputRequired):
+        state.attempt.wanted = value
+    else:
+        state.attempt.pending = work_record(state, value)
 
 
 def _attempt_inside(state: CallState) -> Attempt:

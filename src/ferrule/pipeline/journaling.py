@@ -25,7 +25,7 @@ from ferrule.pipeline.call_key import key_of, reference_of
 from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected, bounded, busy, unsuccessful
+from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, bounded, busy, unsuccessful
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Begun, Journal
@@ -162,8 +162,7 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
     handling = invoke(plan, values, state, answer)
     result = _noted(state, handling if isinstance(handling, ToolResult) else await handling)
     # A call that is cut off meanwhile leaves it to be written.
-    await asyncio.shield(plan.runner.write(end(plan, state, result)))
-    return result
+    return await asyncio.shield(plan.runner.write(end(plan, state, result)))
 
 
 async def _begin_once(plan: Plan, state: CallState) -> ToolResult | None:
@@ -174,6 +173,8 @@ async def _begin_once(plan: Plan, state: CallState) -> ToolResult | None:
         Rejected: where it could not be written, or the other one does not end in time.
     """
     attempt, journal = state.attempt, _journal(plan)
+    if attempt.after is not None and attempt.after.state == "deferred":  # it is begun, and looked at
+        return None
     intent = attempt.intent = _intent(plan, state)
     while True:
         attempt.claimed = True  # it may be committed though this task is cancelled meanwhile
@@ -207,16 +208,23 @@ def _intent(plan: Plan, state: CallState) -> Intent:
 # -- after -------------------------------------------------------------------------------------------------------------
 
 
-async def end(plan: Plan, state: CallState, result: ToolResult) -> None:
-    """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been."""
+async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
+    """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been. What
+    it came to is given back, or that it was resumed by somebody else meanwhile."""
     attempt = state.attempt
-    intent, attempt.claimed = attempt.intent, False
+    intent, attempt.claimed, after = attempt.intent, False, attempt.after
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
-    kept = deferred or (result.executed is not False and result.status not in _NOT_KEPT)
+    looked = after is not None and after.state == "deferred"  # and stays so where the look was late
+    not_kept = (*_NOT_KEPT, "timeout") if looked else _NOT_KEPT
+    kept = deferred or (result.executed is not False and result.status not in not_kept)
     outcome = _outcome_to_keep(state, result) if kept else None
     attempt.kept = result if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is
-        await _journal_says(plan, _journal(plan).end, intent, outcome)
+        if not looked:
+            await _journal_says(plan, _journal(plan).end, intent, outcome)
+        elif outcome and not await _journal_says(plan, _journal(plan).settle, after, outcome):
+            result = attempt.result = attempt.kept = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
+    return result
 
 
 def _outcome_to_keep(state: CallState, result: ToolResult) -> dict[str, Any]:

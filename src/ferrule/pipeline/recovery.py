@@ -1,33 +1,73 @@
-"""What a crash has left behind: the calls that were cut off are settled, each once for all who share the journal."""
+"""What a crash has left behind, and work that ends elsewhere: calls that were cut off are settled, each once for all
+who share the journal, and deferred ones looked at."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError
+from ferrule.pipeline.call import receive_again
 from ferrule.pipeline.journaling import reconciled, repeatable, unknown
 from ferrule.pipeline.live_call import LiveCall
-from ferrule.pipeline.results import seal
+from ferrule.pipeline.results import seal, unsuccessful
+from ferrule.pipeline.state import CallState
+from ferrule.pipeline.suspension import NOT_SEALED, answered_call
+from ferrule.types import Journal
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
+from ferrule.values.frozen import JsonObject
 from ferrule.values.kept import Kept, stored
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.pipeline.runner_state import RunnerState
 
+log = logging.getLogger("ferrule")
+
 
 async def recover(runner: RunnerState) -> list[ToolResult]:
-    """Settle what was cut off of the calls of this runner's tools, and say what each came to.
+    """Settle what was cut off or deferred of the calls of this runner's tools, and say what each came to.
 
     Raises:
         DefinitionError: where the runner has no journal.
         JournalError: where that cannot be read or written.
     """
-    if runner.journal is None:
-        raise DefinitionError("recover() reads the journal: give the runner one, as Runner(tools, journal=…)")
-    found = [await _settled(runner, kept) for kept in await runner.journal.unfinished() if kept.state == "cut_off"]
+    found = []
+    for kept in await _journal_of(runner).unfinished():
+        pending = kept.outcome and kept.outcome["pending"]
+        if not pending or pending["expires_at"] <= runner.clock.now():
+            found.append(await _settled(runner, kept))
+        elif (at := pending["state"]["poll_at"]) is not None and at <= runner.clock.now():
+            found.append(await _looked_at(runner, kept, pending))
     return [result for result in found if result is not None]
+
+
+async def deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None:
+    """The record of the deferred work that this runner's journal has under a ticket.
+
+    Raises:
+        DefinitionError: where the runner has no journal.
+        JournalError: where that cannot be read.
+    """
+    found = await _journal_of(runner).unfinished(ticket=ticket)
+    return found[0].outcome if found else None
+
+
+def _journal_of(runner: RunnerState) -> Journal:
+    if runner.journal is None:
+        raise DefinitionError("this is read from the journal: give the runner one, as Runner(tools, journal=…)")
+    return runner.journal
+
+
+async def _looked_at(runner: RunnerState, kept: Kept, pending: JsonObject) -> ToolResult | None:
+    """What the handler says of work that ends elsewhere; `None` where it is of a tool that is not here."""
+    answered = answered_call({"pending": pending}, runner.resume_keys, True, None)
+    if answered is None:
+        log.warning("deferred work of tool %r is not looked at: %s", kept.intent.tool_name, NOT_SEALED)
+    if answered is None or kept.intent.tool_name not in runner.plans:
+        return None
+    return await receive_again(runner, answered, ContextFields(**answered.record["context"]), ())
 
 
 async def _settled(runner: RunnerState, kept: Kept) -> ToolResult | None:
@@ -40,13 +80,19 @@ async def _settled(runner: RunnerState, kept: Kept) -> ToolResult | None:
     state = LiveCall(plan, ContextFields(intent.session, intent.principal), call, call, None)
     state.attempt.key = intent.key
     found = await reconciled(plan, state)
-    known = isinstance(found, ToolResult)
-    made = found if isinstance(found, ToolResult) else unknown(state)
+    known, cut_off = isinstance(found, ToolResult), kept.state == "cut_off"
+    made = found if isinstance(found, ToolResult) else unknown(state) if cut_off else _expired(state)
     result = seal(state, made)
     state.task = None
-    if not known and (found is False or repeatable(plan, state, kept)):
+    if cut_off and not known and (found is False or repeatable(plan, state, kept)):
         return result.replace(metadata={**result.metadata, "runs_again": True})
     if not await journal.settle(kept, stored(result)):
         return None
     state.tell("tool:post" if result.success else "tool:error", result)
     return result
+
+
+def _expired(state: CallState) -> ToolResult:
+    """The result of work that nobody waits for any more."""
+    text = f"{state.plan.name} has begun what ends elsewhere, and it was not said in time what came of that."
+    return unsuccessful(state, "unknown", f"{text} Its effect may have happened.", executed=None)

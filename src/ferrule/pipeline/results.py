@@ -19,12 +19,14 @@ from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Text, as_output, bound, clean, cut, render, sentence, size, text_of
 from ferrule.values.decision import Decision
+from ferrule.values.deferred import PUT_OFF
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
 from ferrule.values.result import Status, ToolResult, gave, keep, keep_duration, keep_told, success
 
 NOTHING_RUN = "Nothing was run."
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
+RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
 _MAY_HAVE = "It had been started, so its effect may have happened."
 _STILL = "It is still running; its effect may yet happen. Do not repeat it."
 _LEAST, _MOST = -(1 << 63), 1 << 63
@@ -176,10 +178,11 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
     Raises:
         BaseException: whatever the methods of the value raise.
     """
-    if value.__class__ is InputRequired:
-        text = _short(state, f"{plan.name} waits for input: {value.reason}")
-        return unsuccessful(state, "suspended", text, executed=None)
     if type(value) not in plan.output.ready:
+        if type(value) in PUT_OFF:
+            waits = "waits for input" if type(value) is InputRequired else "is under way, do not repeat it"
+            text = _short(state, f"{plan.name} {waits}: {value.reason or 'its result comes later'}")
+            return unsuccessful(state, "suspended", text, executed=None)
         shaped = value if isinstance(value, Shaped) else plan.output.shape(value)
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output

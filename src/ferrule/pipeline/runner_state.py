@@ -111,7 +111,7 @@ class RunnerState:
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
-        self.writing: set[asyncio.Task[None]] = set()
+        self.writing: set[asyncio.Task[ToolResult]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
         self.noting: tuple[Observer, ...] = ()
@@ -204,7 +204,7 @@ class RunnerState:
                 for ended in when_done:
                     ended()
 
-    def write(self, writing: Coro[None]) -> asyncio.Task[None]:
+    def write(self, writing: Coro[ToolResult]) -> asyncio.Task[ToolResult]:
         """Go on writing what a call that is cut off cannot wait for."""
         task = asyncio.get_running_loop().create_task(writing)
         self.writing.add(task)

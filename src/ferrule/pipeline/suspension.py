@@ -16,8 +16,9 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.call_key import key_of
+from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
+from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, Suspended
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.values.arguments import Arguments
@@ -25,8 +26,10 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import ALLOW, Decision, deny
+from ferrule.values.deferred import Deferred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
+from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 _VERSION = 1
@@ -37,7 +40,6 @@ NOT_SEALED = (
     "The record of the suspended call was changed, or another runner has sealed it: give both the same resume_key. "
     "Without one, only the runner that suspended a call and its replacements resume it."
 )
-RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
 
 
 class Answered(NamedTuple):
@@ -46,12 +48,13 @@ class Answered(NamedTuple):
     Attributes:
         record: What was sealed.
         signed_with: The key of the seal.
+        answer: What a person has decided; of work that ended elsewhere perhaps what it came to.
         by: Who answers.
     """
 
     record: dict[str, Any]
     signed_with: bytes
-    answer: Decision | bool
+    answer: Decision | bool | ToolResult
     by: str | None
 
     @property
@@ -59,6 +62,16 @@ class Answered(NamedTuple):
         """The call, with the arguments as they were judged."""
         sent = self.record["call"]
         return ToolCall(sent["id"], sent["name"], self.record["arguments"], data=sent["data"], parent=sent["parent"])
+
+    @property
+    def ends_work(self) -> bool:
+        """Whether it says what work came to that ended elsewhere, or gives that up, and nothing is run."""
+        looks = self.answer is True or (isinstance(self.answer, Decision) and self.answer.kind == "allow")
+        return self.record["kind"] == "work" and not looks
+
+    async def run(self, values: object, call: CallState) -> object:
+        """What stands in the place of the handler that has run already: what its work came to."""
+        return self.answer
 
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """The approver that gives this answer."""
@@ -92,14 +105,26 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
 
 
 def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
-    """All, as plain JSON, that is needed to take the call up again, sealed."""
+    """All, as plain JSON, that is needed to take the call up again that waits for somebody, sealed."""
+    kind = "approval" if suspended.decision.schema is None else "input"
+    return _record(state, kind, suspended.decision, suspended.kept, None)
+
+
+def work_record(state: CallState, work: Deferred) -> FrozenDict:
+    """The same of a call whose work ends elsewhere."""
+    poll_at = None if work.poll_after is None else state.plan.runner.clock.now() + work.poll_after
+    kept = {"ticket": work.ticket, "poll_at": poll_at}
+    return _record(state, "work", Decision("ask", hide(state, work.reason)), kept, work.expires_in)
+
+
+def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, within: float | None) -> FrozenDict:
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
-    decision, offered = suspended.decision, state.origin.offered
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
+    offered = state.origin.offered
     judged = without(plan.parameters.hidden, call.arguments)
     kept = {
         "version": _VERSION,
-        "kind": "approval" if decision.schema is None else "input",
+        "kind": kind,
         "key": key,
         "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
         "place": plan.place,
@@ -110,9 +135,9 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "into": decision.into,
         "rule": decision.rule,
         "schema": thaw(decision.schema),
-        "state": thaw(suspended.kept),
+        "state": thaw(of_handler),
         "asked_at": asked_at,
-        "expires_at": asked_at + plan.runner.resume_within,
+        "expires_at": asked_at + (plan.runner.resume_within if within is None else within),
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
         "idempotency_key": key_of(state),
@@ -128,11 +153,13 @@ def supplied_names(plan: Plan, arguments: JsonObject) -> set[str]:
     return {name for name in given if name not in kept or not same(thaw(kept[name]), thaw(arguments[name]))}
 
 
-def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool, by: str | None) -> Answered | None:
+def answered_call(
+    record: object, keys: Iterable[bytes], answer: Decision | bool | ToolResult, by: str | None
+) -> Answered | None:
     """The suspended call that a record keeps, with its answer; `None` where none of the keys has sealed it.
 
     Raises:
-        DefinitionError: where it is the record of no suspended call.
+        DefinitionError: where it is the record of no suspended call, or this is no answer to it.
     """
     given = record.get("pending") if isinstance(record, Mapping) else None
     if not isinstance(given, Mapping):
@@ -148,6 +175,14 @@ def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool
     if not signed_with:
         return None
     kept = json.loads(text)  # what was sealed, and nothing that only looks like it
+    is_work, said = kept["kind"] == "work", getattr(answer, "kind", None)
+    if not is_work and isinstance(answer, ToolResult):
+        raise DefinitionError("a ToolResult is what deferred work came to, and this call waits for a decision")
+    if is_work and not (isinstance(answer, ToolResult | bool) or said in ("allow", "deny")):
+        raise DefinitionError(
+            "deferred work is resumed with the ToolResult that it came to, with True, which looks, or with False, "
+            f"which gives it up; not with {answer!r}"
+        )
     return Answered(kept, signed_with[0], answer, by)
 
 
@@ -172,15 +207,19 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
     return arguments
 
 
-async def take_up(plan: Plan, answered: Answered) -> None:
-    """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there.
+async def take_up(plan: Plan, state: CallState, answered: Answered) -> None:
+    """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there. Deferred
+    work that the journal has stays there as it is until its outcome takes its place.
 
     Raises:
         Rejected: where it was taken up before, has expired, or it is not known.
     """
     keeper = plan.runner.journal or plan.runner.taken_up
     key, expires_at = answered.record["key"], answered.record["expires_at"]
-    answer = await within_time(plan.runner, keeper.take, key, expires_at)
+    if answered.record["kind"] == "work" and plan.journaled:
+        answer = await within_time(plan.runner, _is_deferred, state, key)
+    else:
+        answer = await within_time(plan.runner, keeper.take, key, expires_at)
     if isinstance(answer, Raised):
         log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
@@ -188,6 +227,17 @@ async def take_up(plan: Plan, answered: Answered) -> None:
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
     if answer is not True:
         raise Rejected("invalid", RESUMED_ALREADY)
+
+
+async def _is_deferred(state: CallState, pending_key: str) -> bool:
+    """Whether the journal has the call deferred still, as the record of this key says. It stays so until its outcome
+    takes its place, in one step: a crash loses no more than the look at it."""
+    journal = state.plan.runner.journal
+    kept = journal and await journal.find(key_of(state))
+    if not kept or kept.outcome is None or kept.state != "deferred":
+        return False
+    state.attempt.after, state.attempt.intent = kept, kept.intent
+    return bool(kept.outcome["pending"]["key"] == pending_key)
 
 
 def without(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
