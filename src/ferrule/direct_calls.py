@@ -26,7 +26,7 @@ async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
     runner: Runner | None = getattr(tool.in_this_thread, "runner", None)  # a runner runs one loop at a time
     if runner is None:
-        runner = tool.in_this_thread.runner = Runner([tool], concurrency=None, expose=(Exception,))
+        runner = tool.in_this_thread.runner = Runner([_run_in_foreground(tool)], concurrency=None, expose=(Exception,))
     result = await runner.run(ToolCall(new_id(), tool.name, arguments))
     if result.success:
         return returned(result)
@@ -38,4 +38,9 @@ async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
 def run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
     """`await some_tool.run({...})`: the same for its result."""
     context_of(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
-    return Runner([tool], concurrency=None).run(tool.name, arguments, context, **options)
+    return Runner([_run_in_foreground(tool)], concurrency=None).run(tool.name, arguments, context, **options)
+
+
+def _run_in_foreground(tool: Tool) -> Tool:
+    """The tool as who calls it by itself awaits it."""
+    return tool.replace(background=False) if tool.background else tool

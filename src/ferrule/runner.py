@@ -48,6 +48,7 @@ from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState, TakenUp
 from ferrule.pipeline.state import NO_ORIGIN, Origin
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
+from ferrule.pipeline.works import Work
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
@@ -262,6 +263,11 @@ class Runner:
     def waiting(self) -> int:
         """How many calls wait for a slot or a key."""
         return len(self._state.waiting)
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """The calls in the background: all that run, and the last thousand that have ended."""
+        return tuple(self._state.works)
 
     # -- run ----------------------------------------------------------------------------------------------------------
 

@@ -322,7 +322,7 @@ def test_a_look_that_is_late_or_cut_off_ends_nothing() -> None:
         late = asyncio.create_task(runner.resume(record, True))
         await looking.wait()
         await clock.advance(10)
-        assert (await late).status == "timeout"
+        assert (await late).status == "timeout" and len(await journal.unfinished()) == 1
         looking.clear()
         cut_off = asyncio.create_task(runner.resume(record, True))
         await looking.wait()

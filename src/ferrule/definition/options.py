@@ -127,6 +127,7 @@ whole_number: Callable[..., int | None] = kind(
 seconds: Callable[..., float | None] = kind(
     "a positive number of seconds, or None", lambda value: _is_positive(value, int | float), float, None
 )
+flag: Callable[..., bool] = kind("True or False", _implements(bool))
 asking: Callable[..., bool | str] = kind(
     "True, False or the reason as a text (a guard asks about some calls only)",
     lambda value: isinstance(value, bool) or (isinstance(value, str) and value.strip()),
@@ -246,6 +247,7 @@ class FunctionOptions(TypedDict, total=False):
     preview: Annotated[Preview | None, Option(of_arguments)]
     resources: Annotated[Resources | None, Option(of_arguments)]
     reconcile: Annotated[Reconcile | None, Option(reconcile)]
+    background: Annotated[bool, Option(flag, False)]
     private: Annotated[Iterable[str], Option(texts, (), makes_handler=True)]
     isolation: Annotated[Literal["process"] | Isolation | None, Option(isolating, makes_handler=True)]
     transfer: Annotated[Literal["json", "pickle"], Option(one_of("json", "pickle"), "json", makes_handler=True)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import types
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from ferrule.arguments.argument_errors import message_of
 from ferrule.arguments.exporting import json_schema_of_output
@@ -116,3 +117,13 @@ class Output:
             first = error.errors(include_url=False, include_input=False)[0]
             return without_credentials(f"{'.'.join(map(str, first['loc']))} {message_of(first)}".strip())
         return ""
+
+
+class Ticket(TypedDict):
+    """What a call in the background gives at once."""
+
+    ticket: str
+    status: Literal["running"]
+
+
+TICKET_OUTPUT = Output(Ticket, None)

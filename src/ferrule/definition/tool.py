@@ -31,7 +31,7 @@ from ferrule.definition.options import (
     Trait,
     refuse_unknown,
 )
-from ferrule.definition.output import Output
+from ferrule.definition.output import TICKET_OUTPUT, Output
 from ferrule.definition.signature import unfilled_self
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
@@ -76,6 +76,8 @@ class Tool(Generic[P, R_co]):
         resources: The keys that a call locks, a function of its arguments.
         reconcile: What came of a call that a crash cut off, a function of the call and its context: its `ToolResult`;
             `False` where it did not happen, and may be run; `None` where that is not known. See docs/journal.md.
+        background: Whether a call ends at once with a ticket, once it is approved, and its work goes on as a call of
+            its own; not where the tool is called by itself. See docs/long-work.md#in-the-background.
         private: Parameters that the model neither sees nor fills.
         preview: What a call would do, a function of its arguments that gives a text or a `Diff`: shown by who asks a
             person. A `ToolError` that it raises says that the call cannot work: then nobody is asked.
@@ -119,6 +121,7 @@ class Tool(Generic[P, R_co]):
     parallel: Trait
     resources: Resources | None
     reconcile: Reconcile | None
+    background: bool
     preview: Preview | None
     private: tuple[str, ...]
     isolation: Literal["process"] | Isolation | None
@@ -173,8 +176,9 @@ class Tool(Generic[P, R_co]):
 
     @property
     def output_schema(self) -> FrozenDict | None:
-        """The JSON Schema of what the handler returns; `None` where nothing is known of it."""
-        return self.output.schema
+        """The JSON Schema of what a call gives: what the handler returns, or a ticket; `None` where nothing is known
+        of it."""
+        return (TICKET_OUTPUT if self.background else self.output).schema
 
     def trait(self, name: str, arguments: JsonObject) -> bool:
         """`read_only`, `destructive`, `idempotent`, `open_world` or `parallel` for these arguments.

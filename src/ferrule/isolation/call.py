@@ -113,6 +113,10 @@ class WorkerCall:
         """Refuse: whoever answers is in the program."""
         raise ToolError("context.ask(...) is not available in an isolated process")
 
+    async def find_work(self, ticket: str) -> NoReturn:
+        """Refuse: the calls in the background are the program's."""
+        raise ToolError("context.find_work(...) is not available in an isolated process")
+
     def note_started(self) -> None:
         """Nothing: its handler runs."""
 

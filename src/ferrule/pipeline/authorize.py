@@ -72,7 +72,7 @@ async def _authorize(plan: Plan, state: CallState, found: Found | None) -> None:
 
 
 async def judge_kept(plan: Plan, state: CallState) -> None:
-    """Judge a call that was allowed before: what came of it is known, or looked at. Nobody is asked again.
+    """Judge a call that is not to be run, as what came of it is known: nobody is asked again.
 
     Raises:
         Rejected: where a guard denies it.
@@ -82,6 +82,18 @@ async def judge_kept(plan: Plan, state: CallState) -> None:
         state.tell("tool:decided", decision)
     if decision.kind == "deny":
         raise denied(decision.reason)
+
+
+async def judge_allowed(plan: Plan, state: CallState) -> None:
+    """Judge once more what was allowed before and is run now: nobody is asked again.
+
+    Raises:
+        Rejected: where a guard denies it, or would change it.
+    """
+    decision = await _judge_again(plan, state, frozenset())
+    if plan.guards:
+        state.tell("tool:decided", decision)
+    _check_allowed(plan, state, decision)
 
 
 async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
@@ -97,7 +109,7 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     record = answered.record
     if record["kind"] == "work":
         state.attempt.executed = None  # what it has begun goes on
-        await judge_kept(plan, state)
+        await judge_allowed(plan, state)
         return Answer(FrozenDict(), freeze(record["state"]))
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     if asked.schema is not None:

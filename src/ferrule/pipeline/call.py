@@ -29,7 +29,8 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
-from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_kept, question_of, resume
+from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_allowed, judge_kept, question_of, resume
+from ferrule.pipeline.call_key import TICKET
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back
 from ferrule.pipeline.journaling import end, invoke_once, known, replay
@@ -79,6 +80,10 @@ def receive_again(
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
         return reject_at_once(runner, call, unknown_tool(runner, missing.args[0]), fields, origin)
+    plan = view.plans.get(call.name)
+    if plan is not None and plan.work is not None and call.id == TICKET + answered.record["idempotency_key"]:
+        origin.entry = runner.works.get(call.id)
+        return run_call(plan.work, call, fields, origin)
     return receive(view, call, fields, origin)
 
 
@@ -316,19 +321,17 @@ async def _admit_and_invoke(
         if wanted is not None:
             values, answer = None, await _supply_input(plan, call, state, wanted)
         elif answered is not None:
-            if answered.ends_work:
-                return await _end_work(plan, state, answered)
-            values, answer = None, await resume(plan, state, answered)
+            values, taken = None, await _take_up(plan, state, answered)
+            if isinstance(taken, ToolResult):
+                return taken
+            answer = taken
         else:
             values, text = validate(plan, call, state)
             if plan.judged:
                 note_judged(plan, state, values, text)
                 values = state.call.arguments.validated
-                if plan.journaled and (kept := await known(plan, state)) is not None:
-                    await judge_kept(plan, state)
-                    result = await replay(plan, state, kept)
-                    if result is not None:
-                        return result
+                if plan.journaled and (result := await _seen_before(plan, state)) is not None:
+                    return result
                 authorizing = authorize(plan, state)
                 if authorizing is not None:
                     await authorizing
@@ -360,6 +363,36 @@ async def _admit_and_invoke(
         release(state, holdings)
         if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs
             _put_back(state, before)
+
+
+async def _seen_before(plan: Plan, state: CallState) -> ToolResult | None:
+    """What the journal has of the call from before, where it is not to be run.
+
+    Raises:
+        Rejected: where a guard denies it by now, or it cannot be said.
+    """
+    kept = await known(plan, state)
+    if kept is None:
+        return None
+    await judge_kept(plan, state)
+    return await replay(plan, state, kept)
+
+
+async def _take_up(plan: Plan, state: CallState, answered: Answered) -> Answer | ToolResult | None:
+    """Go on with a call that was judged before: the answer for its handler, or what it comes to without that.
+
+    Raises:
+        Rejected: where it may not be run.
+    """
+    if answered.ends_work:
+        return await _end_work(plan, state, answered)
+    if answered.record["kind"] != "background":
+        return await resume(plan, state, answered)
+    state.call, state.attempt.answered_by = judged_call(state.call, answered.record["arguments"]), answered.by
+    if plan.journaled and (result := await _seen_before(plan, state)) is not None:
+        return result
+    await judge_allowed(plan, state)
+    return None
 
 
 async def _end_work(plan: Plan, state: CallState, answered: Answered) -> ToolResult:

@@ -11,6 +11,8 @@ from ferrule.pipeline.state import CallState
 from ferrule.values.content import jsonable
 from ferrule.values.frozen import thaw
 
+TICKET = "work_"
+"""What the ticket of a call in the background begins with; the rest is its key."""
 _KEY_CHARACTERS = 32
 
 
@@ -25,6 +27,11 @@ def key_of(state: CallState) -> str:
         else:
             state.attempt.key = urandom(_KEY_CHARACTERS // 2).hex()
     return state.attempt.key
+
+
+def work_key(state: CallState) -> str:
+    """The key of the work that a call begins in the background."""
+    return _hashed("work", key_of(state))
 
 
 def reference_of(state: CallState) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -24,7 +24,6 @@ from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import sentence
 from ferrule.values.context import ToolContext
-from ferrule.values.deferred import Deferred
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -192,7 +191,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
     if holdings is None or state.task is None:
         raise DefinitionError("a middleware inside called `next` after its result")
     holdings.runs += 1
-    run: Callable[..., Any] = plan.run
+    run = plan.run
     try:
         if values is None:
             if state.is_cancelled(None):  # a middleware inside made nothing of it
@@ -235,7 +234,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             holdings.end()
 
 
-def _note_put_off(state: CallState, value: InputRequired | Deferred) -> None:
+def _note_put_off(state: CallState, value: Any) -> None:
     """The handler wants to know something before it goes on, or its work ends elsewhere."""
     if isinstance(value, InputRequired):
         state.attempt.wanted = value

@@ -21,7 +21,7 @@ from typing import Any
 
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
-from ferrule.pipeline.call_key import key_of, reference_of
+from ferrule.pipeline.call_key import TICKET, key_of, reference_of
 from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
@@ -80,9 +80,10 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
 
 def repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
     """Whether a call that was cut off may be run again: it is the same tool, and twice is as once."""
-    tool, arguments = plan.tool, state.call.arguments
-    same = kept.intent.fingerprint == tool.fingerprint
-    return same and (tool.trait("read_only", arguments) or tool.trait("idempotent", arguments))
+    tool, arguments, intent = plan.tool, state.call.arguments, kept.intent
+    same = intent.fingerprint == tool.fingerprint
+    begins_work = plan.work is not None and intent.call_id != TICKET + intent.key  # which is kept itself
+    return same and (begins_work or tool.trait("read_only", arguments) or tool.trait("idempotent", arguments))
 
 
 async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
@@ -99,6 +100,8 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
             outcome = None
     else:
         outcome = kept.outcome
+        if plan.work is not None and thaw(kept.intent.arguments) == _told(state):
+            await plan.run(None, state)  # its work, where a crash has cut that off
     result = unknown(state) if outcome is None else _replayed(plan, state, outcome)
     state.attempt.result, state.attempt.executed = result, result.executed
     return result
@@ -118,11 +121,15 @@ def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolR
 
 def unknown(state: CallState) -> ToolResult:
     """The result of a call that was cut off."""
-    text = (
-        f"{state.plan.name} was called before, and it is not known what came of that: its effect may have happened. "
+    return unsuccessful(state, "unknown", unknown_text(state.plan.name), executed=None)
+
+
+def unknown_text(name: str) -> str:
+    """What is said of a call that was cut off."""
+    return (
+        f"{name} was called before, and it is not known what came of that: its effect may have happened. "
         "Nothing was run now. Do not repeat it; find out whether it happened, or ask."
     )
-    return unsuccessful(state, "unknown", text, executed=None)
 
 
 async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
@@ -200,9 +207,15 @@ def _intent(plan: Plan, state: CallState) -> Intent:
         session=fields.session,
         parent=state.call.parent,
         fingerprint=plan.tool.fingerprint,
-        arguments=hide(state, jsonable(dict(state.told.arguments))),
+        arguments=_told(state),
         at=plan.runner.clock.now(),
     )
+
+
+def _told(state: CallState) -> dict[str, Any]:
+    """The arguments as they are kept."""
+    told: dict[str, Any] = hide(state, jsonable(dict(state.told.arguments)))
+    return told
 
 
 # -- after -------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ferrule.pipeline.call_key import key_of
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised
 from ferrule.pipeline.state import CallState, Origin
+from ferrule.pipeline.works import Work, find_work
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
@@ -58,6 +59,9 @@ class LiveCall(CallState):
         runner = self.plan.runner.view_of(self.plan, level)
         call = ToolCall(new_id(), name, arguments, parent=self.call.id)
         return runner.receive(runner, call, self.fields, Origin(parent=self))
+
+    def find_work(self, ticket: str) -> Coro[Work | None]:
+        return find_work(self, ticket)
 
     async def ask(self, wanted: InputRequired) -> JsonObject | None:
         """Put a question of the running handler; its deadline stands still meanwhile."""

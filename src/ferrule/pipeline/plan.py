@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -92,6 +92,7 @@ class Plan:
         max_input: The characters of JSON that are read at most; `None` for no limit.
         deps, secrets: What contexts have where callers give none; `None` for nothing.
         judged: Whether anybody reads the judged call, or what runs is made of it.
+        work: How its work is run, where that is a call of its own in the background.
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
     """
 
@@ -113,10 +114,11 @@ class Plan:
         self.parameters = handler.parameters
         self.quick = handler.parameters.quick
         self.output = tool.output
+        self.work: Plan | None = None
         self.changes = tool.read_only is not True
         self.locks = tool.resources is not None
         executor = executor_for(tool)
-        self.run = executor.run
+        self.run: Callable[..., Awaitable[object]] = executor.run
         owners: tuple[Settings | Tool, ...] = (*outer_first, tool)
         asked = (ask_always(tool),) if tool.ask else ()
         self.guards: tuple[tuple[GuardFunction, Guard], ...] = tuple(
@@ -128,7 +130,7 @@ class Plan:
         self.limiters: tuple[Limiter, ...] = tuple(dict.fromkeys(filter(None, limiters)))
         self.principal_limits = tuple(one.principal_limits for one in inner_first if one.principal_limits is not None)
         self.limits_vary = self.locks or bool(self.principal_limits)
-        self.timeout = _first(tool.timeout, *(one.timeout for one in inner_first))
+        self.timeout: float | None = _first(tool.timeout, *(one.timeout for one in inner_first))
         self.expose = _first(tool.expose, *(one.expose for one in inner_first)) or ()
         self.max_output = min(one.max_output for one in outer_first)
         longest = [one.max_input for one in outer_first if one.max_input is not None]

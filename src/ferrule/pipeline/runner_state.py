@@ -15,11 +15,13 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
 from ferrule.executors.threads import ThreadJob
+from ferrule.pipeline.background import begins
 from ferrule.pipeline.call import enter_core
 from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import denied
 from ferrule.pipeline.state import CallState, Origin
+from ferrule.pipeline.works import Works
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -68,6 +70,7 @@ class RunnerState:
         closing: Whether no new calls are taken, but those of batches that began before.
         drained: Whether these are not taken either.
         taken_up: The suspended calls that were.
+        works: The calls in the background.
         abandoned: What still runs after it was given up, and what to do once it has ended.
 
     And of the one event loop on which calls run at present:
@@ -80,7 +83,7 @@ class RunnerState:
         locks: By the keys of `resources`.
         waiting: The calls that wait for a slot or a key.
         writing: The journal's writes of calls that were cut off.
-        batches: The batches that run, kept from the collector.
+        batches: The batches that run, kept from the collector, and the calls in the background.
         idle: Who waits for the last call to end.
     """
 
@@ -98,6 +101,7 @@ class RunnerState:
     receive: Receive
     clock: Clock
     taken_up: TakenUp
+    works: Works = field(default_factory=Works)
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False
@@ -125,7 +129,8 @@ class RunnerState:
 
     def compile(self, tool: Tool) -> Plan:
         """How this runner runs a tool."""
-        return Plan(tool, self, self.settings, enter_core, handle_judged)
+        plan = Plan(tool, self, self.settings, enter_core, handle_judged)
+        return begins(Plan(tool, self, self.settings, enter_core, handle_judged), plan) if tool.background else plan
 
     def like_this(self) -> RunnerState:
         """One that has the same settings, keys and records of what was taken up, and runs nothing yet."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ferrule.pipeline.plan import Plan
     from ferrule.pipeline.results import Rejected
     from ferrule.pipeline.suspension import Answered
+    from ferrule.pipeline.works import Work
 
 RELIABLE_CANCELLING = sys.version_info >= (3, 13)
 """Whether `Task.cancelling()` tells of cancellations from outside alone.
@@ -48,8 +49,8 @@ class Origin:
     """The call whose `context.run` made it."""
     timeout: float | None = None
     """Seconds that it may take."""
-    entry: Entry | None = None
-    """Its place in a batch."""
+    entry: Entry | Work | None = None
+    """Its place in a batch, or in the background."""
     observers: tuple[Observer, ...] = ()
     """Who sees its events, besides the runner's."""
     answered: Answered | None = None

@@ -20,6 +20,7 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
+    from ferrule.pipeline.works import Work
     from ferrule.scheduling.clock import Clock
 
 Deps = TypeVar("Deps", covariant=True, default=object)
@@ -93,6 +94,8 @@ class RunningCall(Protocol):
     def run_nested(
         self, name: str, arguments: Mapping[str, Any] | str | None, level: int | None
     ) -> Awaitable[ToolResult]: ...
+
+    def find_work(self, ticket: str) -> Awaitable[Work | None]: ...
 
     def ask(self, wanted: InputRequired) -> Awaitable[JsonObject | None]: ...
 
@@ -319,6 +322,18 @@ class ToolContext(_ContextFields, Generic[Deps]):
         if self.running is None:
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
         return self.running.run_nested(name, arguments, self.level)
+
+    async def find_work(self, ticket: str) -> Work | None:
+        """The call in the background of that ticket, where it is of this call's principal and session; with a journal,
+        perhaps of another process. See docs/long-work.md#in-the-background.
+
+        Raises:
+            RuntimeError: where this context belongs to no call.
+            JournalError: where the journal cannot be read.
+        """
+        if self.running is None:
+            raise RuntimeError("context.find_work(...) works inside a call; outside, look into runner.works")
+        return await self.running.find_work(ticket)
 
     def remaining(self, *, own: bool = False) -> float | None:
         """Seconds until the deadline, at least 0: its own or that of a call that it is a child of, whichever is first;

@@ -1,0 +1,163 @@
+"""The calls in the background that a runner knows: what they say, what they came to, and what stops them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ferrule.executors.threads import Raised
+from ferrule.pipeline.call_key import TICKET
+from ferrule.pipeline.invoke import interrupt
+from ferrule.pipeline.journaling import unknown_text
+from ferrule.pipeline.results import CANCELLED, Rejected
+from ferrule.pipeline.state import CallState
+from ferrule.pipeline.tasks import within_time
+from ferrule.scheduling.clock import wait_until, wake
+from ferrule.values.call import ToolCall
+from ferrule.values.event import Event
+from ferrule.values.kept import Kept, restored
+from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.pipeline.runner_state import RunnerState
+
+_MOST_ENDED = 1000
+_OF_CALL = ("tool_name", "input")  # in the data of every event
+
+
+class Work:
+    """A call in the background. See docs/long-work.md#in-the-background.
+
+    Attributes:
+        ticket: Its id.
+        tool_name: The tool's own name.
+        principal: On whose behalf it runs.
+        session: The conversation that it belongs to.
+        progress: What it said last of its progress.
+        result: What it came to, or how it waits where it is suspended; `None` while it runs.
+        told: Whether its end was told to the model; whoever tells it notes that here.
+    """
+
+    # For the kernel, which takes it as it takes the entry of a batch.
+    admitted = True
+    beside = False
+    stopping = False
+
+    def __init__(
+        self, runner: RunnerState, ticket: str, tool_name: str, principal: str | None, session: str | None
+    ) -> None:
+        self._runner = runner
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.state: CallState | None = None
+        self.ticket = ticket
+        self.tool_name = tool_name
+        self.principal = principal
+        self.session = session
+        self.progress: Mapping[str, Any] | None = None
+        self.result: ToolResult | None = None
+        self.told = False
+
+    def note(self, event: Event) -> None:
+        """Keep what it says of its progress."""
+        if event.kind == "tool:progress":
+            self.progress = {key: value for key, value in event.data.items() if key not in _OF_CALL}
+
+    def end(self, result: ToolResult) -> None:
+        """Keep what it came to; what is suspended may come to something else."""
+        if self.result is None or self.result.status == "suspended":
+            self.result, self.state = result, None
+            self._runner.works.note_end(self)
+        for waiter in self._waiters:
+            wake(waiter)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it has ended, at most so many seconds by the runner's clock."""
+        runner = self._runner
+        if self.result is not None or seconds <= 0:
+            return
+        if runner.works.get(self.ticket) is not self:  # it runs in another process
+            await _kept(runner, self.ticket, seconds)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await wait_until(waiter, runner.timer.time() + seconds, runner.timer)
+        finally:
+            self._waiters.discard(waiter)
+
+    async def cancel(self) -> bool:
+        """Stop it, where it runs in this process; whether it was running here."""
+        await asyncio.sleep(0)  # it begins before this goes on
+        if self.state is None:
+            return False
+        interrupt(self.state, Rejected("cancelled", CANCELLED))
+        await self.wait(self._runner.grace)
+        return True
+
+
+class Works:
+    """The works of a runner and its replacements: all that run, and the last thousand that have ended."""
+
+    def __init__(self) -> None:
+        self._works: dict[str, Work] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def get(self, ticket: str) -> Work | None:
+        """The one of that ticket."""
+        return self._works.get(ticket)
+
+    def __iter__(self) -> Iterator[Work]:
+        return iter([*self._works.values()])
+
+    def add(self, work: Work) -> None:
+        """Note that it is begun."""
+        self._works[work.ticket] = work
+
+    def note_end(self, work: Work) -> None:
+        """Note that it has ended; the one that ended first goes where there are too many."""
+        self._ended[work.ticket] = None
+        self._ended.move_to_end(work.ticket)
+        if len(self._ended) > _MOST_ENDED:
+            del self._works[self._ended.popitem(last=False)[0]]
+
+
+async def find_work(state: CallState, ticket: str) -> Work | None:
+    """The work of that ticket, perhaps of another process that shares the journal; `None` for that of another principal
+    or session.
+
+    Raises:
+        JournalError: where the journal cannot be read.
+    """
+    runner, fields = state.plan.runner, state.fields
+    work = runner.works.get(ticket)
+    if work is None and runner.journal is not None and ticket.startswith(TICKET):
+        kept = await _kept(runner, ticket)
+        work = None if kept is None or kept.intent.call_id != ticket else _work_of(runner, kept)
+    whose = work and (work.principal, work.session)
+    return work if whose == (fields.principal, fields.session) else None
+
+
+async def _kept(runner: RunnerState, ticket: str, wait: float = 0.0) -> Kept | None:
+    """What the journal has of it, at most `wait` seconds later where it runs."""
+    assert runner.journal is not None
+    find = partial(runner.journal.find, wait=wait > 0)
+    found: Any = await within_time(runner, find, ticket.removeprefix(TICKET), **({"seconds": wait} if wait else {}))
+    if not isinstance(found, Raised):
+        return found  # type: ignore[no-any-return]
+    if isinstance(found.error, TimeoutError):
+        return None
+    raise found.error
+
+
+def _work_of(runner: RunnerState, kept: Kept) -> Work:
+    """The work as the journal has it."""
+    intent = kept.intent
+    work = Work(runner, intent.call_id, intent.tool_name, intent.principal, intent.session)
+    if kept.outcome is not None:
+        work.result = restored(kept.outcome, ToolCall(intent.call_id, intent.tool_name), intent.tool_name)
+    elif kept.state == "cut_off":
+        work.result = ToolResult(None, unknown_text(intent.tool_name), status="unknown", executed=None)
+    return work

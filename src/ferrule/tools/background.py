@@ -1,0 +1,68 @@
+"""Looking at calls in the background, and stopping them: for tools with `background=True`.
+
+They see the calls of their caller's principal and session alone; of others they say the same as of a ticket that there
+is not. See docs/long-work.md#in-the-background.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from ferrule.definition.decorator import tool
+from ferrule.errors import ToolError
+from ferrule.pipeline.works import Work
+from ferrule.values.context import ToolContext
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+_OF_WHAT_IS_LEFT: Final = 0.9  # of the time until the deadline, so that the answer comes before it
+_MOST_SECONDS: Final = 3600
+
+Ticket = Annotated[str, Field(description="As the call that began the work gave it.")]
+
+
+async def _own_work(ticket: str, context: ToolContext) -> Work:
+    work = await context.find_work(ticket)
+    if work is None:
+        raise ToolError(f"There is no call with the ticket {ticket[:80]!r}.", executed=False)
+    return work
+
+
+@tool(read_only=True, open_world=False)
+async def check_call(
+    ticket: Ticket,
+    context: ToolContext,
+    wait_seconds: Annotated[float, Field(ge=0, le=_MOST_SECONDS, description="Wait so long for its end.")] = 0,
+) -> ToolResult:
+    """Look at a call that runs in the background: its result, or how far it is."""
+    work = await _own_work(ticket, context)
+    left = context.remaining()
+    await work.wait(wait_seconds if left is None else min(wait_seconds, left * _OF_WHAT_IS_LEFT))
+    return _answer(await _own_work(ticket, context))
+
+
+@tool(idempotent=True, destructive=True, open_world=False)
+async def cancel_call(ticket: Ticket, context: ToolContext) -> dict[str, str]:
+    """Stop a call that runs in the background."""
+    work = await _own_work(ticket, context)
+    if await work.cancel():
+        return {"ticket": ticket, "status": "stopping" if work.result is None else work.result.status}
+    if work.result is None:
+        raise ToolError(f"{ticket} runs in another process, and cannot be stopped here.", executed=False)
+    return {"ticket": ticket, "status": work.result.status}
+
+
+def _answer(work: Work) -> ToolResult:
+    result, metadata = work.result, {"ticket": work.ticket}
+    if result is None or result.status == "suspended":
+        about: dict[str, Any] = {"ticket": work.ticket, "status": "running" if result is None else "suspended"}
+        if work.progress is not None:
+            about["progress"] = thaw(work.progress)
+        return ToolResult(about, metadata=metadata)
+    work.told = True
+    return ToolResult(result.output, result.error, metadata, result.content)
+
+
+tools: Final = (check_call, cancel_call)
