@@ -507,14 +507,14 @@ class Runner:
 
     async def resolve(self, ticket: str, answer: ToolResult | bool, by: str | None = None) -> ToolResult:
         """`resume` for deferred work that the journal has under this ticket, as a web hook knows it: await its result,
-        which is `not_found` where no such work waits. See docs/long-work.md#work-that-ends-elsewhere.
+        which is `not_found` where not exactly one such work waits. See docs/long-work.md#work-that-ends-elsewhere.
 
         Raises:
             DefinitionError: where the runner has no journal.
             JournalError: where that cannot be read.
         """
         if (record := await deferred_record(self._state, ticket)) is None:
-            text = f"No deferred work waits under the ticket {ticket!r}. {NOTHING_RUN}"
+            text = f"Not exactly one deferred work waits under the ticket {ticket!r}. {NOTHING_RUN}"
             return ToolResult(None, text, status="not_found", executed=False)
         return await self.resume(record, answer, by=by)
 

@@ -44,14 +44,14 @@ async def recover(runner: RunnerState) -> list[ToolResult]:
 
 
 async def deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None:
-    """The record of the deferred work that this runner's journal has under a ticket.
+    """The record of the one deferred work that this runner's journal has under a ticket; `None` for none or several.
 
     Raises:
         DefinitionError: where the runner has no journal.
         JournalError: where that cannot be read.
     """
     found = await _journal_of(runner).unfinished(ticket=ticket)
-    return found[0].outcome if found else None
+    return found[0].outcome if len(found) == 1 else None
 
 
 def _journal_of(runner: RunnerState) -> Journal:

@@ -60,6 +60,11 @@ class Work:
         self.result: ToolResult | None = None
         self.told = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has come to an end, and not to wait."""
+        return self.result is not None and self.result.status != "suspended"
+
     def note(self, event: Event) -> None:
         """Keep what it says of its progress."""
         if event.kind == "tool:progress":
@@ -67,7 +72,7 @@ class Work:
 
     def end(self, result: ToolResult) -> None:
         """Keep what it came to; what is suspended may come to something else."""
-        if self.result is None or self.result.status == "suspended":
+        if not self.has_ended:
             self.result, self.state = result, None
             self._runner.works.note_end(self)
         for waiter in self._waiters:

@@ -1,7 +1,7 @@
 """Looking at calls in the background, and stopping them: for tools with `background=True`.
 
 They see the calls of their caller's principal and session alone; of others they say the same as of a ticket that there
-is not. See docs/long-work.md#in-the-background.
+is not. `runner = Runner([my_tool, *background.tools])`. See docs/long-work.md#in-the-background.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from ferrule.definition.decorator import tool
+from ferrule.definition.tool import Tool
 from ferrule.errors import ToolError
 from ferrule.pipeline.works import Work
 from ferrule.values.context import ToolContext
@@ -21,6 +22,7 @@ _OF_WHAT_IS_LEFT: Final = 0.9  # of the time until the deadline, so that the ans
 _MOST_SECONDS: Final = 3600
 
 Ticket = Annotated[str, Field(description="As the call that began the work gave it.")]
+"""A parameter that is the ticket of a call in the background, as these tools have it."""
 
 
 async def _own_work(ticket: str, context: ToolContext) -> Work:
@@ -56,7 +58,7 @@ async def cancel_call(ticket: Ticket, context: ToolContext) -> dict[str, str]:
 
 def _answer(work: Work) -> ToolResult:
     result, metadata = work.result, {"ticket": work.ticket}
-    if result is None or result.status == "suspended":
+    if result is None or not work.has_ended:
         about: dict[str, Any] = {"ticket": work.ticket, "status": "running" if result is None else "suspended"}
         if work.progress is not None:
             about["progress"] = thaw(work.progress)
@@ -65,4 +67,5 @@ def _answer(work: Work) -> ToolResult:
     return ToolResult(result.output, result.error, metadata, result.content)
 
 
-tools: Final = (check_call, cancel_call)
+tools: list[Tool] = [check_call, cancel_call]
+"""Both of them."""
