@@ -96,6 +96,9 @@ class Plan:
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
     """
 
+    # What few plans have is kept at the class: more than thirty attributes of its own make each of them slow to read.
+    work: Plan | None = None
+
     def __init__(self, tool: Tool, runner: RunnerState, settings: Settings, core: EndOf, handle: EndOf) -> None:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
@@ -114,7 +117,6 @@ class Plan:
         self.parameters = handler.parameters
         self.quick = handler.parameters.quick
         self.output = tool.output
-        self.work: Plan | None = None
         self.changes = tool.read_only is not True
         self.locks = tool.resources is not None
         executor = executor_for(tool)

@@ -60,7 +60,7 @@ class RunnerState:
     Attributes:
         settings: What it gives to each of its tools.
         tools: What there is to call.
-        observers: Who sees every event, the journal last; `noting` is the journal's.
+        observers: Who sees every event, the journal last.
         questions: How many questions to an approver that is a plain function may be open.
         resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
         resume_within: Seconds in which a suspended call can be taken up.
@@ -118,14 +118,18 @@ class RunnerState:
         self.writing: set[asyncio.Task[ToolResult]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
-        self.noting: tuple[Observer, ...] = ()
         self.keep_in(self.journal)
 
     def keep_in(self, journal: Journal | None) -> None:
         """Keep calls in that journal, and tell no other one of them."""
-        noting = () if journal is None else (journal.note,)
-        others = [one for one in self.observers if one not in (*self.noting, *noting)]
-        self.journal, self.noting, self.observers = journal, noting, (*others, *noting)
+        before, self.journal = self.noting, journal
+        others = [one for one in self.observers if one not in (*before, *self.noting)]
+        self.observers = (*others, *self.noting)
+
+    @property
+    def noting(self) -> tuple[Observer, ...]:
+        """How the journal sees every event."""
+        return () if self.journal is None else (self.journal.note,)
 
     def compile(self, tool: Tool) -> Plan:
         """How this runner runs a tool."""
