@@ -100,7 +100,7 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
             outcome = None
     else:
         outcome = kept.outcome
-        if plan.work is not None and thaw(kept.intent.arguments) == _told(state):
+        if plan.work is not None and thaw(kept.intent.arguments) == _told_arguments(state):
             await plan.run(None, state)  # its work, where a crash has cut that off
     result = unknown(state) if outcome is None else _replayed(plan, state, outcome)
     state.attempt.result, state.attempt.executed = result, result.executed
@@ -207,12 +207,12 @@ def _intent(plan: Plan, state: CallState) -> Intent:
         session=fields.session,
         parent=state.call.parent,
         fingerprint=plan.tool.fingerprint,
-        arguments=_told(state),
+        arguments=_told_arguments(state),
         at=plan.runner.clock.now(),
     )
 
 
-def _told(state: CallState) -> dict[str, Any]:
+def _told_arguments(state: CallState) -> dict[str, Any]:
     """The arguments as they are kept."""
     told: dict[str, Any] = hide(state, jsonable(dict(state.told.arguments)))
     return told
