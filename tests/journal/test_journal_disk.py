@@ -134,7 +134,7 @@ asyncio.run(main())
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "every"),
-    [("fdatasync", "EIO", "20+3"), ("pwrite64", "EIO", "60+7"), ("pwrite64", "ENOSPC", "60+7")],
+    [("fsync,fdatasync", "EIO", "20+3"), ("pwrite64", "EIO", "60+7"), ("pwrite64", "ENOSPC", "60+7")],
 )
 def test_where_the_disk_fails_now_and_then_what_was_begun_is_there_and_nothing_else(
     tmp_path: Path, call: str, error: str, every: str
