@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from processes import intent, program
@@ -126,22 +127,18 @@ def test_a_damaged_journal_says_so(tmp_path: Path) -> None:
         asyncio.run(find())
 
 
-def test_a_place_where_nothing_may_be_written_says_so(tmp_path: Path) -> None:
+def test_a_place_where_nothing_may_be_written_says_so() -> None:
     text = """
 import ferrule.journal.sqlite
 if os.geteuid() == 0: os.seteuid(65534)
 try: Journal.open(path)
 except JournalError as error: say(error)
 """
-    tmp_path.chmod(0o555)
-    for folder in tmp_path.parents:  # a folder of pytest's is for its user alone
-        if folder.stat().st_uid == os.geteuid() and folder.name.startswith("pytest-"):
-            folder.chmod(0o755)
-    try:
-        with program(text, tmp_path / "calls.db") as other:
+    with TemporaryDirectory() as folder:  # not pytest's, which is for its user alone
+        Path(folder).chmod(0o555)
+        with program(text, Path(folder, "calls.db")) as other:
             assert "cannot be opened: Permission denied" in other.rest()
-    finally:
-        tmp_path.chmod(0o755)
+        Path(folder).chmod(0o755)
 
 
 def test_an_sqlite_that_is_too_old_is_told_with_what_to_do() -> None:

@@ -221,7 +221,7 @@ def test_all_that_happens_to_a_call_is_kept_in_its_order_and_nothing_secret(jour
     def guard(call: ToolCall, context: ToolContext) -> Any:
         return {1: deny("not one"), 2: ask("two?")}.get(call.arguments["amount"])
 
-    runner = Runner([pay.bind(card="4111-1111")], guards=[guard], journal=journal, approve=lambda *_: False)
+    runner = Runner([pay.bind(card="card 4111")], guards=[guard], journal=journal, approve=lambda *_: False)
     context = ToolContext(session="s", principal="ada")
     for amount in (7, 1, 2):
         run(runner.run(ToolCall(f"c{amount}", "pay", {"amount": amount}), context))
@@ -248,7 +248,27 @@ def test_all_that_happens_to_a_call_is_kept_in_its_order_and_nothing_secret(jour
         "input": 0,
     }
     journal.close()
-    assert b"4111" not in Path(journal.path).read_bytes()
+    assert b"card 4111" not in Path(journal.path).read_bytes()
+
+
+def test_of_a_suspended_call_it_is_kept_until_when_it_can_be_answered_and_nothing_that_resumes_it(
+    journal: SQLiteJournal,
+) -> None:
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    def guard(call: ToolCall, context: ToolContext) -> Any:
+        return ask("so much?")
+
+    runner = Runner([pay], guards=[guard], journal=journal, approve=lambda *_: ask("later"))
+    result = run(runner.run(ToolCall("c1", "pay", {"amount": 7}), session="s"))
+    assert result.pending is not None
+    run(journal.flush())
+    [(data,)] = rows(journal, "SELECT data FROM events WHERE kind = 'tool:suspended'")
+    pending = {name: result.pending[name] for name in ("kind", "expires_at", "reason")}
+    assert json.loads(data)["pending"] == pending and pending["reason"]
 
 
 def test_events_wait_for_nothing_and_how_many_were_too_many_is_kept(

@@ -16,6 +16,7 @@ import pytest
 from processes import SECONDS, intent, program
 
 from ferrule import Journal
+from ferrule.journal._lockfile import LockFile
 from ferrule.values.kept import Kept
 
 T = TypeVar("T")
@@ -93,6 +94,32 @@ def test_who_waits_for_a_call_of_another_process_hears_that_it_was_killed(tmp_pa
 
         found = run(wait())
         assert found is not None and found.state == "cut_off"
+    journal.close()
+
+
+@pytest.mark.parametrize("look", ["find", "unfinished"])
+def test_what_a_process_ended_before_it_died_is_not_cut_off_for_who_had_read_it_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    journal = Journal.open(tmp_path / "calls.db")
+    with program(BEGINS, journal.path, "one") as other:
+        assert other.heard() == "begun"
+
+        def lives(lock: LockFile, owner: int) -> bool:
+            """It is asked between the reading of the call and what is made of it."""
+            if other.process.poll() is None:
+                other.tell()
+                assert other.heard() == "ended"
+                other.kill()
+            return looked(lock, owner)
+
+        looked = LockFile.lives
+        monkeypatch.setattr(LockFile, "lives", lives)
+        if look == "find":
+            found = run(journal.find("one"))
+            assert found is not None and found.state == "ended"
+        else:
+            assert run(journal.unfinished()) == []
     journal.close()
 
 
