@@ -28,6 +28,7 @@ from ferrule import (
     serve,
     tool,
 )
+from ferrule.journal import memory
 from ferrule.middleware import limit_output
 
 both_eras = pytest.mark.parametrize("era", ERAS)
@@ -619,3 +620,34 @@ def test_what_is_no_runner_is_told_how_to_become_one() -> None:
 def test_a_person_is_not_asked_where_nothing_asks() -> None:
     person = Person("decline")
     assert text(call(Runner([add]), "2026-07-28", "add", {"a": 1, "b": 2}, person)) == "3" and person.asked == []
+
+
+@both_eras
+def test_a_request_that_is_sent_again_is_a_call_of_its_own(era: str) -> None:
+    keys: list[str] = []
+
+    @tool
+    async def pay(euros: int, context: ToolContext) -> str:
+        """Pay."""
+        keys.append(context.idempotency_key)
+        return "paid"
+
+    journal = memory()
+    served = Runner([pay], journal=journal)
+
+    async def main() -> None:
+        async with client(served, era, context=ToolContext(session="s1")) as connected:
+            for _ in range(2):
+                assert not (await connected.call_tool("pay", {"euros": 5})).is_error
+
+    go(main())
+    assert len({*keys}) == 2 and [event.kind for event in journal.events].count("tool:post") == 2
+
+
+@both_eras
+def test_what_nobody_knows_is_an_error_that_says_so(era: str) -> None:
+    async def far_away(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        return ToolResult(error="its effect may have happened", status="unknown", executed=None)
+
+    result = call(Runner([remove], around=[far_away]), era, "remove", {"name": "a"})
+    assert result.is_error and "its effect may have happened" in text(result)

@@ -254,6 +254,8 @@ def outcome(result: ToolResult) -> str:
     parts = [f"{result.duration_ms:.{0 if result.duration_ms >= 10 else 1}f} ms"]
     if result.repairs:
         parts.append(f"repaired: {'; '.join(result.repairs)}")
+    if result.metadata.get("replayed") is True:
+        parts.append("replayed: it came before, and was not run again")
     if result.success:
         text = result.text
         lines = f"{text.count(chr(10)) + 1} lines, " if "\n" in text else ""

@@ -115,9 +115,18 @@ _ROUNDING = 1e-9  # seconds: who waited as long as it was told is let through
 def ran(result: ToolResult, context: ToolContext, before: int) -> bool | None:
     """Whether anything was run since the handler had been started `before` times; `None` where that is not known.
 
-    A middleware further in may say that nothing was, although it had called its `next`: the kernel has counted.
+    A middleware further in may say that nothing was, although it had called its `next`: the kernel has counted. What
+    the journal has of the call from before says what was run then.
     """
-    return result.executed if context.runs == before else result.executed or None
+    if context.runs == before:
+        return False if replayed(result, context, before) else result.executed
+    return result.executed or None
+
+
+def replayed(result: ToolResult, context: ToolContext, before: int) -> bool:
+    """Whether it is what the journal has of the call, and nothing was run since the handler had been started `before`
+    times: what a handler says of itself counts for nothing."""
+    return context.runs == before and result.metadata.get("replayed") is True
 
 
 def ran_nothing(result: ToolResult | None, context: ToolContext, before: int) -> bool:

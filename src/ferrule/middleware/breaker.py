@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ferrule.middleware._counted import By, Ticking, function, keyed, limited, number, rounded_up, whole
+from ferrule.middleware._counted import By, Ticking, function, keyed, limited, number, replayed, rounded_up, whole
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -114,9 +114,10 @@ class Breaker:
                 return entered
             probe = entered
         failed: bool | None = None
+        before = context.runs
         try:
             result = await next(call, context)
-            failed = self._judged(result, context)
+            failed = None if replayed(result, context, before) else self._judged(result, context)
             return result
         except asyncio.CancelledError:
             remaining = context.remaining()

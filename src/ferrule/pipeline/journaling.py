@@ -103,6 +103,7 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
         if plan.work is not None and thaw(kept.intent.arguments) == _told_arguments(state):
             await plan.run(None, state)  # its work, where a crash has cut that off
     result = unknown(state) if outcome is None else _replayed(plan, state, outcome)
+    result = result.replace(metadata={**result.metadata, "replayed": True})
     state.attempt.result, state.attempt.executed = result, result.executed
     return result
 
@@ -116,7 +117,7 @@ def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolR
         return unknown(state)
     if result.status == "suspended":
         state.attempt.pending = freeze(outcome["pending"])
-    return result.replace(metadata={**result.metadata, "replayed": True})
+    return result
 
 
 def unknown(state: CallState) -> ToolResult:

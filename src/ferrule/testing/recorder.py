@@ -36,9 +36,9 @@ class Recorder:
         await run(model, model.user("Delete my note a."), runner)
         recorder.assert_called(delete_note, path="a")
 
-    A tool was called where its handler was started, whatever came of it. A call that was refused, put off, invalid or
-    answered by a middleware, such as a cache, did not call it; one that was tried again called it once. Failures list
-    these too, the nearest first.
+    A tool was called where its handler was started, whatever came of it. A call that was refused, put off, invalid, or
+    answered by a middleware, such as a cache, or from the journal, did not call it; one that was tried again called it
+    once. Failures list these too, the nearest first.
 
     Arguments that are not named are not looked at. Python values stand for their JSON (`on=date(2026, 1, 2)`), and
     what has an `==` of its own, such as `pytest.approx` or `unittest.mock.ANY`, decides by itself. Arguments whose
@@ -130,7 +130,11 @@ class _Recorded:
 
     @property
     def was_started(self) -> bool:
-        return self.result is not None and self.result.executed is not False
+        return self.result is not None and self.result.executed is not False and not self.was_replayed
+
+    @property
+    def was_replayed(self) -> bool:
+        return self.result is not None and self.result.metadata.get("replayed") is True
 
     @property
     def shown(self) -> str:
@@ -257,6 +261,7 @@ def _came_to(result: ToolResult | None) -> str:
     if result is None:
         return "not ended yet"
     ran = ", not run" if result.executed is False else ""
+    ran = ", replayed" if result.metadata.get("replayed") is True else ran
     why = f": {_abbreviated(result.error)}" if result.error is not None else ""
     return f"{result.status}{ran}{why}"
 

@@ -1,0 +1,145 @@
+"""What those make of it that see a call's result, where it comes from the journal, or nobody knows it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule.cli.timeline import Timeline
+from ferrule.journal import MemoryJournal, memory
+from ferrule.loop import LoopResult, run
+from ferrule.middleware import breaker, budget, rate, retry
+from ferrule.models import Scripted
+from ferrule.testing import Recorder
+from ferrule.values.kept import Intent
+
+WHO = {"session": "s1", "principal": "ann"}
+
+
+class Killed(MemoryJournal):
+    """Of a program that is killed before an outcome is written."""
+
+    async def end(self, intent: Intent, outcome: Any) -> None:
+        """It never comes to that."""
+
+
+def call(euros: int) -> ToolCall:
+    return ToolCall(f"c{euros}", "pay", {"euros": euros})
+
+
+@tool
+async def pay(euros: int) -> str:
+    """Pay."""
+    if euros > 100:
+        raise RuntimeError("so much there is not")
+    return f"paid {euros}"
+
+
+async def nobody_knows(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    """A middleware to another machine, which does not answer."""
+    return ToolResult(error="it may have happened", status="unknown", executed=None)
+
+
+async def statuses(runner: Runner, *calls: int) -> list[str]:
+    return [(await runner.run(call(euros), **WHO)).status for euros in calls]
+
+
+def test_a_call_from_the_journal_costs_a_budget_nothing_and_counts_for_a_rate() -> None:
+    async def main() -> None:
+        for costs in (budget(calls=2), budget(cost=2, reserve={"cost": 1})):
+            runner = Runner([pay], journal=memory(), around=[costs])
+            assert await statuses(runner, 1, 1, 1, 2, 3) == ["ok", "ok", "ok", "ok", "limited"]
+            assert [*costs.used("s1").values()] == [2.0]
+        counted = rate(2, 60)
+        assert await statuses(Runner([pay], journal=memory(), around=[counted]), 1, 1, 1) == ["ok", "ok", "limited"]
+
+    asyncio.run(main())
+
+
+def test_what_a_handler_says_of_itself_spares_it_no_budget() -> None:
+    @tool
+    async def pay(euros: int) -> ToolResult:
+        """Pay."""
+        return ToolResult("paid", metadata={"replayed": True})
+
+    costs = budget(calls=1)
+    assert asyncio.run(statuses(Runner([pay], journal=memory(), around=[costs]), 1, 2)) == ["ok", "limited"]
+
+
+def test_a_failure_from_the_journal_opens_no_breaker() -> None:
+    runner = Runner([pay], journal=memory(), around=[breaker(2, 60)])
+    assert asyncio.run(statuses(runner, 500, 500, 500, 1)) == ["failed", "failed", "failed", "ok"]
+
+
+def test_what_was_cut_off_costs_a_budget_nothing() -> None:
+    async def main() -> None:
+        journal, costs = Killed(), budget(calls=2)
+        runner = Runner([pay], journal=journal, around=[costs])
+        assert await statuses(runner, 1) == ["ok"]
+        journal.cut_off()
+        assert await statuses(runner, 1, 1) == ["unknown", "unknown"] and costs.used("s1") == {"calls": 1.0}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("marks", [{}, {"idempotent": True}, {"read_only": True}], ids=str)
+def test_retry_tries_nothing_again_that_is_not_known(marks: dict[str, bool]) -> None:
+    tried: list[str] = []
+
+    async def far_away(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        tried.append(call.id)
+        return await nobody_knows(call, context, next)
+
+    marked = pay.replace(**marks)
+    assert asyncio.run(statuses(Runner([marked], inside=[retry(3, wait=0), far_away]), 1)) == ["unknown"]
+    assert tried == ["c1"]
+
+
+def test_retry_sees_nothing_of_a_call_that_was_tried_before() -> None:
+    ran = []
+
+    @tool(idempotent=True)
+    async def pay(euros: int) -> str:
+        """Pay."""
+        ran.append(euros)
+        raise RuntimeError("out of reach")
+
+    async def main() -> list[ToolResult]:
+        runner = Runner([pay], inside=[retry(3, wait=0)], journal=memory())
+        return [await runner.run(call(1), **WHO) for _ in range(2)]
+
+    first, second = asyncio.run(main())
+    assert ran == [1, 1, 1] and len(second.metadata["attempts"]) == 3
+    assert dict(second.metadata) == {**first.metadata, "replayed": True}
+
+
+def test_a_recorder_counts_what_ran_and_says_what_was_replayed() -> None:
+    recorder = Recorder()
+    asyncio.run(statuses(Runner([pay], journal=memory(), observers=[recorder]), 1, 1))
+    recorder.assert_called(pay, euros=1, times=1)
+    with pytest.raises(AssertionError, match="ok, replayed"):
+        recorder.assert_called(pay, euros=1, times=2)
+
+
+@pytest.mark.parametrize(("on_failure", "status"), [("continue", "done"), ("degrade", "degraded"), ("fail", "failed")])
+def test_a_run_takes_what_is_not_known_for_a_failure(on_failure: Any, status: str) -> None:
+    async def main() -> LoopResult:
+        model = Scripted([[("pay", {"euros": 5})], "I do not know."])
+        return await run(model, model.user("Pay."), Runner([pay], around=[nobody_knows]), on_failure=on_failure)
+
+    result = asyncio.run(main())
+    assert result.status == status and "may have happened" in str(result.messages)
+    assert [one.status for one in result.results] == ["unknown"]
+
+
+def test_a_timeline_says_that_a_call_was_replayed() -> None:
+    shown = io.StringIO()
+    timeline = Timeline(Console(file=shown, width=200), lambda: 0.0)
+    asyncio.run(statuses(Runner([pay], journal=memory(), observers=[timeline.event]), 1, 1))
+    timeline.close()
+    assert shown.getvalue().count("replayed: it came before, and was not run again") == 1
