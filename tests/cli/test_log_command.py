@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrule import Journal, Runner, ToolCall, ToolContext, tool
+from ferrule import Journal, Runner, ToolCall, ToolContext, ToolError, tool
 from ferrule.cli.logged import span
 from ferrule.cli.program import main
 from ferrule.journal.reading import UNFINISHED
@@ -114,6 +114,8 @@ def test_what_tools_and_models_say_does_nothing_to_a_terminal(path: Path, capsys
     @tool(read_only=True)
     async def speak(text: str) -> str:
         """Speak."""
+        if text == "error":
+            raise ToolError(HOSTILE)
         return HOSTILE
 
     async def work(runner: Runner) -> None:
@@ -121,14 +123,16 @@ def test_what_tools_and_models_say_does_nothing_to_a_terminal(path: Path, capsys
         who = ToolContext(principal=HOSTILE, session=HOSTILE)
         await runner.run(ToolCall(HOSTILE, "speak", {"text": HOSTILE * 100}), who)
         await runner.run(ToolCall("c2", HOSTILE, {"text": HOSTILE}), who)
+        await runner.run(ToolCall("c3", "speak", {"text": "value"}), who)
+        await runner.run(ToolCall("c4", "speak", {"text": "error"}), who)
 
     journaled(path, work)
-    texts = [said(capsys, "log", "calls.db"), said(capsys, "explain", "calls.db", "c2")]
+    texts = [said(capsys, "log", "calls.db"), *(said(capsys, "explain", "calls.db", id) for id in ("c2", "c3", "c4"))]
     texts += [said(capsys, "explain", "calls.db", HOSTILE), said(capsys, "log", "calls.db", "--json")]
     for text in texts:
         assert all(one.isprintable() or one == "\n" for one in text), text
-    assert len(texts[0].splitlines()) == 3 and max(map(len, texts[0].splitlines())) < 400
-    assert len(texts[2].splitlines()) < 60
+        assert len(text.splitlines()) < 60
+    assert len(texts[0].splitlines()) == 5 and max(map(len, texts[0].splitlines())) < 400
 
 
 @pytest.mark.parametrize(
