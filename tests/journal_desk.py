@@ -54,8 +54,8 @@ async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> D
 
 def desk(journal: Journal, **options: Any) -> Runner:
     """A runner of the desk's tools."""
-    given = {"guards": [ask_before_changes], "approve": approve, "resume_key": KEY, "journal": journal}
-    return Runner([refund, look], **{**given, **options})
+    given: dict[str, Any] = {"tools": [refund, look], "guards": [ask_before_changes], "approve": approve}
+    return Runner(**{**given, "resume_key": KEY, "journal": journal, **options})
 
 
 def journaled(path: Path, work: Callable[[Runner], Awaitable[Any]], **options: Any) -> Any:

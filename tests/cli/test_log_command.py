@@ -7,15 +7,17 @@ import json
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from ferrule import Journal, Runner, ToolCall, ToolContext, ToolError, tool
+from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, allow, tool
 from ferrule.cli.logged import span
 from ferrule.cli.program import main
+from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal.reading import UNFINISHED
 from ferrule.middleware import retry
 from journal_desk import ADA, aged, call, desk, journaled, one_of_each
@@ -108,6 +110,16 @@ def test_of_many_calls_the_newest_are_shown_and_that_there_are_more(
     )
     assert len(said(capsys, "log", "calls.db", "--limit", "3").splitlines()) == 4
     assert len(records(capsys, "log", "calls.db")) == 101
+
+
+def test_that_events_are_missing_is_said(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journaled(path, one_of_each)
+    with sqlite3.connect(path) as connection:  # as a writer does that could not keep pace
+        values = EventRows(1).lost(1200, time.time() - 7200)
+        connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
+    connection.close()
+    assert "1,200 events are missing" in said(capsys, "log", "calls.db")
+    assert "missing" not in said(capsys, "log", "calls.db", "--since", "1h")
 
 
 def test_what_tools_and_models_say_does_nothing_to_a_terminal(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,11 +228,22 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(
     assert bars[:3] == ["judged", "asked", "waited"] and set(bars[3:]) <= {"ran", "paused"}
 
 
+def test_that_a_person_has_changed_the_arguments_is_explained(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def approve(call: ToolCall, decision: object, context: ToolContext) -> Decision:
+        return allow({**call.arguments, "euros": 3}, by="eve")
+
+    journaled(path, lambda runner: runner.run(call("c1", euros=500), ADA), approve=approve)
+    text = said(capsys, "explain", "calls.db", "c1")
+    assert "argument  euros = 3" in text
+    assert "asked: refund changes things (ask_before_changes)\n" in text
+    assert "allowed by eve (ask_before_changes); with euros=3\n" in text
+
+
 def test_calls_of_one_id_are_told_apart(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journaled(path, one_of_each)
     text = said(capsys, "explain", "calls.db", "c1")
     assert text.startswith("2 calls have this id: ") and "(1 of 2)" in text and "(2 of 2)" in text
-    assert text.count("nothing was run now") == 1
+    assert text.count("nothing was run for this one") == 1
     [one] = records(capsys, "explain", "calls.db", "c2")
     assert one["status"] == "suspended"
     assert len(records(capsys, "explain", "calls.db", "c1")) == 2

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from processes import program
 
-from ferrule import Journal, Runner, ToolContext
+from ferrule import Deferred, Journal, Runner, ToolContext, ToolResult, tool
 from ferrule.errors import JournalError
 from ferrule.journal._tables import STEPS
 from ferrule.journal.reading import Filter, Reader
@@ -172,6 +172,34 @@ def test_a_call_that_is_resumed_in_another_process_is_one_call(path: Path) -> No
     assert again.events[-1].kind == "tool:error" and again.events[-1].data["error"] == refused.error
 
 
+@tool
+async def ship(order: str) -> Deferred:
+    """Have an order shipped."""
+    return Deferred(f"ticket of {order}")
+
+
+def test_work_that_ends_elsewhere_is_deferred_until_then_and_so_is_the_call_that_comes_again(path: Path) -> None:
+    async def ask_for_it(runner: Runner) -> ToolResult:
+        return await runner.run(call("d1", "ship"), ADA)
+
+    shipping: dict[str, Any] = {"tools": [ship], "guards": [], "approve": None}
+    record = journaled(path, ask_for_it, **shipping).record()
+    journaled(path, ask_for_it, **shipping)
+    assert found(path) == [("d1", "deferred"), ("d1", "deferred")]
+    first, again = Reader(path).call("d1")
+    assert (first.is_replayed, again.is_replayed) == (False, True)
+    assert first.intent is not None and first.intent == again.intent
+
+    async def end(runner: Runner) -> ToolResult:
+        return await runner.resume(record, ToolResult("it has left"))
+
+    assert journaled(path, end, **shipping).success
+    first, again = Reader(path).call("d1")
+    assert (first.status, first.result["output"]) == (again.status, again.result["output"]) == ("ok", "it has left")
+    assert first.events[-1].kind == "tool:post" and again.events[-1].kind == "tool:suspended"
+    assert first.ended_at is not None and again.ended_at is not None
+
+
 def test_calls_are_found_by_what_is_known_of_them(path: Path) -> None:
     journaled(path, one_of_each)
     assert found(path, tool="ref*") == [*OF_EACH[:3], OF_EACH[4]]
@@ -285,6 +313,14 @@ def test_a_journal_that_somebody_has_for_himself_is_in_use(path: Path, monkeypat
     holder.execute("BEGIN EXCLUSIVE")
     assert "in use" in refused(path)
     holder.close()
+
+
+def test_a_call_whose_record_was_too_long_to_keep_has_failed_or_is_ok(path: Path) -> None:
+    journaled(path, one_of_each)
+    with sqlite3.connect(path) as connection:  # as the writer does with a hundred million characters
+        connection.execute("""UPDATE events SET data = '{"characters": 100000001}' WHERE kind GLOB 'tool:[pe]*'""")
+    connection.close()
+    assert found(path) == [*OF_EACH[:4], ("c4", "failed")]
 
 
 def test_a_damaged_journal_says_so(path: Path) -> None:

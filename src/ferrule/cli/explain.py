@@ -17,6 +17,7 @@ from ferrule.cli import logged
 from ferrule.cli.bars import counted
 from ferrule.cli.screen import screen
 from ferrule.cli.text import one_line, short, told
+from ferrule.cli.timeline import arguments
 from ferrule.cli.usage import UsageError, choices
 from ferrule.journal.reading import UNFINISHED, LoggedCall, LoggedEvent, Reader
 
@@ -149,11 +150,14 @@ class _Drawing:
     def _lines(self) -> Iterator[tuple[float, str, str, str]]:
         """When, a sign, its colour, and what is said."""
         before: LoggedEvent | None = None
+        came = judged = self._call.events[0].data.get("input")
         for event in _without_many(self._call.events):
             if isinstance(event, int):
                 yield before.at if before else 0.0, "…", "dim", f"{event:,} more reports"
                 continue
             sign, colour, text = self._told(event, before)
+            if event.kind == "tool:decided":
+                text += _arguments_changed(judged, judged := event.data.get("input", came))
             yield event.at, sign, colour, text
             before = event
         if self._call.status in UNFINISHED:
@@ -230,8 +234,8 @@ class _Drawing:
         executed, metadata = result.get("executed"), logged.mapping(result.get("metadata"))
         self._print(Text())
         self._fact("executed", "yes" if executed is True else "no" if executed is False else "not known")
-        if metadata.get("replayed") is True:
-            self._fact("replayed", "this is what the call came to when it came before; nothing was run now")
+        if self._call.is_replayed:
+            self._fact("replayed", "this is what the call that had come before came to; nothing was run for this one")
         if metadata:
             self._fact("metadata", told(json.dumps(metadata, ensure_ascii=False), _VALUE_SHOWN))
         output = result.get("output")
@@ -254,6 +258,15 @@ def _decision_said(data: Any) -> str:
     whose = f" by {told(by, _REASON)}" if by else ""
     why = f": {told(reason, _REASON)}" if reason else ""
     return f"{said}{whose}{why}{f' ({told(rule, _REASON)})' if rule else ''}"
+
+
+def _arguments_changed(before: Any, after: Any) -> str:
+    """Which arguments are others than before; a default that was filled in is none."""
+    old, new = logged.mapping(before), logged.mapping(after)
+    changed = {name: value for name, value in new.items() if name in old and old[name] != value}
+    gone = [name for name in old if name not in new]
+    said = [*([arguments(changed)] if changed else []), *(f"without {name}" for name in gone)]
+    return f"; with {told(', '.join(said), _VALUE_SHOWN)}" if said else ""
 
 
 def _reported(data: Any) -> str:

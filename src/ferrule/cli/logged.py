@@ -168,7 +168,7 @@ def allowed_by(call: LoggedCall) -> str:
     said = [decision.data for decision in call.decisions]
     person = call.result.get("answered_by") or next((one["by"] for one in reversed(said) if one.get("by")), None)
     rule = next((one["rule"] for one in reversed(said) if one.get("rule")), None)
-    again = ["replayed"] if mapping(call.result.get("metadata")).get("replayed") is True else []
+    again = ["replayed"] if call.is_replayed else []
     return ", ".join([*([told(person or rule, _RULE)] if person or rule else []), *again])
 
 

@@ -80,6 +80,7 @@ OPTIONS = {
     "--install": False,
 }
 """Which take a value: what stands before the command is read before it is known which one that is."""
+_WITHOUT_TOOLS = frozenset({"grants", "log", "explain"})
 _DESCRIPTION = "Tools for language models: list them, call them, let a model use them."
 _EPILOG = """\
 ferrule COMMAND --help has the options of a command.
@@ -257,6 +258,10 @@ def _help() -> str:
 def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
     """What reads the words of one command."""
     parser = _Parser(prog=f"ferrule {name}", description=COMMANDS[name])
+    if name in _WITHOUT_TOOLS:
+        parser.set_defaults(tools=None, mcp=None, verbose=False)
+        command.options(parser)
+        return parser
     parser.add_argument("--tools", action="append", metavar="WHERE", help=_TOOLS_HELP)
     parser.add_argument("--mcp", action="append", metavar="FILE_OR_URL", help=_MCP_HELP)
     parser.add_argument("--verbose", action="store_true", help="show the log: the whole exception where a tool fails")
@@ -278,7 +283,7 @@ def _read_options(name: str, command: ModuleType, words: Sequence[str]) -> argpa
     text = "task" if name == "run" else "query" if name == "select" and options.action == "why" else None
     if text is not None:
         raise UsageError(f"the {text} is one argument, and {wrong!r} another: write the whole of it in quotes")
-    if name in {"log", "explain"}:
+    if name in _WITHOUT_TOOLS:
         raise UsageError(f"{name} takes no {wrong!r} ({' '.join(parser.format_usage().split())})")
     raise UsageError(f"{name} takes no {wrong!r}: where the tools are, --tools says: {_with_tools(name, wrong)}")
 

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import open_lock_file
-from ferrule.journal._rows import column, text_of
+from ferrule.journal._rows import LOST, column, text_of
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
 from ferrule.journal.grouping import Group, Grouping, Row, grouped
 from ferrule.values.frozen import JsonObject
@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 500  # rows or values of one statement
 _TRIES = 5
 _KEPT_IDENTITIES = 10_000
 _EVENT_COLUMNS = "seq, at, kind, call_id, tool_name, principal, session, parent, owner, data"
-_GET_INTENT = "SELECT key, fingerprint, arguments, at, state, outcome FROM calls WHERE key = ?"
+_GET_INTENT = "SELECT key, fingerprint, arguments, at, state, outcome, ended_at FROM calls WHERE key = ?"
 _OF_IDENTITY = "call_id = ? AND tool_name = ? AND principal IS ? AND session IS ?"
 OF_CALLS = "kind GLOB 'tool:*'"
 """What rows of calls have, and neither those that say what is missing nor those of tools that changed."""
@@ -109,6 +109,7 @@ class LoggedIntent:
         at: When it was about to run, by its runner's clock.
         state: `running`, `deferred` or `ended`, as it was written.
         outcome: What it came to.
+        ended_at: When that was written, in seconds since the epoch.
     """
 
     key: str
@@ -117,6 +118,7 @@ class LoggedIntent:
     at: float
     state: str
     outcome: JsonObject | None
+    ended_at: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,11 @@ class LoggedCall:
     def decisions(self) -> list[LoggedEvent]:
         """What was decided, in order."""
         return [event for event in self.events if event.kind == "tool:decided"]
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether it got the result of one that had come before, and did not run itself."""
+        return any(inner(event.data, "metadata", "replayed") is True for event in self.events)
 
     def record(self) -> dict[str, Any]:
         """All of it as plain JSON; the fields stand in docs/journal.md#export."""
@@ -269,6 +276,12 @@ class Reader:
         begins = column(beginning) or ""
         values = (len(begins), begins, most)
         return self.look(lambda look: [text_of(found) for found in look.column(query, *values)])
+
+    def lost(self, since: float | None = None) -> int:
+        """How many events are missing since then, as the disk was slower than they came."""
+        query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND at >= ?"
+        found = self.look(lambda look: look.column(query, LOST, -math.inf if since is None else since))
+        return sum(json.loads(data)["count"] for data in found)
 
     def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
         """The calls with all that is in their rows; some at once, so that no checkpoint waits for who reads them."""
@@ -509,13 +522,15 @@ class Look:
         group = found.group
         end = group.end(self.result_of)
         if end is not None:
-            return found._replace(status="ok" if end.kind == "tool:post" else self.result_of(end)["status"])
+            status = "ok" if end.kind == "tool:post" else self.result_of(end).get("status", "failed")
+            return found._replace(status=str(status))
         kept = self.intent_of(found)
         if kept is not None and kept.state != "running":
             ended = kept.state == "ended" and kept.outcome is not None
-            return found._replace(status=kept.outcome["status"] if ended else "deferred")  # type: ignore[index]
+            return found._replace(status=str(kept.outcome.get("status")) if ended else "deferred")  # type: ignore[union-attr]
         if group.is_suspended:
-            return found._replace(status="suspended")
+            is_work = inner(self.result_of(group.last), "pending", "kind") == "work"
+            return found._replace(status="deferred" if is_work else "suspended")
         return found._replace(status="running" if self.lives(group.owner) else "cut_off")
 
     def loaded(self, found: Iterable[Found], known: Begun) -> list[LoggedCall]:
@@ -537,14 +552,15 @@ class Look:
         status = found.status or self.judged(found).status or ""
         last = end or next((row for row in reversed(group.rows) if row.kind == "tool:suspended"), None)
         result = next((event.data for event in events if last is not None and event.seq == last.seq), _NO_RESULT)
+        ended_at = None if end is None else end.at
         if end is None and status not in UNFINISHED and intent is not None and intent.outcome is not None:
-            result = intent.outcome
+            result, ended_at = intent.outcome, intent.ended_at
         process = self._processes.get(group.owner)
         return LoggedCall(
             events=events,
             status=status,
             result=result,
-            ended_at=None if end is None else end.at,
+            ended_at=ended_at,
             intent=intent,
             process=None if process is None else {"pid": process.pid, "host": process.host},
         )
@@ -563,14 +579,10 @@ class Look:
         return _NO_RESULT if found is None else json.loads(found[0])
 
     def intent_of(self, found: Found) -> LoggedIntent | None:
-        """What is kept of a call that may change something: of the same processes, and begun while it was under way."""
-        group, owners = found.group, {row.owner for row in found.group.rows}
+        """What is kept of a call that may change something: of the same processes, and begun while it was under way; or
+        before it, where it got the result of one that had come before."""
         begun = self._begun_of(found.identity)
-        if len(begun) > 1:  # under an id that a server gives to all its calls
-            ended_at = group.last.at if group.ends else math.inf
-            start = bisect_left(begun, (group.rows[0].at,))
-            begun = list(itertools.takewhile(lambda one: one[0] <= ended_at, itertools.islice(begun, start, None)))
-        key = next((key for _, owner, key in begun if owner in owners), None)
+        key = self._own_key(found.group, begun) or self._first_key(found.group, begun) if begun else None
         row = None if key is None else self._execute(_GET_INTENT, (key,)).fetchone()
         if row is None:
             return None
@@ -581,7 +593,23 @@ class Look:
             at=row[3],
             state=row[4],
             outcome=None if row[5] is None else json.loads(row[5]),
+            ended_at=row[6],
         )
+
+    def _own_key(self, group: Group, begun: list[tuple[float, int, Any]]) -> Any:
+        owners = {row.owner for row in group.rows}
+        if len(begun) > 1:  # under an id that a server gives to all its calls
+            ended_at = group.last.at if group.ends else math.inf
+            start = bisect_left(begun, (group.rows[0].at,))
+            begun = list(itertools.takewhile(lambda one: one[0] <= ended_at, itertools.islice(begun, start, None)))
+        return next((key for _, owner, key in begun if owner in owners), None)
+
+    def _first_key(self, group: Group, begun: list[tuple[float, int, Any]]) -> Any:
+        told = group.end(self.result_of) or (group.last if group.is_suspended else None)
+        if told is None or inner(self.result_of(told), "metadata", "replayed") is not True:
+            return None
+        before = begun[: bisect_left(begun, (group.rows[0].at,))] or begun
+        return before[-1][2]
 
     def _begun_of(self, identity: Identity) -> list[tuple[float, int, Any]]:
         """When the calls of an identity began, where, and their keys."""
@@ -608,6 +636,12 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
         owner=owner,
         data=told if isinstance(told := json.loads(data), dict) else _NO_RESULT,
     )
+
+
+def inner(record: Mapping[str, Any], name: str, field: str) -> Any:
+    """What a record has in one of its objects."""
+    found = record.get(name)
+    return found.get(field) if isinstance(found, dict) else None
 
 
 def _where_clause(wanted: Filter) -> tuple[str, list[Any]]:

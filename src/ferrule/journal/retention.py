@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._rows import Column
-from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Look
+from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Look, inner
 
 if TYPE_CHECKING:
     from ferrule.journal.sqlite import SQLiteJournal
@@ -117,7 +117,6 @@ def _is_over(look: Look, found: Found, now: float) -> bool:
     if intent is not None and intent.state != "ended":
         return False
     if status == "suspended":
-        pending = look.result_of(found.group.last).get("pending")
-        expires_at = pending.get("expires_at") if isinstance(pending, dict) else None
+        expires_at = inner(look.result_of(found.group.last), "pending", "expires_at")
         return isinstance(expires_at, int | float) and expires_at < now
     return status not in UNFINISHED or status == "cut_off"  # before it began, so that nothing of it has happened
