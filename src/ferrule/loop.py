@@ -851,6 +851,8 @@ class Run:
         if resuming.cancelled() and self._now:
             return
         result = resuming.result()
+        if result.metadata.get("resumed_already"):
+            raise NotResumed(call_id, f"{RESUMED_ALREADY} It came to: {cut(result.text, 500)}")
         if result.call is None or result.error == RESUMED_ALREADY:
             raise NotResumed(call_id, result.error or "")
         fields = self.context.fields

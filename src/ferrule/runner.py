@@ -476,7 +476,8 @@ class Runner:
         """Take a suspended call up again with a person's answer, once: await its result.
 
         A record that was changed, or that no key of this runner has sealed, is `invalid`: nothing in it is believed.
-        The call keeps to the names of what was offered when it was made.
+        The call keeps to the names of what was offered when it was made. A record that was taken up before is
+        `invalid`; where the journal knows what came of it, it is that, with `metadata["resumed_already"]`.
 
         Args:
             record: The suspended result's `.record()`, perhaps from another process. Of it `pending` alone is read.

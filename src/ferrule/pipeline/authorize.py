@@ -25,7 +25,7 @@ from ferrule.pipeline.hiding import hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import Suspended, denied
 from ferrule.pipeline.state import CallState, ancestors
-from ferrule.pipeline.suspension import Answered, recorded_arguments, refused, supplied_names, take_up, without
+from ferrule.pipeline.suspension import Answered, refused, supplied_names, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.arguments import starred
@@ -97,15 +97,12 @@ async def judge_allowed(plan: Plan, state: CallState) -> None:
 
 
 async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
-    """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now. What a
-    handler that has run wanted to know is returned.
+    """Go on with a suspended call that was taken up: the answer is about what was recorded, whatever `around` makes of
+    it now. What a handler that has run wanted to know is returned.
 
     Raises:
-        Rejected: where it was taken up already, may not run, or is suspended again.
+        Rejected: where it may not run, or is suspended again.
     """
-    arguments = recorded_arguments(plan, answered)
-    await take_up(plan, state, answered)
-    state.call = judged_call(state.call, arguments)
     record = answered.record
     if record["kind"] == "work":
         state.attempt.executed = None  # what it has begun goes on

@@ -36,9 +36,9 @@ from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave
 from ferrule.pipeline.journaling import end, invoke_once, known, replay
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
+from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, seal
 from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
-from ferrule.pipeline.suspension import Answered, take_up
+from ferrule.pipeline.suspension import Answered, recorded_arguments, take_up
 from ferrule.types import Coro, Observer
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call, new_id
@@ -384,27 +384,43 @@ async def _take_up(plan: Plan, state: CallState, answered: Answered) -> Answer |
     Raises:
         Rejected: where it may not be run.
     """
-    if answered.ends_work:
-        return await _end_work(plan, state, answered)
-    if answered.record["kind"] != "background":
-        return await resume(plan, state, answered)
-    state.call, state.attempt.answered_by = judged_call(state.call, answered.record["arguments"]), answered.by
-    if plan.journaled and (result := await _seen_before(plan, state)) is not None:
+    if answered.record["kind"] == "background":
+        state.call, state.attempt.answered_by = judged_call(state.call, answered.record["arguments"]), answered.by
+        if plan.journaled and (result := await _seen_before(plan, state)) is not None:
+            return result
+        await judge_allowed(plan, state)
+        return None
+    if not answered.ends_work:
+        state.call = judged_call(state.call, recorded_arguments(plan, answered))
+    if not await take_up(plan, state, answered) and (result := await _taken_up_before(plan, state)) is not None:
         return result
-    await judge_allowed(plan, state)
+    return await (_end_work if answered.ends_work else resume)(plan, state, answered)
+
+
+async def _taken_up_before(plan: Plan, state: CallState) -> ToolResult | None:
+    """What the journal has of a call whose record was taken up before, perhaps by a process that was killed then;
+    `None` where it may be run again.
+
+    Raises:
+        Rejected: where it has nothing of it, or a guard denies it by now.
+    """
+    kept = await known(plan, state)
+    if kept is not None:
+        await judge_kept(plan, state)
+        if (result := await replay(plan, state, kept)) is not None:
+            if kept.state != "cut_off":  # who has taken it up may live, and go on with it
+                result = state.attempt.result = result.replace(metadata={**result.metadata, "resumed_already": True})
+            return result
+    if state.attempt.after is None:
+        raise Rejected("invalid", RESUMED_ALREADY)
+    state.attempt.executed = None
     return None
 
 
 async def _end_work(plan: Plan, state: CallState, answered: Answered) -> ToolResult:
     """What deferred work came to, as somebody says who knows, goes the way of what a handler returns: nothing is run,
-    nobody is asked, and it waits for no slot. Or it is given up.
-
-    Raises:
-        Rejected: where that was said before, or comes too late.
-    """
-    state.attempt.executed = None
-    await take_up(plan, state, answered)
-    state.attempt.answered_by = answered.by
+    nobody is asked, and it waits for no slot. Or it is given up."""
+    state.attempt.executed, state.attempt.answered_by = None, answered.by
     if not isinstance(answered.answer, ToolResult):
         result = reject(state, Rejected("cancelled", f"{plan.name} was given up. {NOTHING_RUN}"))
         return await asyncio.shield(plan.runner.write(end(plan, state, result))) if plan.journaled else result

@@ -49,7 +49,8 @@ async def known(plan: Plan, state: CallState) -> Kept | None:
     Raises:
         Rejected: where that takes too long, or the journal cannot say.
     """
-    if not state.fields.session or state.attempt.intent is not None:
+    named = state.fields.session or state.origin.answered is not None
+    if not named or state.attempt.intent is not None:
         return None
     return await _ended(plan, state, await _journal_says(plan, _journal(plan).find, key_of(state)))
 

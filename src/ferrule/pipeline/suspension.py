@@ -207,12 +207,13 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
     return arguments
 
 
-async def take_up(plan: Plan, state: CallState, answered: Answered) -> None:
+async def take_up(plan: Plan, state: CallState, answered: Answered) -> bool:
     """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there. Deferred
-    work that the journal has stays there as it is until its outcome takes its place.
+    work that the journal has stays there as it is until its outcome takes its place. `False` where that was done
+    before, and the journal may say what came of it.
 
     Raises:
-        Rejected: where it was taken up before, has expired, or it is not known.
+        Rejected: where it was taken up before and nobody can say that, has expired, or it is not known.
     """
     keeper = plan.runner.journal or plan.runner.taken_up
     key, expires_at = answered.record["key"], answered.record["expires_at"]
@@ -225,8 +226,9 @@ async def take_up(plan: Plan, state: CallState, answered: Answered) -> None:
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
     if expires_at <= plan.runner.clock.now():  # looked at last: by now who keeps the key may have forgotten it
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
-    if answer is not True:
+    if answer is not True and not plan.journaled:
         raise Rejected("invalid", RESUMED_ALREADY)
+    return answer is True
 
 
 async def _is_deferred(state: CallState, pending_key: str) -> bool:
@@ -234,10 +236,10 @@ async def _is_deferred(state: CallState, pending_key: str) -> bool:
     takes its place, in one step: a crash loses no more than the look at it."""
     journal = state.plan.runner.journal
     kept = journal and await journal.find(key_of(state))
-    if not kept or kept.outcome is None or kept.state != "deferred":
+    if not kept or kept.outcome is None or kept.state != "deferred" or kept.outcome["pending"]["key"] != pending_key:
         return False
     state.attempt.after, state.attempt.intent = kept, kept.intent
-    return bool(kept.outcome["pending"]["key"] == pending_key)
+    return True
 
 
 def without(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
