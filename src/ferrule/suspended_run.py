@@ -139,10 +139,10 @@ class SuspendedRun(_Part):
 
     version: Literal[1] = 1
     kind: Literal["run"] = "run"
-    run: str
-    """Which run it is: calls of another one may have the same ids."""
     waiting: dict[str, dict[str, Any]]
     """By the id of the call, the `pending` of what waits for an answer."""
+    run: str
+    """Which run it is: calls of another one may have the same ids."""
     api: str | None
     """The form of the messages; `None` where the model does not say it."""
     results: list[SavedResult]
