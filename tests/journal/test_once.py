@@ -437,3 +437,20 @@ def test_a_retry_around_runs_the_call_again_and_its_last_outcome_is_kept() -> No
         assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid", "paid"] and ran == [5, 5]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", ["ok", "limited", "failed", "suspended", None])
+def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_runs_again(status: Any) -> None:
+    async def main() -> None:
+        bank = Bank()
+
+        async def says_otherwise(call: ToolCall, context: ToolContext, next: Any) -> Any:
+            await next(call, context)
+            return status and ToolResult(None, None if status == "ok" else "no", status=status, executed=False)
+
+        runner = Runner([bank.pay], journal=memory(), inside=[says_otherwise])
+        first, again = await runner.run(call(), **WHO), await runner.run(call(), **WHO)
+        assert bank.paid == [5] and again.metadata == {"replayed": True}
+        assert first.executed is again.executed is True and first.status == again.status
+
+    asyncio.run(main())

@@ -25,7 +25,7 @@ from ferrule.pipeline.call_key import TICKET, key_of, reference_of
 from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, bounded, busy, unsuccessful
+from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, bounded, busy, copied, unsuccessful
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Begun, Journal
@@ -37,7 +37,6 @@ from ferrule.values.kept import Intent, Kept, restored, stored
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
-_NOT_KEPT = ("suspended", "limited")
 
 
 # -- before ------------------------------------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
     if (came_to := await _begin_once(plan, state)) is not None:
         return came_to
     handling = invoke(plan, values, state, answer)
-    result = _noted(state, handling if isinstance(handling, ToolResult) else await handling)
+    result = _noted(state, _of_kernel(state, handling if isinstance(handling, ToolResult) else await handling))
     # A call that is cut off meanwhile leaves it to be written.
     return await asyncio.shield(plan.runner.write(end(plan, state, result)))
 
@@ -230,8 +229,8 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     intent, attempt.claimed, after = attempt.intent, False, attempt.after
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
     looked = after is not None and after.state == "deferred"  # and stays so where the look was late
-    not_kept = (*_NOT_KEPT, "timeout") if looked else _NOT_KEPT
-    kept = deferred or (result.executed is not False and result.status not in not_kept)
+    waits = result.status == "suspended" or (looked and result.status in ("limited", "timeout"))
+    kept = deferred or (attempt.executed is not False and not waits)  # what was run, not what somebody says of it
     outcome = _outcome_to_keep(state, result) if kept else None
     attempt.kept = result if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is
@@ -246,6 +245,16 @@ def _outcome_to_keep(state: CallState, result: ToolResult) -> dict[str, Any]:
     """What is kept of a result."""
     kept = stored(bounded(state, result))
     return kept if state.attempt.pending is None else {**kept, "pending": thaw(state.attempt.pending)}
+
+
+def _of_kernel(state: CallState, result: ToolResult) -> ToolResult:
+    """The result as the kernel takes it from a middleware inside, which may have made another one; not where the
+    handler waits for input, and is run again."""
+    attempt = state.attempt
+    if result is attempt.result or (attempt.wanted is not None and getattr(result, "status", None) == "suspended"):
+        return result
+    made = attempt.result = copied(state, result)
+    return made
 
 
 def _noted(state: CallState, result: ToolResult) -> ToolResult:

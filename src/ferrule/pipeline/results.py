@@ -255,7 +255,7 @@ def fits(result: ToolResult, limit: int) -> bool:
 def seal(state: CallState, result: object) -> ToolResult:
     """The result bound to its call, bounded, cleaned and measured: for every result, from wherever it came."""
     attempt = state.attempt
-    sealed: ToolResult = result if result is attempt.result and result is not None else _copied(state, result)
+    sealed: ToolResult = result if result is attempt.result and result is not None else copied(state, result)
     if not fits(sealed, state.plan.max_output):
         sealed = bounded(state, sealed)
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
@@ -267,7 +267,7 @@ def seal(state: CallState, result: object) -> ToolResult:
     return sealed
 
 
-def _copied(state: CallState, found: Any) -> ToolResult:
+def copied(state: CallState, found: Any) -> ToolResult:
     """A result from elsewhere, perhaps a cache that will give it again: it is copied, not filled in."""
     attempt, wrong = state.attempt, None
     if not isinstance(found, ToolResult):
