@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolHandler, Toolset, tool
+from ferrule import Decision, Journal, Runner, Tool, ToolCall, ToolContext, ToolHandler, Toolset, tool
 
 
 @tool
@@ -83,3 +83,14 @@ async def offered_by_name() -> None:
     runner.batch([ToolCall("1", "add")], offered={"add"})  # type: ignore[arg-type]
     await runner.decide(ToolCall("1", "add"), offered=runner.tools)  # type: ignore[call-arg]
     await add.run({"a": 1}, offered=runner.tools)  # type: ignore[call-arg]
+
+
+def say_yes(call: ToolCall, context: ToolContext) -> bool:
+    return True
+
+
+tool(reconcile=say_yes)  # type: ignore[arg-type]
+Journal.open("calls.db", durabel="full")  # type: ignore[call-arg]
+Journal.open("calls.db", durable="none")  # type: ignore[arg-type]
+Journal()  # type: ignore[abstract]
+Runner([add], journal="calls.db")  # type: ignore[arg-type]

@@ -137,11 +137,13 @@ class Journal(ABC):
     """
 
     @staticmethod
-    def open(path: str | PathLike[str], **options: Any) -> SQLiteJournal:
-        """A journal in an SQLite file, of one machine; `options` are those of `ferrule.journal.SQLiteJournal`."""
+    def open(
+        path: str | PathLike[str], *, durable: Literal["full", "normal"] = "full", keep: float | None = None
+    ) -> SQLiteJournal:
+        """A journal in an SQLite file, of one machine: `ferrule.journal.SQLiteJournal(path, …)`."""
         from ferrule.journal.sqlite import SQLiteJournal  # 10 ms, for the programs that need it
 
-        return SQLiteJournal(path, **options)
+        return SQLiteJournal(path, durable=durable, keep=keep)
 
     @abstractmethod
     def note(self, event: Event) -> None:

@@ -80,16 +80,23 @@ async def _settled(runner: RunnerState, kept: Kept) -> ToolResult | None:
     state = LiveCall(plan, ContextFields(intent.session, intent.principal), call, call, None)
     state.attempt.key = intent.key
     found = await reconciled(plan, state)
-    known, cut_off = isinstance(found, ToolResult), kept.state == "cut_off"
-    made = found if isinstance(found, ToolResult) else unknown(state) if cut_off else _expired(state)
-    result = seal(state, made)
+    cut_off = kept.state == "cut_off"
+    runs_again = cut_off and not isinstance(found, ToolResult) and (found is False or repeatable(plan, state, kept))
+    unsaid = _to_be_repeated if runs_again else unknown if cut_off else _expired
+    result = seal(state, found if isinstance(found, ToolResult) else unsaid(state))
     state.task = None
-    if cut_off and not known and (found is False or repeatable(plan, state, kept)):
+    if runs_again:
         return result.replace(metadata={**result.metadata, "runs_again": True})
     if not await journal.settle(kept, stored(result)):
         return None
     state.tell("tool:post" if result.success else "tool:error", result)
     return result
+
+
+def _to_be_repeated(state: CallState) -> ToolResult:
+    """The result of a call that was cut off and may run again."""
+    text = f"{state.plan.name} was cut off. It runs again when the call comes again; nothing was run now."
+    return unsuccessful(state, "unknown", text, executed=None)
 
 
 def _expired(state: CallState) -> ToolResult:
