@@ -79,8 +79,12 @@ def test_a_run_that_ends_says_what_goes_on_and_the_next_one_of_the_same_caller_i
 def test_what_was_looked_at_is_not_told_again() -> None:
     async def main() -> None:
         bake, go_on = oven()
-        go_on.set()
-        runner = Runner([bake, *background.tools])
+
+        def end_it(event: Any) -> None:
+            if event.kind == "tool:started" and event.call.name == "check_call":
+                go_on.set()
+
+        runner = Runner([bake, *background.tools], observers=[end_it])
         ticket = (await runner.run("bake", {"loaves": 2}, **WHO)).output["ticket"]
         model = models.Scripted([[("check_call", {"ticket": ticket, "wait_seconds": 60})], "eat"])
         result = await run(model, model.user("Bake."), runner, **WHO)
