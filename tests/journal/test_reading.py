@@ -165,11 +165,11 @@ def test_a_call_that_is_resumed_in_another_process_is_one_call(path: Path) -> No
     one = the_call(path, "c2")
     assert (one.status, one.result["answered_by"]) == ("ok", "kim")
     assert len({event.owner for event in one.events}) == 2
-    refused = journaled(path, lambda runner: runner.resume(record, True, by="lou"))
-    assert not refused.success
+    second = journaled(path, lambda runner: runner.resume(record, True, by="lou"))
+    assert second.metadata["replayed"] is True
     again = the_call(path, "c2")
     assert (again.status, again.result["answered_by"], again.ended_at) == ("ok", "kim", one.ended_at)
-    assert again.events[-1].kind == "tool:error" and again.events[-1].data["error"] == refused.error
+    assert again.events[-1].data["metadata"]["replayed"] is True and not again.is_replayed
 
 
 @tool

@@ -15,6 +15,7 @@ from rich.text import Text
 from ferrule import Journal
 from ferrule.approval import printable
 from ferrule.cli import logged
+from ferrule.cli.bars import fitting
 from ferrule.cli.screen import screen
 from ferrule.cli.text import one_line
 from ferrule.cli.usage import UsageError
@@ -92,62 +93,52 @@ def _print_json(calls: Iterable[LoggedCall]) -> None:
 
 
 class Lines:
-    """Prints calls, one in a line; the columns are as wide as the first of them need."""
+    """Prints calls, one in a line; the columns are as wide as those so far need, and on a terminal a sixth of it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._widths: list[int] | None = None
+        self._widths: list[int] = []
+        self._most = max(console.width // 6, 8) if console.is_terminal else _CELL_WIDTH
 
     def show(self, calls: Iterable[LoggedCall]) -> None:
         """Print them."""
         now, today = time.time(), datetime.now() if self._console.is_terminal else None
-        some: list[tuple[LoggedCall, list[str]]] = []
+        some: list[tuple[str, list[str]]] = []
         for call in calls:
-            some.append((call, _cells(call, now, today)))
+            some.append((call.status, self._cells(call, now, today)))
             if len(some) == _LINES:  # of all that a file has, none waits for the last
                 self._print(some)
                 some = []
         self._print(some)
 
-    def _print(self, some: Sequence[tuple[LoggedCall, list[str]]]) -> None:
-        if self._widths is None:
-            rows = [cells for _, cells in some] or [[""] * len(_COLUMNS)]
-            needed = [
-                max(map(cell_len, [name, *column]))
-                for name, column in zip(_COLUMNS, zip(*rows, strict=True), strict=True)
-            ]
-            self._widths = [min(width, _CELL_WIDTH) for width in needed[:-1]]
-            self._line(Text("  ").append(_row(_COLUMNS, self._widths), style="bold"))
-        for call, cells in some:
-            mark, style = logged.sign(call.status, self._console.encoding)
-            line = Text(mark, style).append(" ").append(_row(cells, self._widths), style="not bold default")
-            self._line(line)
+    def _cells(self, call: LoggedCall, now: float, today: datetime | None) -> list[str]:
+        """Of untrusted text only what is printable."""
+        cut = (call.tool_name, logged.whose(call), call.call_id, logged.allowed_by(call))
+        return [
+            logged.when(call.began_at, today=today),
+            printable(call.status),
+            logged.took(call, now),
+            *(fitting(one_line(text, _CELL_WIDTH), self._most, "…") for text in cut),
+            logged.in_a_line(call),
+        ]
+
+    def _print(self, some: Sequence[tuple[str, list[str]]]) -> None:
+        is_first, before = not self._widths, self._widths or list(map(cell_len, _COLUMNS))
+        columns = zip(before, *(cells for _, cells in some), strict=True)
+        self._widths = [max(width, *map(cell_len, cells)) if cells else width for width, *cells in columns]
+        if is_first:
+            self._line(Text("  ").append(self._row(_COLUMNS), style="bold"))
+        for status, cells in some:
+            mark, style = logged.sign(status, self._console.encoding)
+            self._line(Text(mark, style).append(" ").append(self._row(cells), style="not bold default"))
         sys.stdout.flush()
+
+    def _row(self, cells: Sequence[str]) -> str:
+        *padded, last = map(set_cell_size, cells, self._widths)
+        return logged.writable("  ".join([*padded, last.rstrip()]), self._console.encoding)
 
     def _line(self, line: Text) -> None:
         line.rstrip()
         if self._console.is_terminal:
             line.truncate(self._console.width, overflow="ellipsis")
         self._console.print(line, soft_wrap=True)
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    fitted = [
-        set_cell_size(cell, width) if cell_len(cell) <= width else cell
-        for cell, width in zip(cells, widths, strict=False)
-    ]
-    return "  ".join([*fitted, cells[-1]])
-
-
-def _cells(call: LoggedCall, now: float, today: datetime | None) -> list[str]:
-    """Of untrusted text only what is printable."""
-    return [
-        logged.when(call.began_at, today=today),
-        printable(call.status),
-        logged.took(call, now),
-        one_line(call.tool_name, _CELL_WIDTH),
-        one_line(logged.whose(call), _CELL_WIDTH),
-        one_line(call.call_id, _CELL_WIDTH),
-        logged.allowed_by(call),
-        logged.in_a_line(call),
-    ]

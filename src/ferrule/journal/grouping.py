@@ -8,7 +8,7 @@ of that in common, one after the other or at once. A `Grouping` is given the row
                                  result says, all else to the oldest that it can be of
                                  else one that is suspended: it is resumed here
                                  else one of another process, which a crash cut off: it is settled here
-                                 else the call that ended last: somebody took it up once more, and was refused
+                                 else the call that ended last: somebody took it up once more
                                  else a call whose first rows are not there
 """
 

@@ -132,6 +132,7 @@ class LoggedCall:
         result: The record of its result, or of what it was suspended with; empty where there is none.
         ended_at: When it came to its result, in seconds since the epoch.
         intent: What is kept of one that may change something, where it began.
+        is_replayed: Whether it got the result of one that had come before, and did not run itself.
         process: Where it runs or ran last: the number that the system gave the process (`pid`), and its `host`.
     """
 
@@ -140,6 +141,7 @@ class LoggedCall:
     result: JsonObject
     ended_at: float | None
     intent: LoggedIntent | None
+    is_replayed: bool
     process: JsonObject | None
 
     @property
@@ -168,11 +170,6 @@ class LoggedCall:
     def decisions(self) -> list[LoggedEvent]:
         """What was decided, in order."""
         return [event for event in self.events if event.kind == "tool:decided"]
-
-    @property
-    def is_replayed(self) -> bool:
-        """Whether it got the result of one that had come before, and did not run itself."""
-        return any(inner(event.data, "metadata", "replayed") is True for event in self.events)
 
     def record(self) -> dict[str, Any]:
         """All of it as plain JSON; the fields stand in docs/journal.md#export."""
@@ -553,6 +550,7 @@ class Look:
         last = end or next((row for row in reversed(group.rows) if row.kind == "tool:suspended"), None)
         result = next((event.data for event in events if last is not None and event.seq == last.seq), _NO_RESULT)
         ended_at = None if end is None else end.at
+        is_replayed = inner(result, "metadata", "replayed") is True
         if end is None and status not in UNFINISHED and intent is not None and intent.outcome is not None:
             result, ended_at = intent.outcome, intent.ended_at
         process = self._processes.get(group.owner)
@@ -562,6 +560,7 @@ class Look:
             result=result,
             ended_at=ended_at,
             intent=intent,
+            is_replayed=is_replayed,
             process=None if process is None else {"pid": process.pid, "host": process.host},
         )
 
