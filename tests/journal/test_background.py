@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ferrule import (
+    Decision,
     Deferred,
     DefinitionError,
     InputRequired,
@@ -486,9 +487,10 @@ def test_a_work_that_defers_or_asks_is_suspended_and_goes_on_as_itself() -> None
                 return "ground"
             return Deferred("mill-1") if kilos == 1 else InputRequired("which grain?")
 
-        runner = Runner(
-            [grind, *background.tools], journal=memory(), approve=lambda call, decision, context: ask("later")
-        )
+        async def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+            return ask("later")
+
+        runner = Runner([grind, *background.tools], journal=memory(), approve=later)
         for kilos, answer in ((1, ToolResult("ground")), (1, True), (2, allow({}))):
             ticket = ticket_of(await runner.run(call(kilos, f"c{len(ran)}"), **WHO))
             work = next(work for work in runner.works if work.ticket == ticket)

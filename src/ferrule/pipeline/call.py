@@ -30,7 +30,7 @@ from ferrule.errors import DefinitionError
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
 from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_allowed, judge_kept, question_of, resume
-from ferrule.pipeline.call_key import TICKET
+from ferrule.pipeline.call_key import TICKET, in_journal, is_claimed
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back
 from ferrule.pipeline.journaling import end, invoke_once, known, replay
@@ -171,7 +171,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
             _put_back(state, parent)
         if runner.idle is not None:
             runner.tell_idle()
-    if plan.journaled and state.attempt.claimed and not isinstance(ends_task, GeneratorExit):
+    if plan.journaled and is_claimed(state) and not isinstance(ends_task, GeneratorExit):
         writing = runner.write(end(plan, state, result))  # awaited here, it would be cut off like the call
         if ends_task is None:
             await asyncio.shield(writing)
@@ -411,7 +411,7 @@ async def _taken_up_before(plan: Plan, state: CallState) -> ToolResult | None:
             if kept.state != "cut_off":  # who has taken it up may live, and go on with it
                 result = state.attempt.result = result.replace(metadata={**result.metadata, "resumed_already": True})
             return result
-    if state.attempt.after is None:
+    if in_journal(state).after is None:
         raise Rejected("invalid", RESUMED_ALREADY)
     state.attempt.executed = None
     return None

@@ -4,39 +4,66 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from os import urandom
 from typing import Any
 
 from ferrule.pipeline.state import CallState
 from ferrule.values.content import jsonable
 from ferrule.values.frozen import thaw
+from ferrule.values.kept import Intent, Kept
 
 TICKET = "work_"
 """What the ticket of a call in the background begins with; the rest is its key."""
 _KEY_CHARACTERS = 32
 
 
-def key_of(state: CallState) -> str:
-    """What the call is known by when it comes again, in any process; without a session it is another one each time."""
-    if not state.attempt.key:
-        answered = state.origin.answered
-        if answered is not None:
-            state.attempt.key = answered.record["idempotency_key"]
-        elif state.fields.session:
-            state.attempt.key = _hashed(*_place_of(state), _as_received(state.sent.raw))
-        else:
-            state.attempt.key = urandom(_KEY_CHARACTERS // 2).hex()
-    return state.attempt.key
+@dataclass(slots=True, eq=False)
+class InJournal:
+    """How far the journal has a call; the same for all of its attempts."""
+
+    key: str
+    """What the call is known by when it comes again."""
+    intent: Intent | None = None
+    """What it has committed, or was about to."""
+    claimed: bool = False
+    """Whether that has no outcome yet."""
+    after: Kept | None = None
+    """What there is of the call from before, whose place it takes."""
+
+
+def in_journal(state: CallState) -> InJournal:
+    """How far the journal has the call, which is known by its key from now on."""
+    found = state.attempt.in_journal
+    if found is None:
+        found = state.attempt.in_journal = InJournal(_key_of(state))
+    return found
+
+
+def is_claimed(state: CallState) -> bool:
+    """Whether the journal may have its intent, and no outcome."""
+    found = state.attempt.in_journal
+    return found is not None and found.claimed
+
+
+def _key_of(state: CallState) -> str:
+    """The same whenever the call comes again, in any process; without a session another one each time."""
+    if state.origin.answered is not None:
+        key: str = state.origin.answered.record["idempotency_key"]
+        return key
+    if state.fields.session:
+        return _hashed(*_place_of(state), _as_received(state.sent.raw))
+    return urandom(_KEY_CHARACTERS // 2).hex()
 
 
 def work_key(state: CallState) -> str:
     """The key of the work that a call begins in the background."""
-    return _hashed("work", key_of(state))
+    return _hashed("work", in_journal(state).key)
 
 
 def reference_of(state: CallState) -> str:
     """What all calls under the same id have, whatever their arguments."""
-    return _hashed(*_place_of(state)) if state.fields.session else key_of(state)
+    return _hashed(*_place_of(state)) if state.fields.session else in_journal(state).key
 
 
 def _place_of(state: CallState) -> tuple[str | None, ...]:

@@ -37,9 +37,7 @@ def begin_attempt(state: CallState) -> Attempt:
     made.given_up, made.left_running, made.stop = before.given_up, before.left_running, before.stop
     made.open, made.cancels = before.open, before.cancels
     made.asked, made.answered_by, made.inputs = before.asked, before.answered_by, before.inputs
-    if before.key:  # few calls have one
-        made.key, made.intent, made.claimed = before.key, before.intent, before.claimed
-        made.after, made.other_arguments = before.after, before.other_arguments
+    made.in_journal = before.in_journal
     state.attempt = made
     return made
 

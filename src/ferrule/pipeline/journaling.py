@@ -21,7 +21,7 @@ from typing import Any
 
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
-from ferrule.pipeline.call_key import TICKET, key_of, reference_of
+from ferrule.pipeline.call_key import TICKET, in_journal, reference_of
 from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
@@ -49,9 +49,9 @@ async def known(plan: Plan, state: CallState) -> Kept | None:
         Rejected: where that takes too long, or the journal cannot say.
     """
     named = state.fields.session or state.origin.answered is not None
-    if not named or state.attempt.intent is not None:
+    if not named or in_journal(state).intent is not None:
         return None
-    return await _ended(plan, state, await _journal_says(plan, _journal(plan).find, key_of(state)))
+    return await _ended(plan, state, await _journal_says(plan, _journal(plan).find, in_journal(state).key))
 
 
 async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None:
@@ -66,14 +66,14 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
         late = busy(plan, "this call came before, and is still under way")
         try:
             left = inf if until is None else until - timer.time()
-            find = partial(_journal(plan).find, key_of(state), wait=True)
+            find = partial(_journal(plan).find, in_journal(state).key, wait=True)
             kept = await _journal_says(plan, find, seconds=left, late=late)
         finally:
             waiting.discard(state)
     if kept is None or kept.state == "running":  # it was forgotten: it was not run
         return None
     if kept.state == "cut_off" and repeatable(plan, state, kept):
-        state.attempt.after = kept
+        in_journal(state).after = kept
         return None
     return kept
 
@@ -91,7 +91,7 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
     if kept.state == "cut_off":
         found = await reconciled(plan, state)
         if found is False:
-            state.attempt.after = kept
+            in_journal(state).after = kept
             return None
         if isinstance(found, ToolResult):
             outcome: Mapping[str, Any] | None = _outcome_to_keep(state, found)
@@ -165,43 +165,46 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
     Raises:
         Rejected: where the intent could not be written, or the other one does not end in time.
     """
-    if (came_to := await _begin_once(plan, state)) is not None:
-        return came_to
+    begun = await _begin_once(plan, state)
+    if isinstance(begun, ToolResult):
+        return begun
     handling = invoke(plan, values, state, answer)
-    result = _noted(state, _of_kernel(state, handling if isinstance(handling, ToolResult) else await handling))
+    result = _of_kernel(state, handling if isinstance(handling, ToolResult) else await handling)
+    if begun.other_arguments:
+        log.warning("a call of tool %r came under an id that another call with other arguments had", plan.name)
+        result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
     # A call that is cut off meanwhile leaves it to be written.
     return await asyncio.shield(plan.runner.write(end(plan, state, result)))
 
 
-async def _begin_once(plan: Plan, state: CallState) -> ToolResult | None:
+async def _begin_once(plan: Plan, state: CallState) -> Begun | ToolResult:
     """Commit that the call is about to run; what came of it, where another one of it was first, which has a slot and
     waits for nothing that this call has.
 
     Raises:
         Rejected: where it could not be written, or the other one does not end in time.
     """
-    attempt, journal = state.attempt, _journal(plan)
-    if attempt.after is not None and attempt.after.state == "deferred":  # it is begun, and looked at
-        return None
-    intent = attempt.intent = _intent(plan, state)
+    entry, journal = in_journal(state), _journal(plan)
+    if entry.after is not None and entry.after.state == "deferred":  # it is begun, and looked at
+        return Begun(None)
+    intent = entry.intent = _intent(plan, state)
     while True:
-        attempt.claimed = True  # it may be committed though this task is cancelled meanwhile
-        begun: Begun = await _journal_says(plan, partial(journal.begin, after=attempt.after), intent)
+        entry.claimed = True  # it may be committed though this task is cancelled meanwhile
+        begun: Begun = await _journal_says(plan, partial(journal.begin, after=entry.after), intent)
         if begun.kept is None:
-            attempt.other_arguments = begun.other_arguments
-            return None
-        attempt.claimed, attempt.after = False, None
+            return begun
+        entry.claimed, entry.after = False, None
         kept = await _ended(plan, state, begun.kept)
         if kept is not None and (result := await replay(plan, state, kept)) is not None:
             return result
 
 
 def _intent(plan: Plan, state: CallState) -> Intent:
-    fields, before = state.fields, state.attempt.intent
+    fields, entry = state.fields, in_journal(state)
     return Intent(
-        key=key_of(state),
+        key=entry.key,
         reference=reference_of(state),
-        claim=urandom(16).hex() if before is None else before.claim,
+        claim=urandom(16).hex() if entry.intent is None else entry.intent.claim,
         call_id=state.sent.id,
         tool_name=plan.name,
         principal=fields.principal,
@@ -225,8 +228,8 @@ def _told_arguments(state: CallState) -> dict[str, Any]:
 async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been. What
     it came to is given back, or that it was resumed by somebody else meanwhile."""
-    attempt = state.attempt
-    intent, attempt.claimed, after = attempt.intent, False, attempt.after
+    attempt, entry = state.attempt, in_journal(state)
+    intent, entry.claimed, after = entry.intent, False, entry.after
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
     looked = after is not None and after.state == "deferred"  # and stays so where the look was late
     waits = result.status == "suspended" or (looked and result.status in ("limited", "timeout"))
@@ -254,15 +257,6 @@ def _of_kernel(state: CallState, result: ToolResult) -> ToolResult:
     if result is attempt.result or (attempt.wanted is not None and getattr(result, "status", None) == "suspended"):
         return result
     made = attempt.result = copied(state, result)
-    return made
-
-
-def _noted(state: CallState, result: ToolResult) -> ToolResult:
-    """The result that says that there was a call of the same id with other arguments."""
-    if not state.attempt.other_arguments:
-        return result
-    log.warning("a call of tool %r came under an id that another call with other arguments had", state.plan.name)
-    made = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
     return made
 
 

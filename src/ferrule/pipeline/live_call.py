@@ -11,7 +11,7 @@ from ferrule.errors import NotStartedError
 from ferrule.executors import Job
 from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
-from ferrule.pipeline.call_key import key_of
+from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised
 from ferrule.pipeline.state import CallState, Origin
@@ -43,7 +43,7 @@ class LiveCall(CallState):
 
     @property
     def key(self) -> str:
-        return key_of(self)
+        return in_journal(self).key
 
     def remaining(self, *, own: bool) -> float | None:
         above, deadline = deadline_above(self), self.attempt.deadline

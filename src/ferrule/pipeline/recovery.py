@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.call import receive_again
+from ferrule.pipeline.call_key import InJournal
 from ferrule.pipeline.journaling import reconciled, repeatable, unknown
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.results import seal, unsuccessful
@@ -78,7 +79,7 @@ async def _settled(runner: RunnerState, kept: Kept) -> ToolResult | None:
         return None
     call = ToolCall(intent.call_id, plan.name, intent.arguments, parent=intent.parent)
     state = LiveCall(plan, ContextFields(intent.session, intent.principal), call, call, None)
-    state.attempt.key = intent.key
+    state.attempt.in_journal = InJournal(intent.key)
     found = await reconciled(plan, state)
     cut_off = kept.state == "cut_off"
     runs_again = cut_off and not isinstance(found, ToolResult) and (found is False or repeatable(plan, state, kept))

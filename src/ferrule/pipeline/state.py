@@ -17,7 +17,6 @@ from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import About, EventKind, emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.input import Answer, InputRequired
-from ferrule.values.kept import Intent, Kept
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
     from ferrule.pipeline.acquire import Holdings
     from ferrule.pipeline.batch import Entry
+    from ferrule.pipeline.call_key import InJournal
     from ferrule.pipeline.invoke import Deadline
     from ferrule.pipeline.plan import Plan
     from ferrule.pipeline.results import Rejected
@@ -88,31 +88,23 @@ class Attempt:
         given_up: Whether a run was stopped: what goes on of it may run nothing more once the call has ended.
         left_running: Whether something of it went on after that.
         stop: The answer with which the runner has stopped the call from outside, until that is taken back.
-        key: What the call is known by when it comes again, once somebody wanted to know.
-        intent: What the journal has of it.
-        claimed: Whether that has no outcome yet.
+        in_journal: What the call is known by and how far the journal has it, once somebody wanted to know.
         kept: The result that the journal has, or is being given.
-        after: What the journal has of the call from before, whose place it takes.
-        other_arguments: Whether the journal has a call of the same id with other arguments.
     """
 
     # What few calls write is kept at the class. What each writes is not: such stores are not specialised.
-    after: Kept | None = None
     answer: Answer | None = None
     answered_by: str | None = None
     asked: bool = False
     cancels: int = 0
     chunks: Any = ()
-    claimed: bool = False
     given_up: bool = False
     inputs: int = 0
-    intent: Intent | None = None
+    in_journal: InJournal | None = None
     kept: ToolResult | None = None
-    key: str = ""
     left_running: bool = False
     not_started: BaseException | None = None
     open: bool = False
-    other_arguments: bool = False
     pending: JsonObject | None = None
     raised: BaseException | None = None
     refusal: ToolResult | None = None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
-from ferrule.pipeline.call_key import key_of
+from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, Suspended
@@ -140,7 +140,7 @@ def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, wi
         "expires_at": asked_at + (plan.runner.resume_within if within is None else within),
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
-        "idempotency_key": key_of(state),
+        "idempotency_key": in_journal(state).key,
         "tool": _tool_digest(plan, judged, key, secret),
     }
     return freeze({**kept, "seal": _mac(secret, _PENDING, _canonical_json(kept))})  # type: ignore[no-any-return]
@@ -234,11 +234,11 @@ async def take_up(plan: Plan, state: CallState, answered: Answered) -> bool:
 async def _is_deferred(state: CallState, pending_key: str) -> bool:
     """Whether the journal has the call deferred still, as the record of this key says. It stays so until its outcome
     takes its place, in one step: a crash loses no more than the look at it."""
-    journal = state.plan.runner.journal
-    kept = journal and await journal.find(key_of(state))
+    journal, entry = state.plan.runner.journal, in_journal(state)
+    kept = journal and await journal.find(entry.key)
     if not kept or kept.outcome is None or kept.state != "deferred" or kept.outcome["pending"]["key"] != pending_key:
         return False
-    state.attempt.after, state.attempt.intent = kept, kept.intent
+    entry.after, entry.intent = kept, kept.intent
     return True
 
 
