@@ -21,6 +21,8 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.errors import ToolError
+from ferrule.isolation.transfer import pack
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
 
@@ -373,3 +375,9 @@ def test_recover_looks_at_nothing_that_another_key_has_sealed(caplog: pytest.Log
 def test_a_deferred_is_checked_when_it_is_made(given: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="Deferred"):
         Deferred(**{"ticket": "job", **given})
+
+
+@pytest.mark.parametrize("transfer", ["json", "pickle"])
+def test_a_process_of_its_own_gives_no_deferred_and_says_so(transfer: Any) -> None:
+    with pytest.raises(ToolError, match="is Deferred, which a process of its own cannot give"):
+        pack(Deferred("job"), transfer)

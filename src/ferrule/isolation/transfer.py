@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, NotShowable, Text, clean, plain
+from ferrule.values.deferred import PUT_OFF
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
@@ -38,6 +39,10 @@ def pack(value: object, transfer: Transfer) -> bytes:
         ToolError: where it has no form in which it could be.
     """
     what = "what it returned"
+    if type(value) in PUT_OFF:
+        raise ToolError(
+            f"{what} is {type(value).__name__}, which a process of its own cannot give: it ends with a value"
+        )
     if transfer == "pickle":
         return pickled(value, what)
     try:
