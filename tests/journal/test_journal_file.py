@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -199,3 +200,24 @@ def test_the_application_id_is_the_one_that_readers_look_for(tmp_path: Path) -> 
     path = tmp_path / "calls.db"
     Journal.open(path).close()
     assert path.read_bytes()[68:72] == b"Ferr" == _tables.APPLICATION_ID.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", "-lock"])
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_where_a_file_of_the_journal_is_removed_or_replaced_nothing_is_begun_in_what_nobody_else_finds(
+    tmp_path: Path, end: str, is_replaced: bool
+) -> None:
+    async def main() -> None:
+        journal = Journal.open(tmp_path / "calls.db")
+        await journal.begin(intent("one"))
+        file = tmp_path / f"calls.db{end}"
+        if is_replaced:
+            shutil.copy(file, tmp_path / "copy")
+            (tmp_path / "copy").rename(file)
+        else:
+            file.unlink()
+        with pytest.raises(JournalError, match="was removed or replaced while it was open"):
+            await journal.begin(intent("two"))
+        journal.close()
+
+    asyncio.run(main())

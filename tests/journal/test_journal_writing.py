@@ -18,7 +18,7 @@ from processes import SECONDS, intent, program
 
 from ferrule import CONTEXT, Event, Journal, Runner, ToolCall, ToolContext, ask, deny, tool
 from ferrule.errors import JournalError
-from ferrule.journal import SQLiteJournal
+from ferrule.journal import SQLiteJournal, _lockfile
 from ferrule.journal._lockfile import open_lock_file
 from ferrule.journal._writer import MOST_EVENTS
 from needed import needed
@@ -194,6 +194,17 @@ def test_who_goes_away_before_it_is_begun_has_begun_nothing(journal: SQLiteJourn
         assert await journal.find("two") is None
 
     run(begin())
+
+
+def test_a_journal_is_closed_though_another_process_stands_still_with_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_lockfile, "WAIT_SECONDS", 0.01)
+    journal, ended = Journal.open(tmp_path / "calls.db"), list[Any]()
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    with open_lock_file(f"{journal.path}-lock").committing():
+        journal.close()
+    assert ended == [] and "is closed, and its processes do not hear of it" in caplog.text
 
 
 def test_a_journal_that_is_closed_says_so(tmp_path: Path) -> None:

@@ -205,6 +205,29 @@ def test_a_forked_child_is_refused_the_journal_of_its_parent_which_goes_on(tmp_p
     journal.close()
 
 
+def test_a_forked_child_waits_for_nothing_when_it_notes_what_happens(tmp_path: Path) -> None:
+    text = """
+import threading
+from ferrule import Event, ToolCall
+journal, held, forked = Journal.open(path), threading.Event(), threading.Event()
+def hold():  # as the thread that writes may at that moment
+    with journal._writer._changed:
+        held.set()
+        forked.wait()
+threading.Thread(target=hold).start()
+held.wait()
+if not os.fork():
+    signal.alarm(20)
+    for count in range(10_001):
+        journal.note(Event("tool:pre", ToolCall("c", "pay", {})))
+    say("noted"); os._exit(0)
+forked.set()
+os.wait()
+"""
+    with program(text, tmp_path / "calls.db") as other:
+        assert other.heard() == "noted"
+
+
 def test_a_child_that_was_forked_before_has_a_journal_of_its_own(tmp_path: Path) -> None:
     text = """
 if not os.fork():

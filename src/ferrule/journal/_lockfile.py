@@ -28,7 +28,7 @@ WAIT_SECONDS = 5.0
 _TRY_AGAIN_AFTER = 0.001  # a process that commits without a pause leaves gaps of a tenth of that
 _COMMITTING = 0
 
-_files: dict[tuple[int, int], LockFile] = {}
+_files: dict[tuple[int, int] | None, LockFile] = {}
 _opening = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
@@ -127,6 +127,15 @@ class LockFile:
         _unlock_byte(self._descriptor, byte)
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """Which file lies there; `None` where none does."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def open_lock_file(path: str, *, make: bool = True) -> LockFile:
     """The lock file at `path`; one that is missing is made, with mode 0600.
 
@@ -136,19 +145,15 @@ def open_lock_file(path: str, *, make: bool = True) -> LockFile:
         JournalError: where it was open when this process was forked.
     """
     with _opening:
-        try:
-            found = os.stat(path)
-        except FileNotFoundError:
-            pass
-        else:
-            known = _files.get((found.st_dev, found.st_ino))
-            if known is not None:
-                known.check_process()
-                return known.open()
+        there = identity(path)
+        if there in _files:
+            known = _files[there]
+            known.check_process()
+            return known.open()
         descriptor = _locking_descriptor(path, make)
         opened = os.fstat(descriptor)
-        identity = (opened.st_dev, opened.st_ino)
-        file = _files[identity] = LockFile(path, descriptor, identity)
+        made = (opened.st_dev, opened.st_ino)
+        file = _files[made] = LockFile(path, descriptor, made)
         return file.open()
 
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from ferrule.errors import JournalError
-from ferrule.journal._lockfile import LockFile
+from ferrule.journal._lockfile import LockFile, identity
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal._tables import LOG_BYTES
 from ferrule.values.event import Event
@@ -80,6 +80,7 @@ class Writer:
         self._connection = connection
         self._path = path
         self._lock = lock
+        self._files = _identities(path)
         self._orders: list[_Order] = []
         self._events: deque[Event] = deque()
         self._rows: list[tuple[Any, ...]] = []  # of events that are not written yet
@@ -96,14 +97,15 @@ class Writer:
         self._thread.start()
 
     def note(self, event: Event) -> None:
-        """Write an event, soon."""
+        """Write an event, soon. In a forked child nobody writes it, and its lock may be held for ever."""
         events = self._events
         if len(events) >= MOST_EVENTS or self._closing:
-            with self._changed:
-                self._missing += 1
+            if self._lock.is_of_this_process:
+                with self._changed:
+                    self._missing += 1
             return
         events.append(event)
-        if not self._stirred:
+        if not self._stirred and self._lock.is_of_this_process:
             with self._changed:
                 self._stirred = True
                 self._changed.notify()
@@ -199,6 +201,7 @@ class Writer:
             return
         try:
             with self._lock.committing():
+                self._check_files()
                 self._transact([*self._again, *orders])
                 self._rows, self._again, self._failing = [], [], False
                 _tell_loops(orders)
@@ -212,6 +215,16 @@ class Writer:
                 order.error = JournalError(why)
             self._again += [order for order in orders if order.surely][: MOST_EVENTS - len(self._again)]
             _tell_loops(orders)
+
+    def _check_files(self) -> None:
+        """Raises:
+        JournalError: where the files that are written are not those that other processes find.
+        """
+        if _identities(self._path) != self._files:
+            raise JournalError(
+                f"a file of the journal {self._path!r} was removed or replaced while it was open: what is written "
+                "would be found by nobody. End the programs that have it open, and begin them again"
+            )
 
     def _transact(self, orders: Iterable[_Order]) -> None:
         """Commit all events and changes, or nothing.
@@ -248,6 +261,11 @@ class Writer:
             log.warning("%s: its write-ahead log grows", _why_unwritten(self._path, error))
             frames, written = 1, 0
         self._checkpoint_at = LOG_BYTES + (size if written < frames else 0)  # somebody reads an older state: later
+
+
+def _identities(path: str) -> list[tuple[int, int] | None]:
+    """Which files of a journal lie there: SQLite names three of them, and keeps each as long as one has it open."""
+    return [identity(f"{path}{end}") for end in ("", "-wal", "-shm", "-lock")]
 
 
 def _why_unwritten(path: str, error: Exception) -> str:

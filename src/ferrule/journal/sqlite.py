@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import sqlite3
@@ -41,6 +42,7 @@ from ferrule.values.kept import Intent, Kept
 
 __all__ = ["SQLiteJournal", "SQLiteStore"]
 
+log = logging.getLogger("ferrule")
 _FIRST_LOOK_AFTER, _LAST_LOOK_AFTER = 0.005, 0.2
 _PUT_CALL = f"INSERT OR REPLACE INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 14)})"
 _GET_CALL = f"SELECT {CALL_COLUMNS} FROM calls WHERE key = ?"
@@ -362,6 +364,9 @@ def _let_go(connection: sqlite3.Connection, reads: _Reads, lock: LockFile, owner
             with suppress(sqlite3.Error):
                 connection.execute("UPDATE owners SET closed_at = ? WHERE owner = ?", (time.time(), owner))
             connection.close()
+    except JournalError as error:
+        log.warning("the journal is closed, and its processes do not hear of it: %s", error)
+        connection.close()  # whoever has the lock has the file too: it is not the last one
     finally:
         lock.disown(owner)
         lock.close()
