@@ -30,6 +30,7 @@ from ferrule import (
 )
 from ferrule.journal import memory
 from ferrule.middleware import limit_output
+from ferrule.tools import background
 
 both_eras = pytest.mark.parametrize("era", ERAS)
 
@@ -651,3 +652,27 @@ def test_what_nobody_knows_is_an_error_that_says_so(era: str) -> None:
 
     result = call(Runner([remove], around=[far_away]), era, "remove", {"name": "a"})
     assert result.is_error and "its effect may have happened" in text(result)
+
+
+@both_eras
+def test_a_client_gets_the_ticket_of_a_call_in_the_background_and_looks_at_it_with_that(era: str) -> None:
+    may_end = asyncio.Event()
+
+    @tool(background=True)
+    async def square(number: int) -> int:
+        """Square a number."""
+        await may_end.wait()
+        return number * number
+
+    async def main() -> None:
+        async with client(Runner([square, *background.tools]), era) as connected:
+            begun = (await connected.call_tool("square", {"number": 5})).structured_content
+            assert begun is not None and begun["status"] == "running"
+            look = {"ticket": begun["ticket"], "wait_seconds": 30}
+            assert "running" in text(await connected.call_tool("check_call", {"ticket": begun["ticket"]}))
+            may_end.set()
+            assert text(await connected.call_tool("check_call", look)) == "25"
+        async with client(Runner([square, *background.tools]), era) as other:
+            assert "There is no call with the ticket" in text(await other.call_tool("check_call", look))
+
+    go(main())
