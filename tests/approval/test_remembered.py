@@ -16,6 +16,7 @@ from ferrule import (
     Decision,
     Event,
     InputRequired,
+    Journal,
     Runner,
     Tool,
     ToolCall,
@@ -28,7 +29,7 @@ from ferrule import (
 )
 from ferrule.approval import Answer, Asked, Grants, Offer, remembered
 from ferrule.guards import rules
-from ferrule.store import Memory, SealedFile
+from ferrule.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
 
 T = TypeVar("T")
@@ -641,13 +642,18 @@ def test_a_grant_that_was_made_later_by_the_clock_answers_nothing() -> None:
     assert was_asked(person, runner_of(person, note, grants=grants, clock=ManualClock())[0], "note", NOTE)
 
 
-@pytest.mark.parametrize("kept", ["memory", "file"])
+@pytest.mark.parametrize("kept", ["memory", "file", "journal"])
 def test_of_fifty_calls_at_once_a_grant_for_one_answers_one(
     kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    store = Memory() if kept == "memory" else SealedFile(tmp_path / "state" / "grants.json", b"k" * 32)
+    stores: dict[str, Callable[[], Store]] = {
+        "memory": Memory,
+        "file": lambda: SealedFile(tmp_path / "state" / "grants.json", b"k" * 32),
+        "journal": lambda: Journal.open(tmp_path / "calls.db").store,
+    }
+    store = stores[kept]()
     giving = Person("always", narrow=lambda offer: replace(offer, uses=1))
     assert was_asked(giving, runner_of(giving, note, grants=Grants(store))[0], "note", NOTE)
 

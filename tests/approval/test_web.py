@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Runner, ToolCall, ToolResult, allow, approval, ask, deny, tool
+from ferrule import Journal, Runner, ToolCall, ToolResult, allow, approval, ask, deny, tool
 from ferrule.approval import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting
 from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
@@ -73,9 +73,11 @@ def test_a_no_runs_nothing(answer: Any) -> None:
     go(main)
 
 
-@pytest.mark.parametrize("kept_in", ["memory", "file"])
+@pytest.mark.parametrize("kept_in", ["memory", "file", "journal"])
 def test_of_fifty_answers_at_once_one_counts(kept_in: str, tmp_path: Path) -> None:
     def store() -> Store:
+        if kept_in == "journal":
+            return Journal.open(tmp_path / "calls.db").store
         return Memory() if kept_in == "memory" else SealedFile(tmp_path / "kept" / "queue", b"k" * 32)
 
     async def main() -> None:

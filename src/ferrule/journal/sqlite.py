@@ -101,7 +101,6 @@ class SQLiteJournal(Journal):
                 raise
         at_end = partial(_let_go, connection, self._reads, self._lock, self._owner)
         self._writer = Writer(connection, self._path, self._lock, self._owner, at_end)
-        self._store = SQLiteStore(self._reads, self._writer)
         closed = threading.Event()
         self._close = weakref.finalize(self, _end_writing, self._writer, closed)
         if keep is not None:
@@ -115,7 +114,7 @@ class SQLiteJournal(Journal):
     @property
     def store(self) -> SQLiteStore:
         """What else is kept in the file, by compare-and-set."""
-        return self._store
+        return SQLiteStore(self, self._reads, self._writer)
 
     def note(self, event: Event) -> None:
         """Keep an event within about 20 ms. Where the disk is slower than events come, ten thousand wait; how many more
@@ -251,7 +250,8 @@ class SQLiteJournal(Journal):
 class SQLiteStore:
     """The store of an `SQLiteJournal`, in the same file. See docs/journal.md."""
 
-    def __init__(self, reads: _Reads, writer: Writer) -> None:
+    def __init__(self, journal: SQLiteJournal, reads: _Reads, writer: Writer) -> None:
+        self._journal = journal  # which is closed once nobody has it
         self._reads = reads
         self._writer = writer
 
