@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import time
 from pathlib import Path
@@ -138,7 +139,7 @@ def test_a_call_runs_while_its_process_lives_and_is_cut_off_when_that_was_killed
             seen = [(one.call_id, one.status) for one in following.news()]
         assert seen == [("r1", "running")]
         assert found(path, status={"running"}) == [("r1", "running")]
-        assert the_call(path, "r1").process == {"pid": other.process.pid, "host": os.uname().nodename}
+        assert the_call(path, "r1").process == {"pid": other.process.pid, "host": socket.gethostname()}
         other.kill()
     assert found(path) == [("r1", "cut_off")]
     assert [(one.call_id, one.status) for one in following.news()] == [("r1", "cut_off")]

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from processes import SECONDS, intent, program
 
 from ferrule import DefinitionError, Journal, Runner
 from ferrule.journal import SQLiteJournal
-from ferrule.journal.reading import Reader
+from ferrule.journal.reading import Found, LoggedCall, Reader
 from ferrule.journal.retention import Pruned
 from journal_desk import ADA, DESK, aged, call, desk, found, journaled, one_of_each, the_call
 
@@ -78,10 +79,11 @@ def test_what_ended_long_ago_goes_and_what_is_younger_stays(path: Path) -> None:
     young = the_call(path, "young")
     assert pruned(path, 90) == Pruned(calls=5, events=18)
     assert found(path) == [("young", "ok")] and the_call(path, "young") == young
-    assert (rows(path, "calls"), rows(path, "events")) == (1, len(young.events))
+    assert (rows(path, "calls"), rows(path, "events")) == (1, len(young.events) + 1)
     assert pruned(path, 90) == Pruned()
     assert pruned(path, 0) == Pruned(calls=1, events=len(young.events))
-    assert rows(path, "calls") == rows(path, "events") == 0
+    assert rows(path, "calls") == 0
+    assert [event.kind for event in Reader(path).events()] == ["journal:pruned"] * 2
 
 
 def test_what_is_not_finished_stays_however_old_it_is(path: Path) -> None:
@@ -160,6 +162,23 @@ def test_days_are_a_number(path: Path, days: float) -> None:
     assert not path.exists()
 
 
+def test_who_follows_a_journal_misses_what_is_deleted_meanwhile_and_goes_on(path: Path) -> None:
+    class Slow(Reader):
+        """Others delete between what it finds and what it loads."""
+
+        def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
+            pruned(path, 0)
+            return super().loaded(found)
+
+    journaled(path, one_of_each)
+    following = Slow(path).follow()
+    assert [(one.call_id, one.status) for one in following.news()] == [("c2", "suspended")]
+    journaled(path, lambda runner: runner.run(call("c5"), ADA))
+    assert following.news() == []
+    journaled(path, lambda runner: runner.run(call("c6", order="later"), ADA))
+    assert [(one.call_id, one.status) for one in following.news()] == [("c6", "suspended")]
+
+
 def test_many_calls_are_deleted_in_parts_and_others_are_written_between(path: Path) -> None:
     async def many(runner: Runner) -> None:
         for number in range(300):
@@ -167,4 +186,4 @@ def test_many_calls_are_deleted_in_parts_and_others_are_written_between(path: Pa
 
     journaled(path, many)
     assert pruned(path, 0) == Pruned(calls=300, events=1200)
-    assert list(Reader(path).events()) == []
+    assert [event.kind for event in Reader(path).events()] == ["journal:pruned"]

@@ -80,7 +80,8 @@ class LoggedEvent:
     Attributes:
         seq: Its place in the file.
         at: Seconds since the epoch.
-        kind: As `Event.kind`; `journal:lost` where `data["count"]` events are missing.
+        kind: As `Event.kind`; `journal:lost` where `data["count"]` events are missing, and `journal:pruned` where calls
+            were deleted that ended before `data["before"]`.
         owner: The process that it happened in, a number of the journal's own.
         data: Of `tool:pre` the `input`; of `tool:decided` the decision's `kind`, `reason` and `rule`, and `by` whom; of
             `tool:progress` what was said; of those with a result its record.
@@ -356,14 +357,14 @@ class Following:
     def news(self) -> list[LoggedCall]:
         """The calls that there are, the first time; then those that are new or have another status than they had when
         they were given. Rows that were there before are not read again, but for those of these calls."""
-        found = self._reader.look(self._look)
+        found = {one.group.rows[0].seq: one for one in self._reader.look(self._look)}
         fresh = []
-        for one, call in zip(found, self._reader.loaded(found), strict=True):
-            first = one.group.rows[0].seq
-            if call.status == self._shown.get(first, ("",))[0]:
-                continue
+        for call in self._reader.loaded(list(found.values())):
+            first = call.events[0].seq
+            if first not in found or call.status == self._shown.get(first, ("",))[0]:
+                continue  # what is not found by its first row is being deleted
             if call.status in UNFINISHED:
-                self._shown[first] = (call.status, one)
+                self._shown[first] = (call.status, found[first])
             else:
                 self._shown.pop(first, None)
             fresh.append(call)

@@ -10,22 +10,25 @@ import logging
 import math
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError, JournalError
-from ferrule.journal._rows import Column
+from ferrule.journal._rows import EVENT_COLUMNS, Column, json_text
 from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Look, inner
 
 if TYPE_CHECKING:
     from ferrule.journal.sqlite import SQLiteJournal
 
-__all__ = ["DAY", "Expired", "Pruned", "check_days", "delete", "expired", "prune_now_and_then"]
+__all__ = ["DAY", "Expired", "Pruned", "check_days", "delete", "expired", "note", "prune_now_and_then"]
 
 log = logging.getLogger("ferrule")
 DAY = 86_400.0
+PRUNED = "journal:pruned"
+"""The kind of the row that says that what ended `before` was deleted."""
 _HOUR = 3600.0
 _ROWS_AT_ONCE = 500
 
@@ -100,9 +103,17 @@ def expired(look: Look, before: float, now: float) -> Expired:
             if one.group.last.at < before and _is_over(look, one, now):
                 found.calls += 1
                 found.events += (row.seq for row in one.group.rows)
-    found.events += look.column(f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS}", before)
+    others = f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS} AND seq < (SELECT max(seq) FROM events)"
+    found.events += look.column(others, before)
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
     return found
+
+
+def note(connection: sqlite3.Connection, owner: int, before: float) -> None:
+    """Write a row that says that something is deleted. It is the newest, and stays until there is a newer one: so no
+    place is given twice, and who follows the journal by its places misses nothing."""
+    values = (time.time(), PRUNED, "", "", None, None, None, owner, json_text({"before": before}))
+    connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
 
 
 def delete(connection: sqlite3.Connection, events: Sequence[int], keys: Sequence[Column]) -> None:

@@ -33,7 +33,7 @@ from ferrule.journal._tables import check_version, connect, make_file, prepare
 from ferrule.journal._waiting import Waiting
 from ferrule.journal._writer import Writer
 from ferrule.journal.reading import Reader
-from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, prune_now_and_then
+from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, note, prune_now_and_then
 from ferrule.store import JsonValue, StoreError
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
@@ -212,7 +212,10 @@ class SQLiteJournal(Journal):
         """
         check_days("prune", days)
         now = time.time()
-        found = Reader(self._path).look(partial(expired, before=now - days * DAY, now=now))
+        before = now - days * DAY
+        found = Reader(self._path).look(partial(expired, before=before, now=now))
+        if found.events:
+            self._writer.order_now(partial(note, owner=self._owner, before=before))
         for events, keys in found.parts():
             self._writer.order_now(partial(delete, events=events, keys=keys))
         return Pruned(found.calls, len(found.events))
