@@ -266,8 +266,8 @@ class Runner:
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """The calls in the background: all that run, and the last thousand that have ended."""
-        return tuple(self._state.works)
+        """The calls in the background: all that go on, and the newest that have ended, a thousand in all."""
+        return tuple(self._state.works.values())
 
     # -- run ----------------------------------------------------------------------------------------------------------
 

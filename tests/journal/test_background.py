@@ -305,8 +305,8 @@ def test_leaving_the_runner_waits_for_works_and_then_cancels_them() -> None:
     asyncio.run(main())
 
 
-def test_what_has_ended_is_kept_up_to_a_bound_and_what_ended_first_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(works, "_MOST_ENDED", 2)
+def test_what_has_ended_is_kept_up_to_a_bound_and_what_began_first_of_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(works, "_MOST_WORKS", 3)
 
     async def main() -> None:
         mill = Mill()

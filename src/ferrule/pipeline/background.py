@@ -15,7 +15,7 @@ from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.pipeline.suspension import Answered
 from ferrule.pipeline.tasks import start
-from ferrule.pipeline.works import Work
+from ferrule.pipeline.works import Work, add_work
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.context import CURRENT
@@ -47,7 +47,7 @@ async def _begin_work(plan: Plan, values: object, state: CallState) -> ToolResul
         answered = Answered(record, b"", True, state.attempt.answered_by)
         origin = Origin(entry=work, observers=(work.note,), answered=answered, turn=state.origin.turn)
         emit((*runner.observers, work.note), "tool:pre", call, None, fields)
-        runner.works.add(work)
+        add_work(runner, work)
         runner.batches.add(work)  # who leaves the runner waits for it, though it has not begun
         running = start(_alone(run_call(plan, call, fields, origin)), asyncio.get_running_loop())
         running.add_done_callback(partial(_ended, plan, work))

@@ -21,7 +21,7 @@ from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import denied
 from ferrule.pipeline.state import CallState, Origin
-from ferrule.pipeline.works import Works
+from ferrule.pipeline.works import Work
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -101,7 +101,7 @@ class RunnerState:
     receive: Receive
     clock: Clock
     taken_up: TakenUp
-    works: Works = field(default_factory=Works)
+    works: dict[str, Work] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False

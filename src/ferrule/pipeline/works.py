@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from ferrule.values.result import ToolResult
 if TYPE_CHECKING:
     from ferrule.pipeline.runner_state import RunnerState
 
-_MOST_ENDED = 1000
+_MOST_WORKS = 1000
 _OF_CALL = ("tool_name", "input")  # in the data of every event
 
 
@@ -74,7 +73,6 @@ class Work:
         """Keep what it came to; what is suspended may come to something else."""
         if not self.has_ended:
             self.result, self.state = result, None
-            self._runner.works.note_end(self)
         for waiter in self._waiters:
             wake(waiter)
 
@@ -103,30 +101,13 @@ class Work:
         return True
 
 
-class Works:
-    """The works of a runner and its replacements: all that run, and the last thousand that have ended."""
-
-    def __init__(self) -> None:
-        self._works: dict[str, Work] = {}
-        self._ended: OrderedDict[str, None] = OrderedDict()
-
-    def get(self, ticket: str) -> Work | None:
-        """The one of that ticket."""
-        return self._works.get(ticket)
-
-    def __iter__(self) -> Iterator[Work]:
-        return iter([*self._works.values()])
-
-    def add(self, work: Work) -> None:
-        """Note that it is begun."""
-        self._works[work.ticket] = work
-
-    def note_end(self, work: Work) -> None:
-        """Note that it has ended; the one that ended first goes where there are too many."""
-        self._ended[work.ticket] = None
-        self._ended.move_to_end(work.ticket)
-        if len(self._ended) > _MOST_ENDED:
-            del self._works[self._ended.popitem(last=False)[0]]
+def add_work(runner: RunnerState, work: Work) -> None:
+    """Note that it is begun; where there are too many, the first one that has ended goes."""
+    works = runner.works
+    works[work.ticket] = work
+    ended = (ticket for ticket, one in works.items() if one.has_ended)
+    if len(works) > _MOST_WORKS and (first := next(ended, None)) is not None:
+        del works[first]
 
 
 async def find_work(state: CallState, ticket: str) -> Work | None:
