@@ -21,6 +21,8 @@ import tempfile
 import threading
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -46,14 +48,16 @@ def kill() -> None:
 
 
 class Stops:
-    """Where this program is killed: at the `count`-th time that it comes to the point of this name."""
+    """Where this program is killed, at the `count`-th time that it comes there, and where it stands still."""
 
-    def __init__(self, point: str | None, count: int) -> None:
-        self._point = point
-        self._left = count
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._left = order.count
 
     def at(self, point: str) -> None:
-        if point == self._point:
+        if point == self._order.pause_at:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if point == self._order.at:
             self._left -= 1
             if not self._left:
                 kill()
@@ -120,6 +124,9 @@ class Order:
         at: The name of the point at which it is killed.
         count: The how manieth time that it comes there.
         step: At the how manieth call or return of a function, in any thread, from before it opens its journal.
+        pause_at: The name of the point at which it stands still, until it is told to go on.
+        patient: Whether it waits where another program is at its calls.
+        records: Of the calls that it resumes.
     """
 
     folder: str
@@ -129,13 +136,15 @@ class Order:
     at: str | None = None
     count: int = 1
     step: int | None = None
+    pause_at: str | None = None
+    patient: bool = True
     records: list[Any] = field(default_factory=list)
 
 
 def perform(order: Order) -> None:
     """Do it all in this process, unless it is killed."""
     logging.disable()
-    stops = Stops(order.at, order.count)
+    stops = Stops(order)
     said, effects = (
         os.open(Path(order.folder, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT) for name in ("said", "effects")
     )
@@ -196,6 +205,7 @@ def perform(order: Order) -> None:
             observers=[observe],
             journal=journal,
             resume_key=RESUME_KEY,
+            queue_timeout=60 if order.patient else 0.001,
         )
         calls = [ToolCall(f"c{n}", name, {"n": n}) for n, name in enumerate(order.calls)]
         for what in order.does:
@@ -267,9 +277,23 @@ class Forks:
         """Whether the program was killed; one that ended otherwise than well is an error."""
         heard = self._heard.readline()
         assert heard, "the process that programs are forked from has ended"
+        assert not heard.startswith("stands still"), "it is to go on"
         code = int(heard)
         assert code in (0, -signal.SIGKILL), f"a program ended with {code}: its standard error says why"
         return code != 0
+
+    @contextmanager
+    def paused(self, order: Order) -> Iterator[None]:
+        """A program that stands still in this block at a point of its order, and then goes on and ends well."""
+        self.start(order)
+        heard = self._heard.readline()
+        assert heard.startswith("stands still"), f"it did not come to {order.pause_at!r}: {heard}"
+        try:
+            yield
+        finally:
+            os.kill(int(heard.split()[-1]), signal.SIGCONT)
+            killed = self.wait()
+        assert not killed
 
     def run(self, order: Order) -> bool:
         """Both."""
@@ -298,7 +322,11 @@ def serve(control: socket.socket) -> None:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        control.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        status = os.waitpid(pid, os.WUNTRACED)[1]
+        if os.WIFSTOPPED(status):
+            control.sendall(b"stands still: %d\n" % pid)
+            status = os.waitpid(pid, 0)[1]
+        control.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

@@ -63,6 +63,13 @@ def forks() -> Iterator[Forks]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def others() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    made.close()
+
+
 def is_whole(folder: Path) -> bool:
     connection = sqlite3.connect(folder / "calls.db")
     try:
@@ -159,6 +166,52 @@ def test_after_a_kill_at_any_point_of_a_resumed_call_it_happened_at_most_once(
             assert len(call.effects) == came.effect, call
             assert sent["status"] in {"pay": ["unknown"], "put": ["suspended"], "book": ["ok", "suspended"]}[name], call
     assert is_whole(tmp_path)
+
+
+# -- two programs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_another_program_is_at_is_neither_run_nor_unknown(
+    forks: Forks, others: Forks, tmp_path: Path
+) -> None:
+    for name in TOOLS:
+        for point in ("intent committed", "handler entered", "effect made", "outcome made"):
+            order = Order(str(tmp_path), f"{name} {point}", [name], ["send"])
+            with forks.paused(replace(order, pause_at=point)):
+                assert not others.run(replace(order, does=["recover", "send"], patient=False))
+                [call] = seen(tmp_path, order.session, order.calls)
+                assert [one["status"] for one in call.told] == ["limited"], call
+            [call] = seen(tmp_path, order.session, order.calls)
+            assert (len(call.effects), call.told[-1]["status"]) == (1, "ok"), call
+
+
+@pytest.mark.parametrize(
+    ("name", "cut_off_at", "does", "point", "effects"),
+    [
+        *((name, None, "send", "judged", 1) for name in TOOLS),
+        ("put", "effect made", "send", "judged", 2),
+        ("book", "intent committed", "send", "reconciling", 1),
+        ("book", "effect made", "send", "reconciling", 1),
+        ("book", "effect made", "recover", "reconciling", 1),
+    ],
+)
+def test_of_two_programs_that_both_found_that_a_call_may_run_one_runs_it(
+    name: str, cut_off_at: str | None, does: str, point: str, effects: int, forks: Forks, others: Forks, tmp_path: Path
+) -> None:
+    order = Order(str(tmp_path), "s", [name], ["send"])
+    if cut_off_at is not None:
+        assert forks.run(replace(order, at=cut_off_at))
+    with forks.paused(replace(order, does=[does], pause_at=point)):
+        assert not others.run(order)
+    assert not forks.run(order)
+    [call] = seen(tmp_path, order.session, order.calls)
+    call.check()
+    assert len(call.effects) == effects, call
+    assert {one["status"] for one in call.told} == {"ok"}, call
+    assert len(call.told) == (2 if does == "recover" else 3), call
+
+
+# -- anywhere ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nth", [1, 2])
