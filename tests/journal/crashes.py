@@ -50,13 +50,15 @@ def kill() -> None:
 class Stops:
     """Where this program is killed, at the `count`-th time that it comes there, and where it stands still."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, control: socket.socket) -> None:
         self._order = order
+        self._control = control
         self._left = order.count
 
     def at(self, point: str) -> None:
-        if point == self._order.pause_at:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        if point == self._order.pause_at:  # its other threads go on: one of them may be about to let go of a lock
+            self._control.sendall(b"stands still\n")
+            assert self._control.recv(1)
         if point == self._order.at:
             self._left -= 1
             if not self._left:
@@ -141,10 +143,10 @@ class Order:
     records: list[Any] = field(default_factory=list)
 
 
-def perform(order: Order) -> None:
+def perform(order: Order, control: socket.socket | None = None) -> None:
     """Do it all in this process, unless it is killed."""
     logging.disable()
-    stops = Stops(order)
+    stops = Stops(order, control or socket.socketpair()[0])
     said, effects = (
         os.open(Path(order.folder, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT) for name in ("said", "effects")
     )
@@ -277,7 +279,6 @@ class Forks:
         """Whether the program was killed; one that ended otherwise than well is an error."""
         heard = self._heard.readline()
         assert heard, "the process that programs are forked from has ended"
-        assert not heard.startswith("stands still"), "it is to go on"
         code = int(heard)
         assert code in (0, -signal.SIGKILL), f"a program ended with {code}: its standard error says why"
         return code != 0
@@ -287,11 +288,11 @@ class Forks:
         """A program that stands still in this block at a point of its order, and then goes on and ends well."""
         self.start(order)
         heard = self._heard.readline()
-        assert heard.startswith("stands still"), f"it did not come to {order.pause_at!r}: {heard}"
+        assert heard == "stands still\n", f"it did not come to {order.pause_at!r}: {heard}"
         try:
             yield
         finally:
-            os.kill(int(heard.split()[-1]), signal.SIGCONT)
+            self._control.sendall(b".")
             killed = self.wait()
         assert not killed
 
@@ -317,16 +318,12 @@ def serve(control: socket.socket) -> None:
         pid = os.fork()
         if not pid:
             try:
-                perform(Order(**json.loads(line)))
+                perform(Order(**json.loads(line)), control)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        status = os.waitpid(pid, os.WUNTRACED)[1]
-        if os.WIFSTOPPED(status):
-            control.sendall(b"stands still: %d\n" % pid)
-            status = os.waitpid(pid, 0)[1]
-        control.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+        control.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
