@@ -175,7 +175,7 @@ def test_a_call_that_another_program_is_at_is_neither_run_nor_unknown(
     forks: Forks, others: Forks, tmp_path: Path
 ) -> None:
     for name in TOOLS:
-        for point in ("intent committed", "handler entered", "effect made", "outcome made"):
+        for point in ("intent committed", "effect made"):
             order = Order(str(tmp_path), f"{name} {point}", [name], ["send"])
             with forks.paused(replace(order, pause_at=point)):
                 assert not others.run(replace(order, does=["recover", "send"], patient=False))
