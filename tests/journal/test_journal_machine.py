@@ -162,7 +162,7 @@ class Call:
     def __init__(self, name: str, id: str, n: int, mode: str, session: str, principal: str) -> None:
         self.name, self.n, self.mode = name, n, mode
         self.session, self.principal = session, principal
-        self.sent = ToolCall(id, name, {"n": n, "mode": mode, "who": f"{session}/{principal}/{id}"})
+        self.sent = ToolCall(id, name, {"n": n, "mode": mode})
         self.runs: list[Run] = []
         self.told: list[ToolResult] = []
 
@@ -197,8 +197,9 @@ class Run:
 class Try:
     """A call on its way."""
 
-    def __init__(self, call: Call, task: asyncio.Task[ToolResult]) -> None:
+    def __init__(self, call: Call, task: asyncio.Task[ToolResult], resumes: str = "", answer: bool = True) -> None:
         self.call, self.task = call, task
+        self.resumes, self.answer = resumes, answer
         self.cancelled = self.looked_at = False
 
 
@@ -214,6 +215,8 @@ class KeptCalls(RuleBasedStateMachine):
         self.calls: dict[tuple[Any, ...], Call] = {}
         self.runs: list[Run] = []
         self.life, self.version = 0, "1"
+        self.tries: list[Try] = []
+        self.refused: set[str] = set()
         self.records: list[tuple[Call, Any]] = []
         self.folder = tempfile.TemporaryDirectory()
         self.journal = self.made_journal()
@@ -231,14 +234,14 @@ class KeptCalls(RuleBasedStateMachine):
     def begin_life(self) -> None:
         self.life += 1
         self.clock = ManualClock(1000.0 * self.life)
-        self.tries: list[Try] = []
+        self.tries = []
         self.questions: list[asyncio.Future[Decision | bool]] = []
         self.terminal: Counter[str] = Counter()
         self.settled = 0
         life, version = self.life, self.version
 
-        async def handle(context: ToolContext, n: int, mode: str, who: str, m: int = 0) -> str:
-            return await self.handled(context, {"n": n, "mode": mode, "who": who, "m": m}, version, life)
+        async def handle(context: ToolContext, n: int, mode: str, m: int = 0) -> str:
+            return await self.handled(context, {"n": n, "mode": mode, "m": m}, version, life)
 
         async def find_out(call: ToolCall, context: ToolContext) -> ToolResult | bool:
             runs = self.call_of(call.name, call.id, dict(call.arguments), context).runs
@@ -341,6 +344,10 @@ class KeptCalls(RuleBasedStateMachine):
         result, call = one.task.result(), one.call
         if one.cancelled:
             return
+        if one.resumes in self.refused:
+            assert result.status == "invalid" or "replayed" in result.metadata, f"it was refused before: {call}"
+        if one.resumes and not one.answer and result.status == "denied":
+            self.refused.add(one.resumes)
         final = call.final
         call.told.append(result)
         if result.status == "suspended":
@@ -360,11 +367,11 @@ class KeptCalls(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(["pay", "put", "book"]),
-        id=st.sampled_from(["c1", "c2"]),
-        n=st.sampled_from([0, 0, 1]),
-        mode=st.sampled_from(["", "", "ask", "change", "change ask"]),
-        session=st.sampled_from(["s", "s", "t"]),
-        principal=st.sampled_from(["p", "p", "q"]),
+        id=st.sampled_from(["c1", "c1", "c1", "c2"]),
+        n=st.sampled_from([0, 0, 0, 1]),
+        mode=st.sampled_from(["", "ask", "ask", "change"]),
+        session=st.sampled_from(["s", "s", "s", "t"]),
+        principal=st.sampled_from(["p", "p", "p", "q"]),
     )
     def submit(self, name: str, id: str, n: int, mode: str, session: str, principal: str) -> None:
         place = (name, id, n, mode, session, principal)
@@ -375,7 +382,7 @@ class KeptCalls(RuleBasedStateMachine):
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
     def submit_again(self, data: st.DataObject) -> None:
-        self.send(data.draw(st.sampled_from(list(self.calls.values()))))
+        self.send(data.draw(st.sampled_from(list(self.calls.values())[-3:])))
 
     def send(self, call: Call) -> None:
         work = self.runner.run(call.sent, session=call.session, principal=call.principal)
@@ -386,7 +393,8 @@ class KeptCalls(RuleBasedStateMachine):
     @rule(data=st.data(), answer=st.sampled_from([True, True, False]))
     def resume(self, data: st.DataObject, answer: bool) -> None:
         call, record = data.draw(st.sampled_from(self.records))
-        self.tries.append(Try(call, self.loop.create_task(self.runner.resume(record, answer))))
+        task = self.loop.create_task(self.runner.resume(record, answer))
+        self.tries.append(Try(call, task, record["pending"]["key"], answer))
         self.then()
 
     @precondition(lambda self: self.questions)
@@ -455,7 +463,8 @@ class KeptCalls(RuleBasedStateMachine):
             await asyncio.gather(*(one.task for one in tries), return_exceptions=True)
             await asyncio.gather(*self.runner._state.writing, return_exceptions=True)
 
-        self.run(end())
+        if self.life:
+            self.run(end())
 
     @rule()
     def recover(self) -> None:
@@ -490,7 +499,7 @@ class KeptCalls(RuleBasedStateMachine):
 
     @invariant()
     def each_call_that_ended_has_one_terminal_event(self) -> None:
-        ended = sum(one.task.done() for one in getattr(self, "tries", ()))
+        ended = sum(one.task.done() for one in self.tries)
         if self.life:
             assert self.terminal.total() == ended + self.settled, (self.terminal, self.tries)
 
@@ -519,6 +528,7 @@ class KeptCalls(RuleBasedStateMachine):
             if self.life:
                 self.end_well()
         finally:
+            self.bury(self.journal, self.tries)
             self.journal.close()
             self.loop.close()
             self.folder.cleanup()
@@ -526,7 +536,7 @@ class KeptCalls(RuleBasedStateMachine):
     def end_well(self) -> None:
         """All comes to an end, slots come back, and nothing waits."""
         self.journal.holds.place = None
-        while self.open():
+        while self.open() or self.journal.holds.held:
             before = len(self.open()), len(self.questions), len(self.inside()), len(self.journal.holds.held)
             if self.journal.holds.held:
                 self.let_go()
@@ -538,6 +548,7 @@ class KeptCalls(RuleBasedStateMachine):
             self.then()
             after = len(self.open()), len(self.questions), len(self.inside()), len(self.journal.holds.held)
             assert before != after, f"something waits for nothing: {[one.call for one in self.open()]}"
+        self.run(self.quiet())
         self.each_call_that_ended_has_one_terminal_event()
         self.nothing_was_seen_that_must_not_be()
         assert (probe.slots_taken(self.runner), self.runner.waiting) == (0, 0)
