@@ -380,9 +380,11 @@ class KeptCalls(RuleBasedStateMachine):
         self.send(self.calls[place])
 
     @precondition(lambda self: self.calls)
-    @rule(data=st.data())
-    def submit_again(self, data: st.DataObject) -> None:
-        self.send(data.draw(st.sampled_from(list(self.calls.values())[-3:])))
+    @rule(data=st.data(), times=st.sampled_from([1, 2]))
+    def submit_again(self, data: st.DataObject, times: int) -> None:
+        call = data.draw(st.sampled_from(list(self.calls.values())[-3:]))
+        for _ in range(times):
+            self.send(call)
 
     def send(self, call: Call) -> None:
         work = self.runner.run(call.sent, session=call.session, principal=call.principal)
