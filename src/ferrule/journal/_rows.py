@@ -137,13 +137,12 @@ class EventRows:
         """What is kept of an event besides its columns, as JSON."""
         data, call_id = event.data, event.call.id
         if event.kind == "tool:pre":
-            text = self._inputs[call_id] = json_text({"input": jsonable(data["input"])})
+            text = self._inputs[call_id] = _input_text(data)
             return text
         decision, result = data.get("decision"), data.get("result")
         if isinstance(decision, Decision):
             said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}
-            shown = {"input": jsonable(data["input"])}
-            changed = shown if self._inputs.get(call_id) != json_text(shown) else {}
+            changed = {} if self._inputs.get(call_id) == _input_text(data) else {"input": jsonable(data["input"])}
             return json_text({**said, "by": jsonable(data.get("by", decision.by)), **changed})
         if isinstance(result, ToolResult):
             self._inputs.pop(call_id, None)
@@ -152,6 +151,13 @@ class EventRows:
             return json_text(record)
         more = {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")}
         return json_text(more or None)
+
+
+def _input_text(data: Mapping[str, Any]) -> str:
+    try:
+        return json_text({"input": data["input"]})  # which is JSON mostly, and rendering it takes as long again
+    except (TypeError, ValueError):
+        return json_text({"input": jsonable(data["input"])})
 
 
 def _json_mapping(value: object) -> Any:

@@ -3,8 +3,8 @@
 order(change)   a change that somebody waits for; it is in the next transaction
 note(event)     nobody waits; it is in the next transaction, which begins at most 20 ms later
 
-Who is waited for sees all events that were noted before in the same transaction. One that fails has changed nothing and
-everybody who waited is told; events, and what was to be written `surely`, are tried again.
+A transaction has the events that were noted before its changes, or the first 256 where there are more. One that fails
+has changed nothing, and everybody who waited is told; events, and what was to be written `surely`, are tried again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from ferrule.errors import JournalError
@@ -35,10 +36,16 @@ Change: TypeAlias = Callable[[sqlite3.Connection], _T]
 LINGER_SECONDS = 0.02
 """How long events wait for others, so that a transaction has many."""
 RETRY_SECONDS = 1.0
+EVENTS_AT_ONCE = 256
+"""How many are in one transaction at most: who waits for that does not wait for all of them."""
 MOST_EVENTS = 10_000
 """How many events wait at most; what comes on top is not kept, and counted."""
 _OF_ONE_CHANGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
-_INSERT_EVENT = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * 9)})"
+_BY_ONE_STATEMENT = (64, 8, 1)
+_INSERT_EVENTS = {
+    count: f"INSERT INTO events ({EVENT_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"
+    for count in _BY_ONE_STATEMENT
+}
 
 
 class _Order:
@@ -82,7 +89,7 @@ class Writer:
         self._lock = lock
         self._files = _identities(path)
         self._orders: list[_Order] = []
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | int | _Order] = deque()  # and how many are missing here, and who waits for them
         self._rows: list[tuple[Any, ...]] = []  # of events that are not written yet
         self._again: list[_Order] = []  # what was to be written surely, and could not be yet
         self._event_rows = EventRows(owner)
@@ -93,6 +100,7 @@ class Writer:
         self._stirred = False
         self._closing = False
         self._failing = False
+        self._losing = False
         self._thread = threading.Thread(target=self._run, name="ferrule journal", daemon=True)
         self._thread.start()
 
@@ -127,6 +135,19 @@ class Writer:
         self._take(_Order(change, future, loop, then, surely))
         return await future
 
+    async def flush(self) -> None:
+        """Wait until all events that were noted are committed.
+
+        Raises:
+            JournalError: where they cannot be yet.
+        """
+        self._lock.check_process()
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[None] = loop.create_future()
+        self._events.append(_Order(_nothing, written, loop))
+        await self.order(_nothing)
+        await written
+
     def order_now(self, change: Change[_T]) -> _T:
         """The same, for a thread that waits."""
         self._lock.check_process()
@@ -157,7 +178,9 @@ class Writer:
         while not self._closing:
             self._write_what_waits()
         self._write_what_waits()
-        self._tell_of_lost(len(self._rows) + len(self._again))
+        while self._events and not self._failing:
+            self._write_what_waits()
+        self._tell_of_lost(len(self._rows) + len(self._again) + len(self._events))
         self._at_end()
 
     def _write_what_waits(self) -> None:
@@ -166,31 +189,39 @@ class Writer:
             orders, self._orders = self._orders, []
             self._stirred = False  # before the events are taken: one that comes later wakes again
             missing, self._missing = self._missing, 0
-        self._make_rows(missing)
+        if missing:
+            self._events.append(missing)
+            if not self._losing:
+                self._tell_of_lost(missing)
+        self._losing = bool(missing)
+        orders += self._make_rows()
         self._commit([order for order in orders if order.surely or not order.future.cancelled()])
 
     def _wait(self) -> None:
         changed = self._changed
-        changed.wait_for(lambda: self._orders or self._closing or self._stirred or self._rows or self._again)
+        changed.wait_for(
+            lambda: self._orders or self._closing or self._stirred or self._rows or self._again or self._events
+        )
         seconds = RETRY_SECONDS if self._failing else LINGER_SECONDS
-        changed.wait_for(lambda: self._orders or self._closing, seconds)
+        more = len(self._events) >= EVENTS_AT_ONCE and not self._failing
+        changed.wait_for(lambda: more or self._orders or self._closing, seconds)
 
-    def _make_rows(self, missing: int) -> None:
-        """The rows of the events that were noted, beside those that are still to be written."""
-        events, rows = self._events, self._rows
-        for _ in range(len(events)):
+    def _make_rows(self) -> list[_Order]:
+        """The rows of the next events, beside those that are still to be written; and who waits for these events."""
+        events, rows, waiting = self._events, self._rows, []
+        for _ in range(min(len(events), EVENTS_AT_ONCE - len(rows))):
             event = events.popleft()
-            if len(rows) >= MOST_EVENTS:
-                missing += 1
-                continue
-            try:
-                rows.append(self._event_rows.row(event))
-            except Exception:
-                log.exception("a journal cannot keep a %s of %r", event.kind, event.call.name)
-                missing += 1
-        if missing:
-            rows.append(self._event_rows.lost(missing, time.time()))
-            self._tell_of_lost(missing)
+            if isinstance(event, int):
+                rows.append(self._event_rows.lost(event, time.time()))
+            elif isinstance(event, _Order):
+                waiting.append(event)
+            else:
+                try:
+                    rows.append(self._event_rows.row(event))
+                except Exception:
+                    log.exception("a journal cannot keep a %s of %r", event.kind, event.call.name)
+                    rows.append(self._event_rows.lost(1, time.time()))
+        return waiting
 
     def _tell_of_lost(self, count: int) -> None:
         if count:
@@ -235,7 +266,7 @@ class Writer:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            connection.executemany(_INSERT_EVENT, self._rows)
+            _insert_events(connection, self._rows)
             for order in orders:
                 try:
                     order.answer, order.error = order.change(connection), None
@@ -266,6 +297,19 @@ class Writer:
 def _identities(path: str) -> list[tuple[int, int] | None]:
     """Which files of a journal lie there: SQLite names three of them, and keeps each as long as one has it open."""
     return [identity(f"{path}{end}") for end in ("", "-wal", "-shm", "-lock")]
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    """A change that is none."""
+
+
+def _insert_events(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+    """Many by one statement: after each, this thread waits for its turn, 5 ms where the loop has no pause."""
+    at = 0
+    for count in _BY_ONE_STATEMENT:
+        while len(rows) - at >= count:
+            connection.execute(_INSERT_EVENTS[count], [*chain.from_iterable(rows[at : at + count])])
+            at += count
 
 
 def _why_unwritten(path: str, error: Exception) -> str:

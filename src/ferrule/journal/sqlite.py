@@ -222,7 +222,7 @@ class SQLiteJournal(Journal):
 
     async def flush(self) -> None:
         """Wait until all events that were noted are committed."""
-        await self._writer.order(lambda connection: None)
+        await self._writer.flush()
 
     def close(self) -> None:
         """Commit what is left, and let go of the file. What still runs counts as cut off. It may be closed twice."""
