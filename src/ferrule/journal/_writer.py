@@ -144,8 +144,8 @@ class Writer:
         self._lock.check_process()
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
-        self._events.append(_Order(_nothing, written, loop))
-        await self.order(_nothing)
+        self._events.append(_Order(_changes_nothing, written, loop))
+        await self.order(_changes_nothing)
         await written
 
     def order_now(self, change: Change[_T]) -> _T:
@@ -299,7 +299,7 @@ def _identities(path: str) -> list[tuple[int, int] | None]:
     return [identity(f"{path}{end}") for end in ("", "-wal", "-shm", "-lock")]
 
 
-def _nothing(connection: sqlite3.Connection) -> None:
+def _changes_nothing(connection: sqlite3.Connection) -> None:
     """A change that is none."""
 
 
