@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from typing import Any
 
 import pytest
@@ -137,9 +138,12 @@ def test_a_run_takes_what_is_not_known_for_a_failure(on_failure: Any, status: st
     assert [one.status for one in result.results] == ["unknown"]
 
 
-def test_a_timeline_says_that_a_call_was_replayed() -> None:
+def test_a_timeline_says_that_a_call_was_replayed_and_that_one_is_not_known() -> None:
     shown = io.StringIO()
     timeline = Timeline(Console(file=shown, width=200), lambda: 0.0)
-    asyncio.run(statuses(Runner([pay], journal=memory(), observers=[timeline.event]), 1, 1))
+    runner = Runner([pay], journal=memory(), observers=[timeline.event])
+    asyncio.run(statuses(runner, 1, 1))
+    asyncio.run(statuses(Runner([pay], around=[nobody_knows], observers=[timeline.event]), 2))
     timeline.close()
     assert shown.getvalue().count("replayed: it came before, and was not run again") == 1
+    assert re.search(r"\? #\d pay .* unknown: it may have happened\n$", shown.getvalue())

@@ -27,6 +27,7 @@ _SIGNS = {
     "invalid": ("!", "yellow"),
     "not_found": ("!", "yellow"),
     "denied": ("⊘", "magenta"),
+    "unknown": ("?", "red"),
 }
 _FAILED = ("✗", "red")
 _ASCII_SIGNS = str.maketrans("→…↻‖✓⊘✗·", ">~^=+-x|")
