@@ -207,15 +207,6 @@ def _told(event: LoggedEvent) -> JsonObject | None:
     return event.data or None
 
 
-class _Identity(NamedTuple):
-    """What the events of a call have in common, as the columns have it."""
-
-    call_id: str | bytes
-    tool_name: str | bytes
-    principal: str | bytes | None
-    session: str | bytes | None
-
-
 class Reader:
     """Reads a journal's file; see docs/journal.md#looking-into-it.
 
