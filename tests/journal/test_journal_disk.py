@@ -16,6 +16,7 @@ from ferrule import Journal
 from needed import needed
 
 T = TypeVar("T")
+pytestmark = pytest.mark.slow
 
 
 def run(waited: Coroutine[Any, Any, T]) -> T:
@@ -131,7 +132,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "every"),
     [("fsync,fdatasync", "EIO", "20+3"), ("pwrite64", "EIO", "60+7"), ("pwrite64", "ENOSPC", "60+7")],

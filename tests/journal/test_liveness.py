@@ -20,6 +20,7 @@ from ferrule.journal._lockfile import LockFile
 from ferrule.values.kept import Kept
 
 T = TypeVar("T")
+pytestmark = pytest.mark.slow
 BEGINS = """
 async def main():
     journal = Journal.open(path)
