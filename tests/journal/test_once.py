@@ -456,3 +456,16 @@ def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_runs_ag
         assert first.executed is again.executed is True and first.status == again.status
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("journal", [None, memory()], ids=["no journal", "journal"])
+def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(journal: MemoryJournal | None) -> None:
+    said = {"replayed": True, "resumed_already": True, "other_arguments": True, "of": "mine"}
+
+    @tool
+    async def pay(euros: int) -> ToolResult:
+        """Pay."""
+        return ToolResult("paid", metadata=said)
+
+    result = asyncio.run(Runner([pay], journal=journal).run(call(), **WHO))
+    assert result.metadata == {"of": "mine"} and said["replayed"] is True

@@ -16,6 +16,8 @@ Status: TypeAlias = Literal[
 _EMPTY: JsonObject = FrozenDict()
 
 
+OF_KERNEL = frozenset({"replayed", "resumed_already", "other_arguments"})
+"""What the kernel alone says in the metadata of a result: what a handler says there under these names is left out."""
 _NOTHING_TOLD = (None,) * 6
 
 
@@ -221,6 +223,8 @@ def rendered(value: Any) -> ToolResult:
     if isinstance(value, ToolResult):
         error = None if value.error is None else clean(value.error)
         metadata, own = jsonable(value.metadata), value._content
+        if not OF_KERNEL.isdisjoint(metadata):
+            metadata = {name: said for name, said in metadata.items() if name not in OF_KERNEL}
         value = returned(value)
     output = as_output(value)
     made = ToolResult(output, error, metadata, render(output) if error is None and own is None else own)
