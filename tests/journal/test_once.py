@@ -96,9 +96,35 @@ def test_the_same_arguments_however_they_are_written_are_the_same_call() -> None
     async def main() -> None:
         bank = Bank()
         runner = Runner([bank.pay], journal=memory())
-        for raw in ({"euros": 5}, '{"euros":5}', '{ "euros" : 5 }'):
-            await runner.run(ToolCall("c1", "pay", raw), **WHO)
+        for raw in (
+            {"euros": 5},
+            '{"euros":5}',
+            '{ "euros" : 5 }',
+            {"euros": 5.0},
+            '{"euros": 5.0}',
+            '{"euros": 50e-1}',
+        ):
+            result = await runner.run(ToolCall("c1", "pay", raw), **WHO)
+            assert "other_arguments" not in result.metadata
         assert bank.paid == [5]
+
+    asyncio.run(main())
+
+
+def test_no_arguments_are_the_same_call_however_they_are_written() -> None:
+    async def main() -> None:
+        ran = []
+
+        @tool
+        async def stop() -> str:
+            """Stop."""
+            ran.append(1)
+            return "stopped"
+
+        runner = Runner([stop], journal=memory())
+        for raw in ({}, "{}", "", " ", "null"):
+            assert (await runner.run(ToolCall("c1", "stop", raw), **WHO)).text == "stopped"
+        assert ran == [1]
 
     asyncio.run(main())
 

@@ -78,13 +78,18 @@ def _hashed(*parts: object) -> str:
 
 
 def _as_received(raw: Any) -> str:
-    """The arguments as JSON that is written in one way; what is no JSON as it is."""
-    if not isinstance(raw, str):
-        return _sorted_json(thaw(raw) if isinstance(raw, Mapping) else {})
+    """The arguments as JSON that is written in one way, no arguments at all too; what is no JSON as it is."""
+    text = raw if isinstance(raw, str) else _sorted_json(thaw(raw) if isinstance(raw, Mapping) else {})
     try:
-        return _sorted_json(json.loads(raw))
+        return _sorted_json(json.loads(text.strip() or "{}", parse_float=_shortest) or {})
     except (ValueError, RecursionError):
-        return raw
+        return text
+
+
+def _shortest(text: str) -> float:
+    """A number in the form that equal ones have: JSON does not tell 5.0 from 5 (RFC 8785, 3.2.2.3)."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _sorted_json(value: object) -> str:
