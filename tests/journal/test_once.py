@@ -12,7 +12,7 @@ from ferrule.errors import JournalError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
 from ferrule.types import Begun
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.kept import Intent, Kept, stored
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -374,7 +374,23 @@ def test_what_reconcile_says_of_a_call_that_was_cut_off_counts() -> None:
     assert asyncio.run(main(ToolResult("it was paid"), 1)) == (["it was paid", "it was paid"], [5])
     assert asyncio.run(main(False, 2)) == (["paid 5", "paid 5"], [5, 5])
     assert asyncio.run(main(None, 2)) == (["unknown", "unknown"], [5])
-    assert asyncio.run(main("paid", 2)) == (["unknown", "unknown"], [5])
+    for no_end in ("paid", True, ToolResult(None, "still under way", status="suspended")):
+        assert asyncio.run(main(no_end, 2)) == (["unknown", "unknown"], [5])
+
+
+def test_what_is_kept_of_a_call_and_cannot_be_read_stops_no_recovery_and_counts_as_unknown() -> None:
+    async def main() -> None:
+        bank, journal = Bank(), memory()
+        runner = await cut_off(bank, journal)
+        [kept] = await journal.unfinished()
+        await journal.settle(kept, {**stored(ToolResult("?")), "status": "suspended"})  # with nothing to resume it by
+        assert [(one.status, one.executed) for one in (await runner.run(call(), **WHO), *await runner.recover())] == [
+            ("unknown", None),
+            ("unknown", None),
+        ]
+        assert bank.paid == [5] and await journal.unfinished() == []
+
+    asyncio.run(main())
 
 
 def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again() -> None:

@@ -112,11 +112,11 @@ def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolR
     """What was kept, as the result of this call."""
     try:
         result = restored(outcome, state.sent, plan.name)
+        if result.status == "suspended":
+            state.attempt.pending = freeze(outcome["pending"])
     except (TypeError, LookupError, ValueError) as error:
         log.error("what the journal keeps of a call of tool %r cannot be read", plan.name, exc_info=error)
         return unknown(state)
-    if result.status == "suspended":
-        state.attempt.pending = freeze(outcome["pending"])
     return result
 
 
@@ -143,9 +143,10 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
     if isinstance(found, Raised):
         log_raised(state, "reconcile of tool %r raised", plan.name, error=found.error)
         return None
-    if found is None or found is False or isinstance(found, ToolResult):
+    if found is None or found is False or (isinstance(found, ToolResult) and found.status != "suspended"):
         return found
-    log.error("reconcile of tool %r gave %r: it is a ToolResult, False or None", plan.name, type(found).__name__)
+    gave = type(found).__name__
+    log.error("reconcile of tool %r gave %r: it is a ToolResult of what has ended, False or None", plan.name, gave)
     return None
 
 

@@ -36,7 +36,7 @@ async def recover(runner: RunnerState) -> list[ToolResult]:
     """
     found = []
     for kept in await _journal_of(runner).unfinished():
-        pending = kept.outcome and kept.outcome["pending"]
+        pending = kept.outcome and kept.outcome.get("pending")
         if not pending or pending["expires_at"] <= runner.clock.now():
             found.append(await _settled(runner, kept))
         elif (at := pending["state"]["poll_at"]) is not None and at <= runner.clock.now():
