@@ -515,7 +515,7 @@ class Runner:
             JournalError: where that cannot be read.
         """
         if (record := await deferred_record(self._state, ticket)) is None:
-            text = f"Not exactly one deferred work waits under the ticket {ticket!r}. {NOTHING_RUN}"
+            text = f"No deferred work waits under the ticket {ticket!r}, or more than one does. {NOTHING_RUN}"
             return ToolResult(None, text, status="not_found", executed=False)
         return await self.resume(record, answer, by=by)
 

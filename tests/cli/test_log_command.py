@@ -191,7 +191,7 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(
 ) -> None:
     failing = iter([ConnectionError("no line"), None])
 
-    @tool(inside=[retry(2, wait=0, safe=["send"])])
+    @tool(inside=[retry(2, wait=0.01, safe=["send"])])
     async def send(to: str, context: ToolContext, copies: int = 1) -> str:
         """Send."""
         context.progress(1, 2, "half")
@@ -225,7 +225,7 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(
     happened = [re.sub(r"^\s*\+\S+s (.).*", r"\1", line) for line in lines if re.match(r"\s*\+\d", line)]
     assert happened == ["→", "?", "?", "▸", "…", "↻", "…", "✓"]
     bars = [line.split()[0] for line in lines if "━" in line]
-    assert bars[:3] == ["judged", "asked", "waited"] and set(bars[3:]) <= {"ran", "paused"}
+    assert bars == ["judged", "asked", "waited", "ran", "paused", "ran"]
 
 
 def test_that_a_person_has_changed_the_arguments_is_explained(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

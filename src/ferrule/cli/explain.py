@@ -272,7 +272,7 @@ def _arguments_changed(before: Any, after: Any) -> str:
 def _reported(data: Any) -> str:
     if "attempt" in data:
         wait = data.get("wait")
-        pause = f"; the next in {logged.span(wait)}" if isinstance(wait, int | float) and wait else ""
+        pause = f" (the next in {logged.span(wait)})" if isinstance(wait, int | float) and wait else ""
         what = f"{told(data.get('status') or '', _REASON)}: {told(data.get('error') or '', _REASON)}"
         return f"attempt {told(data['attempt'], 20)} of {told(data.get('of'), 20)} came to {what}{pause}"
     if "done" in data:
@@ -307,19 +307,25 @@ def _phases_of(events: Sequence[LoggedEvent], until: float | None) -> list[_Phas
         name = _phase(event)
         if name is None:
             break
-        if phases and phases[-1].name == name:
-            phases[-1] = phases[-1]._replace(end=end - start)
-        else:
-            phases.append(_Phase(name, event.at - start, end - start))
+        paused_until = min(event.at + _pause(event), end)
+        for part, begin, over in (("paused", event.at, paused_until), (name, paused_until, end)):
+            if phases and phases[-1].name == part:
+                phases[-1] = phases[-1]._replace(end=over - start)
+            elif part == name or over > begin:
+                phases.append(_Phase(part, begin - start, over - start))
     return phases
 
 
+def _pause(event: LoggedEvent) -> float:
+    """How long nothing is done after an attempt that failed, in seconds."""
+    wait = event.data.get("wait") if event.kind == "tool:progress" else None
+    return max(wait, 0.0) if isinstance(wait, int | float) else 0.0
+
+
 def _phase(event: LoggedEvent) -> str | None:
-    """What a call is at after an event; nothing after its end."""
+    """What a call is at after an event, and a pause; nothing after its end."""
     if event.kind == "tool:decided":
         return "asked" if event.data.get("kind") == "ask" else "waited"
-    if event.kind == "tool:progress" and event.data.get("wait"):
-        return "paused"
     names = {"tool:pre": "judged", "tool:started": "ran", "tool:progress": "ran", "tool:suspended": "suspended"}
     return names.get(event.kind)
 
