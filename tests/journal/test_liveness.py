@@ -290,3 +290,26 @@ asyncio.run(main())
             other.tell()
         won = [other.heard().split() for other in others]
     assert [sum(one == "True" for one in of_a_key) for of_a_key in zip(*won, strict=True)] == [1] * 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_calls_without_an_id_of_processes_that_one_was_forked_into_are_calls_of_their_own(tmp_path: Path) -> None:
+    forks = """
+from ferrule import Runner, tool
+@tool
+async def pay(euros: int) -> str:
+    "Pay."
+    return "paid"
+async def main():
+    runner = Runner([pay], journal=Journal.open(path))
+    result = await runner.run("pay", {"euros": 5}, session="s")
+    say(result.call_id, *result.metadata)
+for _ in range(2):
+    if not (child := os.fork()):
+        asyncio.run(main())
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    with program(forks, str(tmp_path / "calls.db")) as program_that_forks:
+        one, other = program_that_forks.rest().splitlines()
+    assert one != other and "replayed" not in one + other

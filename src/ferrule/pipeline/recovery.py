@@ -57,7 +57,7 @@ async def deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None
 
 def _journal_of(runner: RunnerState) -> Journal:
     if runner.journal is None:
-        raise DefinitionError("recover() and resolve() read the journal: give the runner one, as Runner(tools, journal=…)")
+        raise DefinitionError("there is no journal here: give the runner one, as Runner(tools, journal=…)")
     return runner.journal
 
 

@@ -88,12 +88,22 @@ _FrozenCall = frozen(ToolCall)
 
 
 _ids = itertools.count(1)
-_PREFIX = os.urandom(4).hex()  # no id of a model's or another process's is met
+_process = ""
+
+
+def _name_process() -> None:
+    global _process
+    _process = os.urandom(8).hex()
+
+
+_name_process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_name_process)
 
 
 def new_id() -> str:
-    """An id for a call that has none."""
-    return f"call_{_PREFIX}_{next(_ids)}"
+    """An id for a call that has none: none of a model's or another process's, as a journal outlives them all."""
+    return f"call_{_process}_{next(_ids)}"
 
 
 def judged_call(call: ToolCall, arguments: Arguments) -> ToolCall:
