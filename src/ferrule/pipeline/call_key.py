@@ -16,6 +16,7 @@ from ferrule.values.kept import Intent, Kept
 TICKET = "work_"
 """What the ticket of a call in the background begins with; the rest is its key."""
 _KEY_CHARACTERS = 32
+_WRITE_SORTED = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes one for each text, which takes as long
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +95,6 @@ def _shortest(text: str) -> float:
 
 def _sorted_json(value: object) -> str:
     try:
-        return json.dumps(value, sort_keys=True)
+        return _WRITE_SORTED(value)
     except (TypeError, ValueError, RecursionError):  # of a caller's own, which `run` does not look at
-        return json.dumps(jsonable(value), sort_keys=True)
+        return _WRITE_SORTED(jsonable(value))

@@ -81,7 +81,7 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
 def repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
     """Whether a call that was cut off may be run again: it is the same tool, and twice is as once."""
     tool, arguments, intent = plan.tool, state.call.arguments, kept.intent
-    same = intent.fingerprint == tool.fingerprint
+    same = intent.fingerprint == plan.fingerprint
     begins_work = plan.work is not None and intent.call_id != TICKET + intent.key  # which is kept itself
     return same and (begins_work or tool.trait("read_only", arguments) or tool.trait("idempotent", arguments))
 
@@ -211,7 +211,7 @@ def _intent(plan: Plan, state: CallState) -> Intent:
         principal=fields.principal,
         session=fields.session,
         parent=state.call.parent,
-        fingerprint=plan.tool.fingerprint,
+        fingerprint=plan.fingerprint,
         arguments=_told_arguments(state),
         at=plan.runner.clock.now(),
     )

@@ -92,12 +92,14 @@ class Plan:
         max_input: The characters of JSON that are read at most; `None` for no limit.
         deps, secrets: What contexts have where callers give none; `None` for nothing.
         judged: Whether anybody reads the judged call, or what runs is made of it.
+        fingerprint: What the tool is, for the journal.
         work: How its work is run, where that is a call of its own in the background.
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
     """
 
     # What few plans have is kept at the class: more than thirty attributes of its own make each of them slow to read.
     work: Plan | None = None
+    fingerprint: str = ""
 
     def __init__(self, tool: Tool, runner: RunnerState, settings: Settings, core: EndOf, handle: EndOf) -> None:
         handler = tool.handling
@@ -149,6 +151,8 @@ class Plan:
         self.handler_hooks = hooks[::-1]
         self.inside = _linked(chain, partial(handle, self))
         self.journaled = runner.journal is not None and self.changes
+        if self.journaled:
+            self.fingerprint = tool.fingerprint
         reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or self.has_middleware
         isolated = tool.isolation is not None  # the process gets the judged text
         self.judged = reads or isolated or self.journaled or callable(tool.parallel) or not handler.parameters.exact
