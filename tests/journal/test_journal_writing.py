@@ -8,6 +8,7 @@ import logging
 import re
 import sqlite3
 import threading
+import tracemalloc
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from ferrule import CONTEXT, Event, Journal, Runner, ToolCall, ToolContext, ask,
 from ferrule.errors import JournalError
 from ferrule.journal import SQLiteJournal, _lockfile
 from ferrule.journal._lockfile import open_lock_file
+from ferrule.journal._rows import EventRows
 from ferrule.journal._writer import EVENTS_AT_ONCE, MOST_EVENTS
 from needed import needed
 
@@ -90,7 +92,7 @@ WRITES = """
 async def main():
     journal = Journal.open(path, durable=sys.argv[2])
     async def one(key):
-        mine = intent(key, arguments={"text": "x" * 10_000})
+        mine = intent(key, arguments={"text": "x" * 1_000})
         await journal.begin(mine)
         await journal.end(mine, None)
     for _ in range(4):
@@ -215,6 +217,19 @@ def test_a_journal_is_closed_though_another_process_stands_still_with_the_lock(
     with open_lock_file(f"{journal.path}-lock").committing():
         journal.close()
     assert ended == [] and "is closed, and its processes do not hear of it" in caplog.text
+
+
+def test_events_whose_calls_never_end_are_not_remembered_for_ever() -> None:
+    made, arguments = EventRows(1), {"text": "x" * 1_000}
+    tracemalloc.start()
+    try:
+        for number in range(30_000):  # as where the disk was too slow for their ends
+            if number == 10_000:
+                before = tracemalloc.get_traced_memory()[0]
+            made.row(Event("tool:pre", ToolCall(f"c{number}", "pay", arguments)))
+        assert tracemalloc.get_traced_memory()[0] < 2 * before
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_journal_that_is_closed_says_so(tmp_path: Path) -> None:

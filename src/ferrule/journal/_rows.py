@@ -22,6 +22,8 @@ OPEN = ("cut_off", "deferred")
 """The states of a call whose outcome somebody else may give."""
 MOST_CHARACTERS = 100_000_000
 """How long the data of one event are at most; SQLite has a limit of ten times that."""
+_MOST_UNENDED = 10_000
+"""Of how many calls that have not ended it is known how they came; of others a decision tells all arguments."""
 _OF_PENDING = ("kind", "expires_at", "reason")
 LOST = "journal:lost"
 """The kind of the row that says how many events are missing here."""
@@ -109,7 +111,7 @@ class EventRows:
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
-        self._inputs: dict[str, str] = {}  # of the calls that have not ended, to write what has changed alone
+        self._inputs: dict[tuple[str | None, ...], int] = {}  # hashes, of calls that have not ended
 
     def row(self, event: Event) -> tuple[Column, ...]:
         """The values of `EVENT_COLUMNS`."""
@@ -135,17 +137,22 @@ class EventRows:
 
     def _told(self, event: Event) -> str:
         """What is kept of an event besides its columns, as JSON."""
-        data, call_id = event.data, event.call.id
+        data, inputs = event.data, self._inputs
+        identity = (event.call.id, event.call.name, event.principal, event.session)
         if event.kind == "tool:pre":
-            text = self._inputs[call_id] = _input_text(data)
+            text = _input_text(data)
+            if len(inputs) >= _MOST_UNENDED:  # the ends of some were lost
+                del inputs[next(iter(inputs))]
+            inputs[identity] = hash(text)
             return text
         decision, result = data.get("decision"), data.get("result")
         if isinstance(decision, Decision):
             said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}
-            changed = {} if self._inputs.get(call_id) == _input_text(data) else {"input": jsonable(data["input"])}
+            unchanged = inputs.get(identity) == hash(_input_text(data))
+            changed = {} if unchanged else {"input": jsonable(data["input"])}
             return json_text({**said, "by": jsonable(data.get("by", decision.by)), **changed})
         if isinstance(result, ToolResult):
-            self._inputs.pop(call_id, None)
+            inputs.pop(identity, None)
             record, pending = result.record(), result.pending
             record["pending"] = pending and {name: jsonable(pending.get(name)) for name in _OF_PENDING}
             return json_text(record)
