@@ -749,14 +749,18 @@ class Run:
     def _tell_works(self) -> None:
         """Tells the model of the calls in the background that have ended since, where a user's message may stand next:
         not behind a turn that is to be gone on with, and with Mistral's API not behind results."""
-        user, last = getattr(self._model, "user", None), self.messages[-1:]
-        paused = self._reply is not None and self._reply.stop == "pause"
-        behind_results = last and last[0].get("role") == "tool" and _api_of(self._model) == "mistral"
+        user = getattr(self._model, "user", None)
         ended = [work for work in self._works() if not work.told and work.has_ended]
-        if ended and user is not None and not (paused or behind_results or self._cancelled):
-            self.messages += user(f"{_WORKS_ENDED}\n{json.dumps([_about(work) for work in ended], ensure_ascii=False)}")
-            for work in ended:
-                work.told = True
+        paused = self._reply is not None and self._reply.stop == "pause"
+        if not ended or user is None or paused or self._cancelled or self._stands_behind_results():
+            return
+        self.messages += user(f"{_WORKS_ENDED}\n{json.dumps([_about(work) for work in ended], ensure_ascii=False)}")
+        for work in ended:
+            work.told = True
+
+    def _stands_behind_results(self) -> bool:
+        """Whether the next message would follow results where the API refuses that."""
+        return bool(self.messages) and self.messages[-1].get("role") == "tool" and _api_of(self._model) == "mistral"
 
     async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
         """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn
