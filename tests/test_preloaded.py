@@ -104,7 +104,8 @@ def test_ferrule_is_as_in_a_process_of_its_own(folder: Path, words: list[str]) -
 def test_what_python_reads_of_the_environment_is_the_program_s(folder: Path) -> None:
     command = [sys.executable, os.fspath(folder / "by itself.py")]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1:replace", "PYTHONUNBUFFERED": "1", "LC_ALL": "C"}
-    environment["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), os.fspath(folder / "more")])
+    places = [os.environ.get("PYTHONPATH"), os.fspath(folder / "more")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     alone = own(command, folder, environment, "")
     assert preloaded.run(command, cwd=folder, env=environment, input="", timeout=BOUND).stdout == alone.stdout
 
