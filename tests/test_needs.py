@@ -120,7 +120,10 @@ def test_a_command_that_does_not_end_is_given_up(programs: Path, monkeypatch: py
 
 def test_a_name_that_no_test_needs_is_told_with_those_that_there_are(programs: Path) -> None:
     done = ended(str(SCRIPT), "browsers")
-    assert (done.returncode, done.stderr) == (2, "'browsers' is nothing that tests need; those are browser, strace, peers\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "'browsers' is nothing that tests need; those are browser, strace, peers\n",
+    )
 
 
 @pytest.mark.usefixtures("programs")
