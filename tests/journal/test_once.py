@@ -378,6 +378,23 @@ def test_what_reconcile_says_of_a_call_that_was_cut_off_counts() -> None:
         assert asyncio.run(main(no_end, 2)) == (["unknown", "unknown"], [5])
 
 
+def test_where_another_program_settles_a_call_first_what_it_kept_is_told() -> None:
+    async def main() -> None:
+        bank, journal = Bank(), memory()
+
+        async def reconcile(call: ToolCall, context: ToolContext) -> ToolResult:
+            [kept] = await journal.unfinished()
+            assert await journal.settle(kept, stored(ToolResult("it was paid by card")))
+            return ToolResult("it was paid")
+
+        bank.pay = bank.pay.replace(reconcile=reconcile)
+        runner = await cut_off(bank, journal)
+        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["it was paid by card"] * 2
+        assert bank.paid == [5]
+
+    asyncio.run(main())
+
+
 def test_what_is_kept_of_a_call_and_cannot_be_read_stops_no_recovery_and_counts_as_unknown() -> None:
     async def main() -> None:
         bank, journal = Bank(), memory()

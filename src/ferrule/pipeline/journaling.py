@@ -95,7 +95,9 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
             return None
         if isinstance(found, ToolResult):
             outcome: Mapping[str, Any] | None = _outcome_to_keep(state, found)
-            await _journal_says(plan, _journal(plan).settle, kept, outcome)
+            if not await _journal_says(plan, _journal(plan).settle, kept, outcome):  # somebody else was first
+                now = await _ended(plan, state, await _journal_says(plan, _journal(plan).find, kept.intent.key))
+                return None if now is None else await replay(plan, state, now)
         else:
             outcome = None
     else:
