@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,7 +39,6 @@ from ferrule.pipeline.authorize import VALUE_MISSING, explain, foresee, judge, n
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.hiding import hide
-from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
 from ferrule.pipeline.recovery import deferred_record, recover
@@ -66,7 +64,6 @@ _offer: Callable[..., Toolset | None] = options.kind(
 )
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _ASKERS = 32  # open questions to an approver that is a plain function, where `concurrency` says nothing
-_CANCELLING = 0.05  # seconds for a handler that was cancelled to come to its end, where there is no grace
 
 
 class CallOptions(RunOptions, total=False):
@@ -560,40 +557,7 @@ class Runner:
             RuntimeError: where a call of the runner leaves it, or its calls run on another event loop. It takes no new
                 calls then.
         """
-        state = self._state
-        state.closing = True
-        if state.loop is not None and state.loop.is_closed():
-            state.move_to(get_running_loop())
-        self._check_leaving()
-        if state.live or state.batches:
-            if not await self._emptied(state.drain):
-                state.drained, left = True, set(state.live)
-                log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), state.drain)
-                closed = Rejected("cancelled", f"The runner was closed before the call had ended. {NOTHING_RUN}")
-                for call in left:
-                    interrupt(call, closed)
-                await self._emptied(state.grace + _CANCELLING)
-        if state.writing:
-            await asyncio.wait(set(state.writing), timeout=state.drain)
-
-    def _check_leaving(self) -> None:
-        state, here = self._state, asyncio.current_task()
-        inner: Any = running()
-        if inner in state.live or any(call.task is here for call in state.live):
-            raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
-        if (state.live or state.batches or state.writing) and state.loop is not get_running_loop():
-            raise RuntimeError("the calls of this runner run on another event loop: leave it there, or once they ended")
-
-    async def _emptied(self, seconds: float | None) -> bool:
-        """Wait until no call and no batch runs, at most that long; whether that is so."""
-        state = self._state
-        if not state.live and not state.batches:
-            return True
-        if state.idle is None or state.idle.done():
-            state.idle = get_running_loop().create_future()
-        idle = state.idle
-        await asyncio.wait({idle}, timeout=seconds)
-        return idle.done()
+        await self._state.leave()
 
     # -- turning tools off --------------------------------------------------------------------------------------------
 

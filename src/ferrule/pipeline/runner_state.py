@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from ferrule.pipeline.background import begins
 from ferrule.pipeline.call import enter_core
 from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
-from ferrule.pipeline.results import denied
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.pipeline.works import Work
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer
@@ -27,8 +28,11 @@ from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
 from ferrule.values.call import ToolCall
-from ferrule.values.context import ContextFields
+from ferrule.values.context import ContextFields, running
 from ferrule.values.result import ToolResult
+
+log = logging.getLogger("ferrule")
+_CANCELLING = 0.05  # seconds for a handler that was cancelled to come to its end, where there is no grace
 
 Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, Origin], Coro[ToolResult]]
 
@@ -219,6 +223,46 @@ class RunnerState:
         self.writing.add(task)
         task.add_done_callback(self.writing.discard)
         return task
+
+    # -- leaving ------------------------------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """What leaving the runner's `async with` does.
+
+        Raises:
+            RuntimeError: where a call of the runner leaves it, or its calls run on another event loop.
+        """
+        self.closing = True
+        if self.loop is not None and self.loop.is_closed():
+            self.move_to(asyncio.get_running_loop())
+        self._check_leaving()
+        if not await self._emptied(self.drain):
+            self.drained, left = True, set(self.live)
+            log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self.drain)
+            closed = Rejected("cancelled", f"The runner was closed before the call had ended. {NOTHING_RUN}")
+            for call in left:
+                interrupt(call, closed)
+            await self._emptied(self.grace + _CANCELLING)
+        if self.writing:
+            await asyncio.wait(set(self.writing), timeout=self.drain)
+
+    def _check_leaving(self) -> None:
+        here = asyncio.current_task()
+        inner: Any = running()
+        if inner in self.live or any(call.task is here for call in self.live):
+            raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
+        if (self.live or self.batches or self.writing) and self.loop is not asyncio.get_running_loop():
+            raise RuntimeError("the calls of this runner run on another event loop: leave it there, or once they ended")
+
+    async def _emptied(self, seconds: float | None) -> bool:
+        """Wait until no call and no batch runs, at most that long; whether that is so."""
+        if not self.live and not self.batches:
+            return True
+        if self.idle is None or self.idle.done():
+            self.idle = asyncio.get_running_loop().create_future()
+        idle = self.idle
+        await asyncio.wait({idle}, timeout=seconds)
+        return idle.done()
 
     # -- turning tools off --------------------------------------------------------------------------------------------
 
