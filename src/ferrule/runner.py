@@ -62,6 +62,7 @@ log = logging.getLogger("ferrule")
 _offer: Callable[..., Toolset | None] = options.kind(
     "a Toolset, such as runner.tools.only('read_*')", lambda value: isinstance(value, Toolset), none=None
 )
+_turn = options.label
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _ASKERS = 32  # open questions to an approver that is a plain function, where `concurrency` says nothing
 
@@ -286,7 +287,7 @@ class Runner:
 
         Raises:
             DefinitionError: for what is no call and no context, a wrong time-out, what was offered and is no toolset,
-                and an option that there is not.
+                a turn, session or principal that is no text, and an option that there is not.
             RuntimeError: where the runner is busy on another loop.
         """
         if isinstance(call, str):
@@ -300,7 +301,7 @@ class Runner:
         origin = NO_ORIGIN
         if options:
             timeout, offered = options.pop("timeout", None), options.pop("offered", None)
-            turn = options.pop("turn", None)
+            turn = _turn("turn", options.pop("turn", None))
             origin = Origin(timeout=seconds("timeout", timeout), offered=_offer("offered", offered), turn=turn)
         if context is None:
             context = NO_CONTEXT
@@ -388,7 +389,7 @@ class Runner:
             raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
         offered = _offer("offered", offered)
         seen_by = options.observers("observers", observers)
-        return Batch(self._state, listed, fields, seen_by, offered, turn).begin()
+        return Batch(self._state, listed, fields, seen_by, offered, _turn("turn", turn)).begin()
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -166,6 +168,32 @@ def test_one_tool_that_is_no_list_is_told_as_a_list(wrong: Any) -> None:
 def test_another_name_is_told_with_the_ones_that_there_are(wrong: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="The options are: deps, principal, session, timeout"):
         go(Runner([tell]).run("tell", {}, **wrong))
+
+
+@pytest.mark.parametrize("name", ["session", "principal", "turn"])
+@pytest.mark.parametrize("wrong", [3, b"ann", ["ann"], True])
+def test_what_a_call_is_known_by_is_text(name: str, wrong: Any) -> None:
+    runner, call, given = Runner([tell]), ToolCall("1", "tell"), {name: wrong}
+
+    async def begin() -> None:
+        runner.batch([call], **given)
+
+    ways: list[Callable[[], object]] = [
+        lambda: go(runner.run(call, **given)),
+        lambda: runner.run_sync(call, **given),
+        lambda: go(runner.run_all([call], **given)),
+        lambda: runner.run_all_sync([call], **given),
+        lambda: go(begin()),
+    ]
+    if name != "turn":
+        ways += [
+            lambda: ToolContext(**given),
+            lambda: go(runner.decide(call, **given)),
+            lambda: go(tell.run({}, **given)),
+        ]
+    for way in ways:
+        with pytest.raises(DefinitionError, match=rf"{name} must be a text.*, not {re.escape(repr(wrong))}"):
+            way()
 
 
 def test_secrets_of_a_runner_are_a_dict() -> None:

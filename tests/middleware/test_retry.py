@@ -122,7 +122,7 @@ def test_what_could_not_be_started_is_tried_again_even_if_it_changes_things() ->
 
     async def main() -> ToolResult:
         runner = Runner([made], inside=[retry(2, wait=0)])
-        return await runner.run("act", {"path": "never"}, ToolContext(principal=object()))  # type: ignore[arg-type]
+        return await runner.run("act", {"path": "never"}, ToolContext(metadata={b"": 0}))  # type: ignore[dict-item]
 
     result = go(main())
     assert (result.status, result.executed, len(result.metadata["attempts"])) == ("failed", False, 2)

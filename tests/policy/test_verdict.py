@@ -373,12 +373,9 @@ def test_tags_traits_and_principals_are_asked_of_the_tool_and_the_context(tmp_pa
         ("", "ask"),
         (" ", "ask"),
         (None, "ask"),
-        (5, "ask"),
-        (b"jose", "ask"),
-        (["josé"], "ask"),
     ],
 )
-def test_a_principal_that_may_be_one_of_those_denied_is_asked_about(who: Any, kind: str, tmp_path: Path) -> None:
+def test_a_principal_that_may_be_one_of_those_denied_is_asked_about(who: str | None, kind: str, tmp_path: Path) -> None:
     text = 'allow = ["*"]\n[[rule]]\ndecide = "deny"\ntools = ["*"]\nprincipals = ["jos\\u00e9", "team-*"]'
     policy = policy_of(tmp_path, text)
     assert decided(policy, refund, {"amount": 1}, principal=who).kind == kind

@@ -118,6 +118,7 @@ def callable_with(form: str, none: Any = _NO_NONE) -> Callable[..., Any]:
 
 
 text: Callable[..., str | None] = kind("a text", _implements(str), inspect.cleandoc, None)
+label: Callable[..., str | None] = kind("a text, such as '3', or None", _implements(str), none=None)
 texts: Callable[..., tuple[str, ...]] = each(kind("a text", _implements(str)))
 mapping: Callable[..., FrozenDict] = kind("a dict", _implements(Mapping), freeze, FrozenDict())
 mappings: Callable[..., tuple[FrozenDict, ...]] = each(kind("a dict", _implements(Mapping), freeze))

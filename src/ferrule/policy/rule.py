@@ -151,8 +151,8 @@ class Rule:
 
     def _of_principal(self, context: ToolContext) -> bool | None:
         """Whether it is one of them; a name that looks like one of them may be that one, written otherwise."""
-        who: Any = context.principal
-        if not isinstance(who, str) or not who.strip():
+        who = context.principal
+        if who is None or not who.strip():
             return None
         if any(fits(glob, who) for glob in self.principals):
             return True

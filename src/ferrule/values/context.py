@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 # TypeVar with a default comes with Python 3.13; Pydantic requires typing_extensions.
 from typing_extensions import TypeVar
 
+from ferrule.errors import DefinitionError
 from ferrule.values.arguments import FoundPath
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean
@@ -147,6 +148,9 @@ class ToolContext(_ContextFields, Generic[Deps]):
         metadata: Anything else, for guards, middleware and observers.
         secrets: Values for handlers, which are never shown or recorded.
 
+    Raises:
+        DefinitionError: for a session or a principal that is no text.
+
     Attributes:
         fields: What was given, as a named tuple.
         running: For the kernel: the call that it belongs to, `None` outside a call.
@@ -169,6 +173,10 @@ class ToolContext(_ContextFields, Generic[Deps]):
         metadata: Mapping[str, Any] | None = None,
         secrets: Mapping[str, Any] | None = None,
     ) -> None:
+        if not (session is None or isinstance(session, str)):
+            raise _no_text("session", session)
+        if not (principal is None or isinstance(principal, str)):
+            raise _no_text("principal", principal)
         directory = None if working_directory is None else os.fspath(working_directory)
         self.fields = ContextFields(session, principal, directory, deps, metadata or _EMPTY, secrets or _EMPTY)
         self.level = self.running = None
@@ -382,6 +390,11 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     def __repr__(self) -> str:
         return f"<ToolContext session={self.session!r} principal={self.principal!r} call={self.call!r}>"
+
+
+def _no_text(name: str, given: object) -> DefinitionError:
+    """Records and journals keep it as JSON, and it is compared with what they give back."""
+    return DefinitionError(f"{name} must be a text, or None, not {given!r}: of a number that is an id, give str(id)")
 
 
 def running() -> RunningCall | None:
