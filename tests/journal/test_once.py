@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import Journal, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
 from ferrule.errors import JournalError
 from ferrule.journal import MemoryJournal, memory
+from ferrule.journal._lockfile import LockFile
 from ferrule.testing import ManualClock
 from ferrule.types import Begun
 from ferrule.values.kept import Intent, Kept, stored
@@ -429,6 +433,70 @@ def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again() -> 
         assert (await runner.run(call(), **WHO)).text == "paid 5"
 
     asyncio.run(main())
+
+
+def many(tool_name: str, count: int) -> list[Intent]:
+    facts: dict[str, Any] = {"tool_name": tool_name, "principal": "ann", "session": "s1", "parent": None}
+    facts |= {"fingerprint": "f", "arguments": {"euros": 5}, "at": 1.0}
+    return [Intent(key=f"k{n:03}", reference=f"k{n}", claim=f"c{n}", call_id=f"c{n}", **facts) for n in range(count)]
+
+
+def test_recover_settles_many_calls_side_by_side_but_not_all_at_once() -> None:
+    """In the order in which they came; and each is settled or left before an error of one is told."""
+    at_once = most = 0
+
+    async def finds_out(call: ToolCall, context: ToolContext) -> ToolResult | bool:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        return ToolResult(f"paid by {call.id}")
+
+    class Fails(MemoryJournal):
+        async def settle(self, kept: Kept, outcome: Any) -> bool:
+            if kept.intent.call_id == "c7":
+                raise JournalError("the disk is full")
+            return await super().settle(kept, outcome)
+
+    async def main(journal: MemoryJournal) -> tuple[list[ToolResult], list[str]]:
+        bank = Bank(reconcile=finds_out)
+        for intent in many("pay", 200):
+            await journal.begin(intent)
+        journal.cut_off()
+        results: list[ToolResult] = []
+        with suppress(JournalError):
+            results = await Runner([bank.pay], journal=journal).recover()
+        return results, [kept.intent.call_id for kept in await journal.unfinished()]
+
+    results, left = asyncio.run(main(memory()))
+    assert [result.text for result in results] == [f"paid by c{n}" for n in range(200)] and left == []
+    assert 2 <= most <= 64 and at_once == 0
+    results, left = asyncio.run(main(Fails()))
+    assert results == [] and left == ["c7", *(f"c{n}" for n in range(64, 200))]
+
+
+def test_recover_settles_many_calls_in_few_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = 0
+
+    @contextmanager
+    def counted(lock: LockFile) -> Iterator[None]:
+        nonlocal commits
+        with committing(lock):
+            commits += 1
+            yield
+
+    async def begin(journal: Journal) -> None:
+        await asyncio.gather(*map(journal.begin, many("pay", 640)))
+
+    asyncio.run(begin(before := Journal.open(tmp_path / "calls.db", durable="normal")))
+    before.close()
+    committing = LockFile.committing
+    monkeypatch.setattr(LockFile, "committing", counted)
+    with closing(Journal.open(tmp_path / "calls.db", durable="normal")) as journal:
+        results = asyncio.run(Runner([Bank().pay], journal=journal).recover())
+    assert [result.status for result in results] == ["unknown"] * 640
+    assert commits <= 640 / 8
 
 
 def test_what_a_person_allows_with_other_arguments_is_known_by_what_came() -> None:

@@ -3,6 +3,7 @@ who share the journal, and deferred ones looked at."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ferrule.pipeline.runner_state import RunnerState
 
 log = logging.getLogger("ferrule")
+_AT_ONCE = 64
+"""How many calls are settled side by side: a journal commits together what comes at the same time."""
 
 
 async def recover(runner: RunnerState) -> list[ToolResult]:
@@ -34,14 +37,25 @@ async def recover(runner: RunnerState) -> list[ToolResult]:
         DefinitionError: where the runner has no journal.
         JournalError: where that cannot be read or written.
     """
-    found = []
-    for kept in await _journal_of(runner).unfinished():
-        pending = kept.outcome and kept.outcome.get("pending")
-        if not pending or pending["expires_at"] <= runner.clock.now():
-            found.append(await _settled(runner, kept))
-        elif (at := pending["state"]["poll_at"]) is not None and at <= runner.clock.now():
-            found.append(await _looked_at(runner, kept, pending))
-    return [result for result in found if result is not None]
+    left, found = await _journal_of(runner).unfinished(), list[ToolResult]()
+    while left:
+        part, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        recovered = await asyncio.gather(*(_recovered(runner, kept) for kept in part), return_exceptions=True)
+        for result in recovered:
+            if isinstance(result, BaseException):
+                raise result
+            if result is not None:
+                found.append(result)
+    return found
+
+
+async def _recovered(runner: RunnerState, kept: Kept) -> ToolResult | None:
+    """What the call came to; `None` where it is not due yet, of a tool that is not here, or settled by others."""
+    pending = kept.outcome and kept.outcome.get("pending")
+    if not pending or pending["expires_at"] <= runner.clock.now():
+        return await _settled(runner, kept)
+    at = pending["state"]["poll_at"]
+    return None if at is None or at > runner.clock.now() else await _looked_at(runner, kept, pending)
 
 
 async def deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None:
