@@ -141,6 +141,64 @@ def test_what_is_known_to_be_secret_is_stars_in_every_text_that_leaves(
     assert "more" in result.text or kind != "result"
 
 
+def spoken(kind: Any) -> Decision:
+    """With a secret in each of its texts, also in those that `allow`, `ask` and `deny` do not take."""
+    return Decision(kind, said("a decision"), by=said("who answers"), rule=said("a rule"))
+
+
+def says(kind: str) -> Any:
+    return lambda *_: spoken(kind)
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "a guard allows": {"guards": [pin, says("allow")]},
+    "a guard denies": {"guards": [pin, says("deny")]},
+    "a guard asks and nobody is there": {"guards": [pin, says("ask")]},
+    **{f"an approver says {kind}": {"approve": says(kind)} for kind in ("allow", "ask", "deny")},
+    "an approver gives the secret itself": {
+        "approve": lambda *_: allow({"kind": "", "pin": PIN}, by=said("who answers"))
+    },
+}
+
+
+@pytest.mark.parametrize("way", ANSWERS)
+def test_what_is_known_to_be_secret_is_stars_in_all_that_who_decides_says(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "ferrule")
+    watch, journal = Watch(), WatchedJournal()
+    options = {"guards": [pin, says("ask")], **ANSWERS[way], "observers": [watch], "journal": journal}
+
+    async def main() -> list[ToolResult]:
+        runner = Runner(tools, secrets=SECRETS, **options)
+        result = await runner.run("raising", {"kind": ""})
+        if result.status != "suspended":
+            return [result]
+        by = said("who resumes")
+        return [result, await runner.resume(result.record(), way != "an approver says deny", by=by)]
+
+    results = go(main())
+    decided = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"]
+    assert STARS in str(decided), "nobody has said anything"
+    noted = [*watch.events, *journal.events]
+    left = [str(event.data) for event in noted] + [str(result.record()) for result in results]
+    left += [caplog.text, str(journal.intents), str(journal.outcomes)]
+    assert [leaked(text) for text in left] == [[]] * len(left)
+    assert STARS in str(results[-1].record()["answered_by"]) or way.startswith("a guard")
+
+
+def test_the_log_of_a_guard_that_breaks_shows_no_secret_that_it_holds(caplog: pytest.LogCaptureFixture) -> None:
+    class Checks:
+        def __repr__(self) -> str:
+            return f"Checks({TOKEN!r})"
+
+        def check(self, call: ToolCall, context: ToolContext) -> None:
+            raise ZeroDivisionError
+
+    assert go(Runner(tools, guards=[Checks()], secrets=SECRETS).run("raising", {"kind": ""})).status == "denied"
+    assert "Checks(" in caplog.text and leaked(caplog.text) == []
+
+
 def test_a_call_that_a_tool_makes_hides_what_the_one_above_knows() -> None:
     @tool
     async def below(text: str) -> None:

@@ -257,7 +257,7 @@ async def ask_and_judge(
     if decision.kind != "ask":
         decision = replace(decision, by=answer.by, rule=decision.rule or answer.rule or asked.rule)
     decision = hide_question(state, decision)  # what is asked may be a handler's own words
-    state.tell("tool:decided", decision if answer.by is None else {"decision": decision, "by": answer.by})
+    state.tell("tool:decided", decision if answer.by is None else {"decision": decision, "by": hide(state, answer.by)})
     if decision.kind == "ask":
         raise Suspended(plan, decision, kept)
     _check_allowed(plan, state, decision)

@@ -43,13 +43,14 @@ def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
 
 
 def hide_question(call: AnyCall, decision: Decision) -> Decision:
-    """The decision as it may leave the call: with stars in its reason and in what its schema says in words, which is
-    enforced as it is, and with arguments only where it allows."""
-    reason, schema = hide(call, decision.reason), decision.schema
+    """The decision as it may leave the call: with stars in all that somebody has written, of its schema, which is
+    enforced as it is, in what that says in words; and with arguments only where it allows."""
+    reason, by, rule = hide(call, (decision.reason, decision.by, decision.rule))
+    schema = decision.schema
     if schema is not None:
         schema = freeze(_described(schema, partial(hide, call)))
     arguments = decision.arguments if decision.kind == "allow" else None
-    return replace(decision, reason=reason, schema=schema, arguments=arguments)
+    return replace(decision, reason=reason, by=by, rule=rule, schema=schema, arguments=arguments)
 
 
 def _described(node: Any, hiding: Callable[[str], str]) -> Any:
@@ -68,7 +69,7 @@ def log_raised(call: AnyCall, message: str, *about: object, error: BaseException
     if hiding is str and shown == whole:
         log.log(level, message, *about, exc_info=error)
     else:
-        log.log(level, f"{message}\n%s", *about, shown)
+        log.log(level, "%s\n%s", hiding(message % about), shown)
 
 
 def log_said(message: str, name: str, text: str, *, level: int = INFO) -> None:

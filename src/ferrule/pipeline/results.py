@@ -263,7 +263,8 @@ def seal(state: CallState, result: object) -> ToolResult:
         keep(sealed, "repairs", state.repairs)
     fields, now = state.fields, state.plan.runner.clock.now()
     told = state.told if state.plan.hidden else state.call
-    keep_told(sealed, (told, fields.session, fields.principal, now, attempt.pending, attempt.answered_by))
+    by = attempt.answered_by and hide(state, attempt.answered_by)
+    keep_told(sealed, (told, fields.session, fields.principal, now, attempt.pending, by))
     return sealed
 
 
