@@ -152,18 +152,6 @@ async def fourth(path: str, lines: int, deep: bool, ctx: ToolContext) -> str:
     return f"{context_name(ctx)} {path} {lines} {deep}"
 
 
-@tool(read_only=True)
-def by_keyword(path: str, lines: int = 2, *, context: ToolContext[Database]) -> int:
-    """The context by keyword."""
-    return lines if path else len(context.deps.rows)
-
-
-@tool
-async def sixth(path: str, lines: int, deep: bool, words: list[str], note: str, context: ToolContext) -> str:
-    """The context in the sixth place."""
-    return f"{path} {lines} {deep} {words} {note} {context.session}"
-
-
 def context_name(context: ToolContext) -> str:
     """Inside a call there is always a tool."""
     return context.tool.definition.name
@@ -531,11 +519,9 @@ async def signatures() -> None:
     assert_type(await read_notes("a.txt", 3), str)
     assert_type(await read_notes("a.txt", lines=3), str)
     assert_type(await second("a.txt", lines=3), str)
-    assert_type(await by_keyword("a.txt"), int)
     assert_type(await Notes().look(words=["a"]), int)
     assert_type(await Notes().bare(word="a"), int)
     await fourth("a.txt", 3, deep=True)
-    await sixth("a.txt", 3, True, [], note="")
     Runner([second], clock=Sundial())
     async with Client(serve.mcp(make_runner()).server, elicitation_callback=person) as client:
         await client.list_tools()

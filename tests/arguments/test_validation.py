@@ -917,51 +917,24 @@ class Color(Enum):
 
 
 class Cat(BaseModel):
-    kind: Literal["cat", Color.RED]
+    kind: Literal["cat"]
 
 
-class Switch(BaseModel):
-    kind: Literal[True, Color.NONE]
+class Cow(BaseModel):
+    kind: Literal["cow"]
 
 
 @pytest.mark.parametrize(
     ("annotation", "value", "wanted"),
     [
-        (Literal[True, False, None, "x", 2], "z", 'must be one of true, false, null, "x", 2,'),
-        (Literal["a or b", "it's", 'say "yes"'], "z", 'must be one of "a or b", "it\'s", "say \\"yes\\"",'),
-        (Color, "z", 'must be one of "red", null, true, [1, 2],'),
-        (Literal[Color.RED, "green"], "z", 'must be one of "red", "green",'),
-        (
-            Annotated[Cat | Switch, Field(discriminator="kind")],
-            {"kind": "cow"},
-            """must have as 'kind' one of "cat", "red", true, null,""",
-        ),
+        (Literal["x", "y", "z"], "w", "'value' must be 'x', 'y' or 'z', got"),
+        (Literal[True, 2], 1, "'value' must be True or 2, got integer 1"),
+        (Color, "z", "'value' must be 'red'"),
+        (Annotated[Cat | Cow, Field(discriminator="kind")], {"kind": "dog"}, "expected tags: 'cat', 'cow'"),
     ],
 )
-def test_the_values_that_are_wanted_are_told_as_json(annotation: Any, value: Any, wanted: str) -> None:
+def test_the_values_that_are_wanted_are_told(annotation: Any, value: Any, wanted: str) -> None:
     assert wanted in worded(annotation, value)
-
-
-@given(st.lists(st.none() | st.booleans() | st.integers(2) | st.text(max_size=9), min_size=1, max_size=4, unique=True))
-def test_whatever_values_are_wanted_they_are_told_as_json(values: list[Any]) -> None:
-    expected = ", ".join(json.dumps(one, ensure_ascii=False) for one in values)
-    if len(expected) <= 100:
-        assert f"must be one of {expected}, got" in worded(Literal[tuple(values)], [0])  # type: ignore[valid-type]
-
-
-class Price(Enum):
-    LOW = Decimal("1.5")
-
-
-def test_values_that_json_has_not_are_not_told_as_python_writes_them() -> None:
-    assert "'value' must be one of those that its schema names, got" in worded(Price, "z")
-
-
-def test_an_output_that_does_not_fit_is_told_as_json_too() -> None:
-    async def state() -> Literal[True, "off"]:
-        return "on"  # type: ignore[return-value]
-
-    assert 'should be one of true, "off"' in str(run(tool(state), "{}").error)
 
 
 SIXTY = [[f"{letter}{n}" for n in range(60)] for letter in "abcd"]
@@ -1009,7 +982,7 @@ def test_no_mistake_against_a_raw_schema_takes_many_words(kind: str) -> None:
 
 def test_each_branch_of_a_choice_has_its_share_of_the_words() -> None:
     error = worded(*WORDY["four literals"])
-    for value in ('"a0"', '"b0"', '"c0"', '"d0"'):
+    for value in ("'a0'", "'b0'", "'c0'", "'d0'"):
         assert value in error, error
 
 

@@ -3,17 +3,15 @@ model that is made of them."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pydantic_core import ErrorDetails, ValidationError
 
 from ferrule.arguments.names import Names
-from ferrule.values.content import jsonable
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import kind_of
 from ferrule.values.masking import without_credentials
@@ -121,29 +119,7 @@ def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> A
         return ArgumentError(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return ArgumentError(path, "is not known", got=got, kind="unknown")
-    return ArgumentError(path, _expectation(message_of(item)), got=got, wants=_WANTS.get(kind), sure=sure)
-
-
-def message_of(item: ErrorDetails) -> str:
-    """What Pydantic says would be right, with values as JSON in the place of Python's words for them."""
-    context = item.get("ctx") or {}
-    if item["type"] in {"literal_error", "enum"} and "expected" in context:
-        return f"Input should be one of {_values_as_json(context['expected'])}"
-    if item["type"] == "union_tag_invalid":
-        return f"Input should have as {context['discriminator']} one of {_values_as_json(context['expected_tags'])}"
-    return str(item["msg"])
-
-
-@lru_cache(256)
-def _values_as_json(values: str) -> str:
-    """Values that Pydantic lists as in `1, <Color.RED: 'red'> or True`, as short JSON."""
-    values = re.sub(r"<[\w.]+: (.*?)>(?=, | or |$)", r"\1", values)  # members of an enumeration
-    try:
-        listed = cast("ast.List", ast.parse(f"[{values}]", mode="eval").body).elts
-        each = [part for one in listed for part in (one.values if isinstance(one, ast.BoolOp) else [one])]
-        return _listed([jsonable(ast.literal_eval(part)) for part in each])
-    except (SyntaxError, ValueError):
-        return "those that its schema names"
+    return ArgumentError(path, _expectation(item["msg"]), got=got, wants=_WANTS.get(kind), sure=sure)
 
 
 @lru_cache(256)

@@ -27,29 +27,12 @@ Async: TypeAlias = Coroutine[object, object, T]
 Leading: TypeAlias = Callable[Concatenate[ToolContext[Any], Q], T]
 
 
-class ByName(Protocol[T_co]):
-    """A function that takes the context by name alone, as pyright finds it; mypy finds it beside one other, or two."""
-
-    def __call__(self, *others: Any, context: ToolContext[Any], **named: Any) -> T_co: ...
-
-
-class OneAndContext(Protocol[T_co]):
-    def __call__(self, a: Any, /, *, context: ToolContext[Any]) -> T_co: ...
-
-
-class TwoAndContext(Protocol[T_co]):
-    def __call__(self, a: Any, b: Any, /, *, context: ToolContext[Any]) -> T_co: ...
-
-
 Placed: TypeAlias = (
     Callable[Concatenate[Any, ToolContext[Any], ...], T]
     | Callable[Concatenate[Any, Any, ToolContext[Any], ...], T]
     | Callable[Concatenate[Any, Any, Any, ToolContext[Any], ...], T]
-    | Callable[Concatenate[Any, Any, Any, Any, ToolContext[Any], ...], T]
-    | Callable[Concatenate[Any, Any, Any, Any, Any, ToolContext[Any], ...], T]
 )
-"""What takes the context in the second to the sixth place."""
-Keyword: TypeAlias = ByName[T] | OneAndContext[T] | TwoAndContext[T]
+"""What takes the context in the second to the fourth place."""
 
 _NEXT_WORD = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 """Where a word begins within the name of a class."""
@@ -66,8 +49,8 @@ class Anything:
 
 
 class ToolDecorator(Protocol):
-    """The forms of `tool`. A leading `ToolContext` drops out of the parameters; with one in the second to the sixth
-    place, or by keyword as `context`, the tool takes any.
+    """The forms of `tool`. A leading `ToolContext` drops out of the parameters; with one in the second to the fourth
+    place the tool takes any, and one further on is a parameter as any other.
 
     What an async generator yields together is not told to type checkers, nor what the parameters of a function with
     `args_model` or `input_schema` are. Where the first parameter takes anything, nobody can tell whether it is the
@@ -95,10 +78,6 @@ class ToolDecorator(Protocol):
     @overload
     def __call__(self, fn: Placed[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload
-    def __call__(
-        self, fn: Keyword[Async[T]], /, name: str | None = ..., **options: Unpack[Options]
-    ) -> Tool[..., T]: ...
-    @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Q, Async[T]], /, name: str | None = ..., **options: Unpack[Options]
     ) -> Tool[Q, T]: ...
@@ -106,8 +85,6 @@ class ToolDecorator(Protocol):
     def __call__(self, fn: Leading[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
     @overload
     def __call__(self, fn: Placed[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
-    @overload
-    def __call__(self, fn: Keyword[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload
     def __call__(self, fn: Callable[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
     @overload

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from ferrule.arguments.argument_errors import message_of
 from ferrule.arguments.exporting import json_schema_of_output
 from ferrule.arguments.schema_parameters import Enforced, plain_schema
 from ferrule.definition.handler import UNKNOWN
@@ -115,7 +114,7 @@ class Output:
             adapter.validate_json(dumps(output), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            return without_credentials(f"{'.'.join(map(str, first['loc']))} {message_of(first)}".strip())
+            return without_credentials(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())
         return ""
 
 
