@@ -23,7 +23,7 @@ from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.pipeline.works import Work
-from ferrule.scheduling.clock import MONOTONIC, Clock, Timer
+from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_by_machine
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
@@ -244,7 +244,7 @@ class RunnerState:
                 interrupt(call, closed)
             await self._emptied(self.grace + _CANCELLING)
         if self.writing:
-            await asyncio.wait(set(self.writing), timeout=self.drain)
+            await wait_by_machine(set(self.writing), self.drain)
 
     def _check_leaving(self) -> None:
         here = asyncio.current_task()
@@ -261,7 +261,7 @@ class RunnerState:
         if self.idle is None or self.idle.done():
             self.idle = asyncio.get_running_loop().create_future()
         idle = self.idle
-        await asyncio.wait({idle}, timeout=seconds)
+        await wait_by_machine({idle}, seconds)
         return idle.done()
 
     # -- turning tools off --------------------------------------------------------------------------------------------

@@ -79,3 +79,9 @@ def wake(waiter: asyncio.Future[None]) -> None:
     """Let whoever waits look again."""
     if not waiter.done():
         waiter.set_result(None)
+
+
+async def wait_by_machine(futures: set[asyncio.Future[Any]], seconds: float | None) -> None:
+    """Wait for all of them, at most so long by the machine's clock: whoever leaves a runner waits for programs and
+    disks, which a clock of a test does not move."""
+    await asyncio.wait(futures, timeout=seconds)
