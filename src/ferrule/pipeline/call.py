@@ -172,9 +172,10 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         if runner.idle is not None:
             runner.tell_idle()
     if plan.journaled and is_claimed(state) and not isinstance(ends_task, GeneratorExit):
-        writing = runner.write(end(plan, state, result))  # awaited here, it would be cut off like the call
         if ends_task is None:
-            await asyncio.shield(writing)
+            await end(plan, state, result)
+        else:
+            runner.go_on_writing(loop.create_task(end(plan, state, result)))
     if state.observers:
         told = state.told if plan.hidden else state.call
         emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result, fields)
@@ -423,7 +424,7 @@ async def _end_work(plan: Plan, state: CallState, answered: Answered) -> ToolRes
     state.attempt.executed, state.attempt.answered_by = None, answered.by
     if not isinstance(answered.answer, ToolResult):
         result = reject(state, Rejected("cancelled", f"{plan.name} was given up. {NOTHING_RUN}"))
-        return await asyncio.shield(plan.runner.write(end(plan, state, result))) if plan.journaled else result
+        return await end(plan, state, result) if plan.journaled else result
     state.holdings = holdings = Holdings(())
     try:
         handling = (invoke_once if plan.journaled else invoke)(plan, None, state, None)

@@ -9,7 +9,6 @@ end        the outcome, committed before anybody is told, `around` too
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Mapping
@@ -176,8 +175,7 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
     if begun.other_arguments:
         log.warning("a call of tool %r came under an id that another call with other arguments had", plan.name)
         result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
-    # A call that is cut off meanwhile leaves it to be written.
-    return await asyncio.shield(plan.runner.write(end(plan, state, result)))
+    return await end(plan, state, result)
 
 
 async def _begin_once(plan: Plan, state: CallState) -> Begun | ToolResult:
@@ -230,7 +228,8 @@ def _told_arguments(state: CallState) -> dict[str, Any]:
 
 async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been. What
-    it came to is given back, or that it was resumed by somebody else meanwhile."""
+    it came to is given back, or that it was resumed by somebody else meanwhile. Who is cut off meanwhile leaves it to
+    be written."""
     attempt, entry = state.attempt, in_journal(state)
     intent, entry.claimed, after = entry.intent, False, entry.after
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
@@ -241,8 +240,8 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     attempt.kept = result if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is
         if not looked:
-            await _journal_says(plan, _journal(plan).end, intent, outcome)
-        elif outcome and not await _journal_says(plan, _journal(plan).settle, after, outcome):
+            await _journal_says(plan, _journal(plan).end, intent, outcome, surely=True)
+        elif outcome and not await _journal_says(plan, _journal(plan).settle, after, outcome, surely=True):
             result = attempt.result = attempt.kept = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
     return result
 
@@ -270,14 +269,19 @@ def _journal(plan: Plan) -> Journal:
 
 
 async def _journal_says(
-    plan: Plan, function: Any, *given: object, seconds: float | None = None, late: Rejected | None = None
+    plan: Plan,
+    function: Any,
+    *given: object,
+    seconds: float | None = None,
+    late: Rejected | None = None,
+    surely: bool = False,
 ) -> Any:
-    """What the journal says.
+    """What the journal says; `surely` also where who waits is cut off.
 
     Raises:
         Rejected: where it cannot say; `late` where it takes more than `seconds`.
     """
-    found = await within_time(plan.runner, function, *given, seconds=seconds)
+    found = await within_time(plan.runner, function, *given, seconds=seconds, surely=surely)
     if not isinstance(found, Raised):
         return found
     if late is not None and isinstance(found.error, TimeoutError):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
-from ferrule.executors.threads import ThreadJob
+from ferrule.executors.threads import Raised, ThreadJob
 from ferrule.pipeline.background import begins
 from ferrule.pipeline.call import enter_core
 from ferrule.pipeline.invoke import handle_judged, interrupt
@@ -119,7 +119,7 @@ class RunnerState:
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
-        self.writing: set[asyncio.Task[ToolResult]] = set()
+        self.writing: set[asyncio.Task[Any]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
         self.keep_in(self.journal)
@@ -217,12 +217,16 @@ class RunnerState:
                 for ended in when_done:
                     ended()
 
-    def write(self, writing: Coro[ToolResult]) -> asyncio.Task[ToolResult]:
-        """Go on writing what a call that is cut off cannot wait for."""
-        task = asyncio.get_running_loop().create_task(writing)
-        self.writing.add(task)
-        task.add_done_callback(self.writing.discard)
-        return task
+    def go_on_writing(self, writing: asyncio.Task[Any]) -> None:
+        """Go on writing what a call that was cut off cannot wait for."""
+        self.writing.add(writing)
+        writing.add_done_callback(self._has_written)
+
+    def _has_written(self, writing: asyncio.Task[Any]) -> None:
+        self.writing.discard(writing)
+        found = writing.cancelled() or writing.result()
+        if isinstance(found, Raised):
+            log.error("the journal could not be told what a call came to that was cut off", exc_info=found.error)
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
-from ferrule.scheduling.clock import MONOTONIC, Timer, end_of, wait_until
+from ferrule.scheduling.clock import MONOTONIC, Timer, wake
 from ferrule.types import Coro
 
 if TYPE_CHECKING:
@@ -34,21 +34,47 @@ async def within_time(
     function: Callable[..., Awaitable[object]],
     *given: object,
     seconds: float | None = None,
+    surely: bool = False,
 ) -> object:
     """What comes of `function(*given)`, or `Raised`, within `seconds`: `ANSWER_SECONDS` where it is `None`, and `inf`
-    for as long as it takes. What is late is cancelled and not waited for."""
+    for as long as it takes. What is late is cancelled and not waited for.
+
+    Args:
+        surely: It goes on where who waits is cut off; else it is cancelled, too.
+    """
     if seconds is None:
         seconds = ANSWER_SECONDS
     loop = asyncio.get_running_loop()
-    timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
     task = start(_outcome_of(function, given), loop)
+    if task.done():
+        return _result_of(task)
+    timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
+    waiter: asyncio.Future[None] = loop.create_future()
+    late = None if seconds == inf else timer.call_at(timer.time() + seconds, _end_late, task, waiter)
+
+    def ended(_: object) -> None:
+        if late is not None:
+            late.cancel()
+        wake(waiter)
+
+    task.add_done_callback(ended)
     try:
-        if not task.done():
-            await wait_until(end_of(task), None if seconds == inf else timer.time() + seconds, timer)
-    finally:
-        task.cancel()
-    if not task.done():
-        return Raised(TimeoutError(f"it took more than {seconds:g} s"))
+        await waiter
+    except BaseException:
+        if surely:
+            runner.go_on_writing(task)
+        else:
+            task.cancel()
+        raise
+    return _result_of(task) if task.done() else Raised(TimeoutError(f"it took more than {seconds:g} s"))
+
+
+def _end_late(task: asyncio.Task[object], waiter: asyncio.Future[None]) -> None:
+    wake(waiter)  # who finds it late, and not cancelled
+    task.cancel()
+
+
+def _result_of(task: asyncio.Task[object]) -> object:
     return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
 
 

@@ -130,7 +130,7 @@ async def _kept(runner: RunnerState, ticket: str, wait: float = 0.0) -> Kept | N
     """What the journal has of it, at most `wait` seconds later where it runs."""
     assert runner.journal is not None
     find = partial(runner.journal.find, wait=wait > 0)
-    found: Any = await within_time(runner, find, ticket.removeprefix(TICKET), **({"seconds": wait} if wait else {}))
+    found: Any = await within_time(runner, find, ticket.removeprefix(TICKET), seconds=wait or None)
     if not isinstance(found, Raised):
         return found  # type: ignore[no-any-return]
     if isinstance(found.error, TimeoutError):
