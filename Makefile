@@ -10,6 +10,9 @@ SOURCES := src tests typing_tests examples benchmarks scripts conftest.py mkdocs
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 
+# Containers set this often: each of the thousand programs that tests start would compile Ferrule, in 0.2 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 # How many parts of the checks and the tests run at once. Each part is a process of its own, and make (from 4.0 on)
 # shows what it said when it has ended. The longest come first.
 JOBS ?= 2
