@@ -31,7 +31,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-MODULES = tuple(f"ferrule.cli.{command}" for command in ("call", "lint", "list", "lock", "run", "schema"))
+COMMANDS = ("call", "decide", "explain", "lint", "list", "lock", "log", "policy", "run", "schema", "select")
+MODULES = (*(f"ferrule.cli.{command}" for command in COMMANDS), "ferrule.journal.sqlite")
 """What is imported: Ferrule, Rich, and what the usual commands need."""
 
 _READ_BY_PYTHON = ("PYTHON", "LC_", "LANG")

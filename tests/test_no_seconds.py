@@ -10,6 +10,8 @@ CLOCKS = {"perf_counter", "perf_counter_ns", "process_time", "process_time_ns", 
 
 
 def clocks_in(source: str) -> set[str]:
+    if not any(clock in source for clock in CLOCKS):
+        return set()
     nodes = list(ast.walk(ast.parse(source)))
     imported = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     return CLOCKS & (imported | {node.attr for node in nodes if isinstance(node, ast.Attribute)})

@@ -26,7 +26,7 @@ def defined(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__slots__":
             yield from (slot.value for slot in ast.walk(node.value) if isinstance(slot, ast.Constant))
 
 

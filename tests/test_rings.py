@@ -189,16 +189,22 @@ def package(source: Path, files: dict[str, str]) -> Path:
     return source
 
 
-def test_no_import_runs_against_the_rings() -> None:
-    assert against_the_rings(graph_of(SOURCE)) == []
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """Of Ferrule itself."""
+    return graph_of(SOURCE)
 
 
-def test_no_import_runs_against_the_order_of_the_rooms() -> None:
-    assert against_the_rooms(graph_of(SOURCE)) == []
+def test_no_import_runs_against_the_rings(graph: Graph) -> None:
+    assert against_the_rings(graph) == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert cycles(graph_of(SOURCE)) == []
+def test_no_import_runs_against_the_order_of_the_rooms(graph: Graph) -> None:
+    assert against_the_rooms(graph) == []
+
+
+def test_no_modules_import_each_other_in_a_circle(graph: Graph) -> None:
+    assert cycles(graph) == []
 
 
 def test_every_folder_has_a_ring() -> None:

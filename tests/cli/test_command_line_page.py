@@ -21,6 +21,8 @@ GUARDS = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
 
 SHELL = set(";|&<>$`*?~\\")
 """What a shell makes something of, if only outside quotation marks."""
+CODE = "echo $?"
+BY_PYTHON = re.compile(r"ferrule |python -m ")
 
 
 def files_of(page: str) -> list[tuple[str, str]]:
@@ -47,6 +49,36 @@ def pattern(line: str) -> str:
     return ".*?".join(map(re.escape, line.split("…")))
 
 
+def by_python(command: str, folder: Path, environment: dict[str, str]) -> str | None:
+    """What is shown by commands that need no shell, after each other, and by the code of the last; None for others."""
+    parts = command.split("; ")
+    if not all(part == CODE or (BY_PYTHON.match(part) and SHELL.isdisjoint(part)) for part in parts):
+        return None
+    shown, code = "", 0
+    for part in parts:
+        if part == CODE:
+            shown += f"{code}\n"
+            continue
+        program = [sys.executable, "-m", *shlex.split(part.removeprefix("python -m "))]
+        done = preloaded.run(program, cwd=folder, env=environment, timeout=BOUND, merged=True)
+        shown, code = shown + done.stdout, done.returncode
+    return shown
+
+
+def by_a_shell(command: str, folder: Path, environment: dict[str, str]) -> str:
+    functions = 'ferrule() { "$0" -m ferrule "$@"; }\npython() { "$0" "$@"; }\n'
+    return subprocess.run(
+        ["/bin/sh", "-c", functions + command, sys.executable],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=BOUND,
+        env=environment,
+        check=False,
+    ).stdout.decode()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the page is written for a shell of Unix")
 @pytest.mark.parametrize(("command", "expected", "page"), EXAMPLES, ids=[command for command, _, _ in EXAMPLES])
@@ -60,25 +92,9 @@ def test_a_command_of_a_page_shows_what_stands_there(command: str, expected: str
         "XDG_CONFIG_HOME": os.fspath(tmp_path / "config"),
         "XDG_STATE_HOME": os.fspath(tmp_path / "state"),
     }
-    if SHELL.isdisjoint(command):
-        program = [sys.executable, "-m", *shlex.split(command)]
-        shown = preloaded.run(program, cwd=tmp_path, env=environment, timeout=BOUND, merged=True).stdout
-    else:
-        shown = subprocess.run(
-            [
-                "/bin/sh",
-                "-c",
-                f'ferrule() {{ "$0" -m ferrule "$@"; }}\npython() {{ "$0" "$@"; }}\n{command}',
-                sys.executable,
-            ],
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=BOUND,
-            env=environment,
-            check=False,
-        ).stdout.decode()
+    shown = by_python(command, tmp_path, environment)
+    if shown is None:
+        shown = by_a_shell(command, tmp_path, environment)
     assert shows(expected, shown), shown
 
 

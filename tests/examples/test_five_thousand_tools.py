@@ -69,9 +69,11 @@ def test_the_program_shows_the_whole_way_and_ends():
     assert shown.stderr == ""
 
 
-def test_without_a_yes_nothing_is_changed():
-    shown = started()
-    assert shown.stdout.count("nobody is there to ask") >= 2 and "was created" not in shown.stdout
+def test_without_a_yes_nothing_is_changed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["five_thousand_tools.py"])
+    program.main()
+    shown = capsys.readouterr().out
+    assert shown.count("nobody is there to ask") >= 2 and "was created" not in shown
 
 
 @pytest.mark.parametrize(

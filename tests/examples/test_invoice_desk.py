@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import preloaded
 from ferrule.journal.reading import Filter, Reader
 
 pytestmark = pytest.mark.slow
@@ -60,14 +60,13 @@ desk.main()
 class Desk:
     """The desk with a folder of its own, each command a process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.killed = folder / "desk", folder / "killed.py"
-        self.killed.write_text(KILLED, encoding="utf-8")
+    def __init__(self, folder: Path, killed: Path) -> None:
+        self.folder, self.killed = folder / "desk", killed
 
     def run(self, *words: str, killed: str | None = None) -> str:
         program = [DESK] if killed is None else [self.killed, killed]
         command = [sys.executable, *map(os.fspath, program), "--folder", os.fspath(self.folder), *words]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        ended = preloaded.run(command, timeout=60)
         assert ended.returncode == (0 if killed is None else -9), ended.stderr
         return ended.stdout
 
@@ -77,9 +76,16 @@ class Desk:
             return connection.execute("SELECT payee, cents FROM transfers ORDER BY payee").fetchall()
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("program") / "killed.py"
+    program.write_text(KILLED, encoding="utf-8")
+    return program
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path, killed: Path) -> Desk:
+    return Desk(tmp_path, killed)
 
 
 def test_it_pays_what_it_may_and_asks_a_person_about_the_rest(desk: Desk) -> None:

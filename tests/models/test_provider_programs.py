@@ -3,15 +3,17 @@ by the environment alone."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
-import subprocess
-import sys
+import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from mistralai.client.sdkconfiguration import SERVERS
 from tests.models.cases import CASES, Case
 from tests.models.servers.serving import Answer, Api, Asked, Request, Turn, served
 
@@ -43,20 +45,6 @@ RESULT = {
 }
 """How a result goes back; what the server refuses besides is in tests/models/servers."""
 
-# Mistral's SDK takes its address from this table alone. The SDKs are imported once for all the programs of a page.
-RUN = """
-import os, runpy, sys
-if address := os.environ.get("MISTRAL_SERVER"):
-    from mistralai.client.sdkconfiguration import SERVERS
-    SERVERS["global"] = address
-for program in sys.argv[1:]:
-    end = "ran"
-    try:
-        runpy.run_path(program, run_name="__main__")
-    except SystemExit as left:
-        end = left.code
-    print(f"\\n{program} {end}", flush=True)
-"""
 OWN = {
     "anthropic": "anthropic",
     "openai-responses": "openai",
@@ -103,15 +91,25 @@ def without_stream(page: str) -> str:
 
 
 def ran(sources: list[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """What the programs print, and how each ends, with nothing in the environment but what is given."""
-    for place, source in enumerate(sources):
-        (folder / str(place)).write_text(source, encoding="utf-8")
-    kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
-    known = {**kept, "PYTHONPATH": str(ROOT / "src"), "NO_PROXY": "127.0.0.1", **environment}
-    command = [sys.executable, "-c", RUN, *map(str, range(len(sources)))]
-    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    """What the programs print, and how each ends, with nothing in the environment but what is given. They run in this
+    process, which has the SDKs imported: that is a second for each."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as changed, contextlib.redirect_stdout(said), contextlib.chdir(folder):
+        for name in {*os.environ} - {"PATH", "SYSTEMROOT", "SSL_CERT_FILE"}:
+            changed.delenv(name)
+        for name, value in {"NO_PROXY": "127.0.0.1", **environment}.items():
+            changed.setenv(name, value)
+        if "MISTRAL_SERVER" in environment:  # its SDK takes its address from this table alone
+            changed.setitem(SERVERS, "global", environment["MISTRAL_SERVER"])
+        for place, source in enumerate(sources):
+            program, end = folder / str(place), "ran"
+            program.write_text(source, encoding="utf-8")
+            try:
+                runpy.run_path(os.fspath(program), run_name="__main__")
+            except SystemExit as left:
+                end = str(left.code)
+            print(f"\n{place} {end}")
+    return said.getvalue().splitlines()
 
 
 def conversation(case: Case, *names: str, early: str = "") -> Api:
