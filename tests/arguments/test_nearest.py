@@ -57,8 +57,10 @@ def test_a_toolset_names_the_nearest_of_its_tools() -> None:
     assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).nearest("wirte_note")
 
 
-@pytest.mark.parametrize("name", ["read_mail_77", "Read-Mail_7", "functions.no_tool", "xyzzy"])
-@pytest.mark.parametrize("is_offered", [False, True])
+@pytest.mark.parametrize(
+    ("name", "is_offered"),
+    [("read_mail_77", False), ("Read-Mail_7", True), ("functions.no_tool", False), ("xyzzy", True)],
+)
 def test_an_unknown_name_is_as_little_work_among_many_tools_as_among_few(name: str, is_offered: bool) -> None:
     base = tool(lambda: None, name="base")
 

@@ -26,6 +26,8 @@ from ferrule import Journal
 from needed import needed
 
 pytestmark = pytest.mark.slow
+RARE = pytest.mark.large
+"""A program or two is started for what a user seldom meets."""
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = ROOT / "examples" / "support_desk" / "desk.py"
 QUESTION = "My order 1002 came broken."
@@ -173,6 +175,7 @@ def test_another_process_answers_and_the_second_answer_counts_for_nothing(tmp_pa
     assert refunds(tmp_path) == [(1002, 12900)]
 
 
+@RARE
 def test_what_was_taken_up_by_a_process_that_was_ended_is_not_paid_again(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person = visit(url)
@@ -204,6 +207,7 @@ def test_with_another_key_nothing_is_paid_and_it_goes_on_waiting_for_the_right_o
     assert refunds(tmp_path) == [(1002, 12900)]
 
 
+@RARE
 def test_two_that_wait_for_one_order_pay_back_no_more_than_was_paid(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person = visit(url)
@@ -257,6 +261,7 @@ def test_a_case_whose_model_failed_is_tried_again_also_after_a_restart(
     assert refunds(tmp_path) == [(1002, 12900)]
 
 
+@RARE
 def test_a_model_that_fails_after_a_refund_is_told_of_it_when_it_is_tried_again(
     tmp_path: Path, visit: Visit, down: tuple[Path, Path]
 ) -> None:
@@ -273,6 +278,7 @@ def test_a_model_that_fails_after_a_refund_is_told_of_it_when_it_is_tried_again(
     assert refunds(tmp_path) == [(1002, 12900)]
 
 
+@RARE
 def test_a_case_that_a_process_left_when_it_was_ended_is_tried_again_from_the_question(
     tmp_path: Path, visit: Visit
 ) -> None:
@@ -286,6 +292,7 @@ def test_a_case_that_a_process_left_when_it_was_ended_is_tried_again_from_the_qu
         assert "Pay 129.00 EUR back to ada?" in person.again().text
 
 
+@RARE
 def test_what_waits_is_shown_however_many_cases_came_after_it(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person = visit(url)

@@ -494,6 +494,7 @@ def test_a_tool_that_never_failed_takes_no_room_and_forget_closes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.large  # the same with room for three is below
 def test_ten_thousand_others_that_fail_do_not_make_it_forget_one_that_is_open() -> None:
     service = Service()
     circuit = breaker(2, by="session", clock=ManualClock())

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ferrule import DefinitionError, Runner, Text, ToolError, ToolResult, deny, events, tool
 from ferrule.middleware import limit_output, redact, sanitize, untrusted
 from ferrule.values.masking import without_keys
+from products import sampled
 
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD"
 """Where a credential has it, it is this that must not leave."""
@@ -95,7 +96,7 @@ def test_a_credential_is_stars_wherever_it_stands(credential: str, tmp_path: Pat
     assert secret not in file.read_text()
 
 
-@pytest.mark.parametrize("credential", CREDENTIALS)
+@pytest.mark.parametrize("credential", sampled(CREDENTIALS, one_in=3))
 def test_a_credential_in_two_pieces_is_found_at_every_border(credential: str) -> None:
     secret = secret_of(credential)
     for place in range(1, len(credential)):

@@ -30,8 +30,8 @@ from ferrule.cli.program import main
 from ferrule.cli.serve import Address, bound, is_loopback, read_address
 from ferrule.cli.usage import UsageError
 from ferrule.serve._stdio import _Answers
+from products import sampled
 
-both_eras = pytest.mark.parametrize("era", ERAS)
 pytestmark = pytest.mark.slow
 TOOLS = '''
 import asyncio
@@ -130,7 +130,7 @@ async def appeared(file: Path) -> None:
 # -- standard input and output -----------------------------------------------------------------------------------------
 
 
-@both_eras
+@pytest.mark.parametrize("era", sampled(ERAS, one_in=2))
 def test_a_client_starts_it_and_calls(folder: Path, era: str) -> None:
     async def run() -> list[str]:
         person = Person({"approve": True})
@@ -168,7 +168,7 @@ def test_nothing_but_the_protocol_goes_to_standard_output_and_the_end_of_input_e
         assert said in errors
 
 
-@pytest.mark.parametrize("closed", ["its output", "both"])
+@pytest.mark.parametrize("closed", sampled(["both", "its output"], one_in=2))
 def test_a_client_that_reads_no_more_is_the_end_and_no_error(folder: Path, closed: str) -> None:
     reading, writing = os.pipe()
     with subprocess.Popen(
@@ -288,7 +288,7 @@ def test_an_accepted_connection_sends_what_it_has_at_once(host: str) -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@both_eras
+@pytest.mark.parametrize("era", sampled(ERAS, one_in=2))
 def test_over_http_a_token_is_needed_where_one_is_named(folder: Path, era: str) -> None:
     async def run() -> tuple[str, int]:
         token = "0123456789abcdef"
@@ -312,8 +312,15 @@ async def refused(url: str, era: str) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-@both_eras
+@pytest.mark.parametrize(
+    ("number", "code", "era"),
+    [
+        (signal.SIGTERM, 0, ERAS[0]),
+        (signal.SIGINT, 130, ERAS[1]),
+        pytest.param(signal.SIGTERM, 0, ERAS[1], marks=pytest.mark.large),
+        pytest.param(signal.SIGINT, 130, ERAS[0], marks=pytest.mark.large),
+    ],
+)
 def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: int, era: str) -> None:
     async def run() -> tuple[str, int | None, str]:
         async with started(folder, "--http", "0") as process:
@@ -400,6 +407,7 @@ def test_what_is_installed_starts_a_server(
     assert go(run()) == "3"
 
 
+@pytest.mark.large  # three programs that serve; tests/serve/test_bridged_results.py has what they hand on
 def test_the_tools_of_mcp_servers_are_served_and_what_names_them_is_installed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

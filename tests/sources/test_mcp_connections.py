@@ -15,6 +15,7 @@ from mcp_servers import ERAS, PROGRAM, go, made
 
 from ferrule import DefinitionError, Event, Runner
 from ferrule.sources import mcp
+from products import sampled
 
 
 def is_running(pid: int) -> bool:
@@ -25,7 +26,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("mode", sampled(ERAS, one_in=2))
 def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> None:
     async def main() -> list[int]:
         servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode=mode))
@@ -175,8 +176,10 @@ def test_another_loop_is_told_so() -> None:
     go(main())
 
 
-@pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize("how", ["deadline", "cancel"])
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    sampled([("auto", "deadline"), ("auto", "cancel"), ("legacy", "cancel"), ("legacy", "deadline")], one_in=2),
+)
 def test_a_deadline_and_a_cancellation_reach_the_program(mode: mcp.Mode, how: str, tmp_path: Path) -> None:
     told = tmp_path / "told"
 
