@@ -20,6 +20,7 @@ from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import is_async
 from ferrule.errors import NotStartedError
 from ferrule.executors.threads import Raised, begin
+from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
 from ferrule.pipeline.hiding import hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
@@ -84,7 +85,7 @@ async def judge_kept(plan: Plan, state: CallState) -> None:
         raise denied(decision.reason)
 
 
-async def judge_allowed(plan: Plan, state: CallState) -> None:
+async def _judge_allowed(plan: Plan, state: CallState) -> None:
     """Judge once more what was allowed before and is run now: nobody is asked again.
 
     Raises:
@@ -97,20 +98,21 @@ async def judge_allowed(plan: Plan, state: CallState) -> None:
 
 
 async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
-    """Go on with a suspended call that was taken up: the answer is about what was recorded, whatever `around` makes of
-    it now. What a handler that has run wanted to know is returned.
+    """Go on with a call that was taken up: the answer is about what was recorded, whatever `around` makes of it now.
+    What a handler that has run wanted to know is returned.
 
     Raises:
         Rejected: where it may not run, or is suspended again.
     """
-    record = answered.record
-    if record["kind"] == "work":
-        state.attempt.executed = None  # what it has begun goes on
-        await judge_allowed(plan, state)
-        return Answer(FrozenDict(), freeze(record["state"]))
+    record, kind = answered.record, answered.record["kind"]
+    if kind in ("input", "work") or in_journal(state).after is not None:
+        state.attempt.executed = None  # it has run until it asked, or was cut off; what it has begun goes on
+    if kind in ("background", "work"):
+        state.attempt.answered_by = answered.by
+        if not answered.ends_work:
+            await _judge_allowed(plan, state)
+        return Answer(FrozenDict(), freeze(record["state"])) if kind == "work" else None
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
-    if asked.schema is not None:
-        state.attempt.executed = None  # it has run until it asked
     answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
     if not supplied_names(plan, state.call.arguments).issuperset(record["supplied"]):
         raise denied(VALUE_MISSING)

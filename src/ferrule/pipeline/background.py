@@ -43,7 +43,7 @@ async def _begin_work(plan: Plan, values: object, state: CallState) -> ToolResul
     if runner.works.get(ticket) is None:
         work = Work(runner, ticket, plan.name, fields.principal, fields.session)
         call = ToolCall(ticket, plan.name, thaw(dict(state.told.arguments)), parent=state.call.id)
-        record = {"kind": "background", "idempotency_key": key, "arguments": state.call.arguments}
+        record = {"kind": "background", "key": None, "idempotency_key": key, "arguments": state.call.arguments}
         answered = Answered(record, b"", True, state.attempt.answered_by)
         origin = Origin(entry=work, observers=(work.note,), answered=answered, turn=state.origin.turn)
         emit((*runner.observers, work.note), "tool:pre", call, None, fields)

@@ -29,7 +29,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
-from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_allowed, judge_kept, question_of, resume
+from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_kept, question_of, resume
 from ferrule.pipeline.call_key import TICKET, in_journal, is_claimed
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back
@@ -314,6 +314,7 @@ async def _admit_and_invoke(
     """One run of the handler, or the reason why there is none; `wanted` is what the one before wants to know."""
     answer: Answer | None = None
     answered = state.origin.answered
+    nothing_runs = answered is not None and answered.ends_work
     try:
         if call is not state.call:
             _check_changed(plan, call, state)
@@ -322,10 +323,10 @@ async def _admit_and_invoke(
         if wanted is not None:
             values, answer = None, await _supply_input(plan, call, state, wanted)
         elif answered is not None:
-            values, taken = None, await _take_up(plan, state, answered)
-            if isinstance(taken, ToolResult):
-                return taken
-            answer = taken
+            values, taken_up = None, await _take_up(plan, state, answered)
+            if isinstance(taken_up, ToolResult):
+                return taken_up
+            answer = taken_up
         else:
             values, text = validate(plan, call, state)
             if plan.judged:
@@ -337,7 +338,7 @@ async def _admit_and_invoke(
                 if authorizing is not None:
                     await authorizing
                     values = state.call.arguments.validated
-        found = acquire(plan, state)
+        found = Holdings(()) if nothing_runs else acquire(plan, state)
         holdings = found if isinstance(found, Holdings) else await found
     except Rejected as rejection:
         return reject(state, rejection)
@@ -353,7 +354,7 @@ async def _admit_and_invoke(
         if state.task.cancelling() > state.cancels and state.is_cancelled(None):
             raise asyncio.CancelledError  # somebody on the way here made nothing of it
         state.holdings = holdings
-        if state.observers:
+        if state.observers and not nothing_runs:
             emit(state.observers, "tool:started", state.told if plan.hidden else state.call, None, state.fields)
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = (invoke_once if plan.journaled else invoke)(plan, values, state, answer)
@@ -366,7 +367,7 @@ async def _admit_and_invoke(
             _put_back(state, before)
 
 
-async def _seen_before(plan: Plan, state: CallState) -> ToolResult | None:
+async def _seen_before(plan: Plan, state: CallState, *, taken_up_before: bool = False) -> ToolResult | None:
     """What the journal has of the call from before, where it is not to be run.
 
     Raises:
@@ -376,61 +377,26 @@ async def _seen_before(plan: Plan, state: CallState) -> ToolResult | None:
     if kept is None:
         return None
     await judge_kept(plan, state)
-    return await replay(plan, state, kept)
+    result = await replay(plan, state, kept)
+    if result is not None and taken_up_before and kept.state != "cut_off":  # who took it up may live, and go on with it
+        result = state.attempt.result = result.replace(metadata={**result.metadata, "resumed_already": True})
+    return result
 
 
 async def _take_up(plan: Plan, state: CallState, answered: Answered) -> Answer | ToolResult | None:
-    """Go on with a call that was judged before: the answer for its handler, or what it comes to without that.
+    """Go on with a call that was judged before: the answer for its handler, or what came of it already.
 
     Raises:
         Rejected: where it may not be run.
     """
-    if answered.record["kind"] == "background":
-        state.call, state.attempt.answered_by = judged_call(state.call, answered.record["arguments"]), answered.by
-        if plan.journaled and (result := await _seen_before(plan, state)) is not None:
-            return result
-        await judge_allowed(plan, state)
-        return None
     if not answered.ends_work:
         state.call = judged_call(state.call, recorded_arguments(plan, answered))
-    if not await take_up(plan, state, answered) and (result := await _taken_up_before(plan, state)) is not None:
+    first = await take_up(plan, state, answered)
+    if plan.journaled and (result := await _seen_before(plan, state, taken_up_before=not first)) is not None:
         return result
-    return await (_end_work if answered.ends_work else resume)(plan, state, answered)
-
-
-async def _taken_up_before(plan: Plan, state: CallState) -> ToolResult | None:
-    """What the journal has of a call whose record was taken up before, perhaps by a process that was killed then;
-    `None` where it may be run again.
-
-    Raises:
-        Rejected: where it has nothing of it, or a guard denies it by now.
-    """
-    kept = await known(plan, state)
-    if kept is not None:
-        await judge_kept(plan, state)
-        if (result := await replay(plan, state, kept)) is not None:
-            if kept.state != "cut_off":  # who has taken it up may live, and go on with it
-                result = state.attempt.result = result.replace(metadata={**result.metadata, "resumed_already": True})
-            return result
-    if in_journal(state).after is None:
+    if not first and in_journal(state).after is None:
         raise Rejected("invalid", RESUMED_ALREADY)
-    state.attempt.executed = None
-    return None
-
-
-async def _end_work(plan: Plan, state: CallState, answered: Answered) -> ToolResult:
-    """What deferred work came to, as somebody says who knows, goes the way of what a handler returns: nothing is run,
-    nobody is asked, and it waits for no slot. Or it is given up."""
-    state.attempt.executed, state.attempt.answered_by = None, answered.by
-    if not isinstance(answered.answer, ToolResult):
-        result = reject(state, Rejected("cancelled", f"{plan.name} was given up. {NOTHING_RUN}"))
-        return await end(plan, state, result) if plan.journaled else result
-    state.holdings = holdings = Holdings(())
-    try:
-        handling = (invoke_once if plan.journaled else invoke)(plan, None, state, None)
-        return handling if isinstance(handling, ToolResult) else await handling
-    finally:
-        release(state, holdings)
+    return await resume(plan, state, answered)
 
 
 async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:

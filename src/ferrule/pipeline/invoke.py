@@ -281,6 +281,8 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
     attempt = state.attempt
     if isinstance(error, KeyboardInterrupt) or state.is_closing(error):
         raise error
+    if isinstance(error, Rejected):  # of what stands in the place of the handler
+        return reject(state, error)
     if state.is_cancelled(error):
         if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
             attempt.raised = error

@@ -74,6 +74,10 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
     if kept.state == "cut_off" and repeatable(plan, state, kept):
         in_journal(state).after = kept
         return None
+    answered, pending = state.origin.answered, (kept.outcome or {}).get("pending")
+    if pending and answered is not None and pending["key"] == answered.record["key"]:
+        in_journal(state).after, in_journal(state).intent = kept, kept.intent  # deferred still, as the record says
+        return None
     return kept
 
 

@@ -18,7 +18,7 @@ from ferrule.executors.threads import Raised
 from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, Suspended
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.values.arguments import Arguments
@@ -71,7 +71,9 @@ class Answered(NamedTuple):
 
     async def run(self, values: object, call: CallState) -> object:
         """What stands in the place of the handler that has run already: what its work came to."""
-        return self.answer
+        if isinstance(self.answer, ToolResult):
+            return self.answer
+        raise Rejected("cancelled", f"{call.plan.name} was given up. {NOTHING_RUN}")
 
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """The approver that gives this answer."""
@@ -193,6 +195,8 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
         Rejected: where the tool has changed since, or they are not what was judged.
     """
     record = answered.record
+    if record["kind"] == "background":
+        return record["arguments"]  # type: ignore[no-any-return]
     if _tool_digest(plan, record["arguments"], record["key"], answered.signed_with) != record["tool"]:
         what = "its schema, its traits, its server or what is bound in it has changed"
         raise Rejected("invalid", f"{plan.name} is not what it was when this was asked: {what}. {NOTHING_RUN}")
@@ -208,38 +212,26 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
 
 
 async def take_up(plan: Plan, state: CallState, answered: Answered) -> bool:
-    """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there. Deferred
-    work that the journal has stays there as it is until its outcome takes its place. `False` where that was done
-    before, and the journal may say what came of it.
+    """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there; whether
+    that is the first time. Deferred work that the journal has is never taken up: it stays as it is until its outcome
+    takes its place in one step, so that a crash loses no more than the look at it.
 
     Raises:
-        Rejected: where it was taken up before and nobody can say that, has expired, or it is not known.
+        Rejected: where it has expired, or it is not known.
     """
-    keeper = plan.runner.journal or plan.runner.taken_up
-    key, expires_at = answered.record["key"], answered.record["expires_at"]
-    if answered.record["kind"] == "work" and plan.journaled:
-        answer = await within_time(plan.runner, _is_deferred, state, key)
-    else:
-        answer = await within_time(plan.runner, keeper.take, key, expires_at)
-    if isinstance(answer, Raised):
-        log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
+    record, runner = answered.record, plan.runner
+    if record["kind"] == "background":
+        return True
+    taken: object = False
+    if record["kind"] != "work" or not plan.journaled:
+        take = (runner.journal or runner.taken_up).take
+        taken = await within_time(runner, take, record["key"], record["expires_at"])
+    if isinstance(taken, Raised):
+        log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=taken.error)
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
-    if expires_at <= plan.runner.clock.now():  # looked at last: by now who keeps the key may have forgotten it
+    if record["expires_at"] <= runner.clock.now():  # looked at last: by now who keeps the key may have forgotten it
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
-    if answer is not True and not plan.journaled:
-        raise Rejected("invalid", RESUMED_ALREADY)
-    return answer is True
-
-
-async def _is_deferred(state: CallState, pending_key: str) -> bool:
-    """Whether the journal has the call deferred still, as the record of this key says. It stays so until its outcome
-    takes its place, in one step: a crash loses no more than the look at it."""
-    journal, entry = state.plan.runner.journal, in_journal(state)
-    kept = journal and await journal.find(entry.key)
-    if not kept or kept.outcome is None or kept.state != "deferred" or kept.outcome["pending"]["key"] != pending_key:
-        return False
-    entry.after, entry.intent = kept, kept.intent
-    return True
+    return taken is True
 
 
 def without(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
