@@ -54,8 +54,8 @@ from ferrule.values.event import Event
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
+    from ferrule.pipeline.background import Work
     from ferrule.pipeline.batch import Batch
-    from ferrule.pipeline.works import Work
     from ferrule.runner import Runner
 
 Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended", "cancelled"]

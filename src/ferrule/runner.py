@@ -36,6 +36,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset, changes
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, explain, foresee, judge, next_found
+from ferrule.pipeline.background import Work
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.hiding import hide
@@ -46,7 +47,6 @@ from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState, TakenUp
 from ferrule.pipeline.state import NO_ORIGIN, Origin
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
-from ferrule.pipeline.works import Work
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput

@@ -357,7 +357,7 @@ async def _admit_and_invoke(
         if state.observers and not nothing_runs:
             emit(state.observers, "tool:started", state.told if plan.hidden else state.call, None, state.fields)
         CURRENT.set(state)  # type: ignore[arg-type]
-        handling = (invoke_once if plan.journaled else invoke)(plan, values, state, answer)
+        handling = (invoke_once if plan.journaled and plan.work is None else invoke)(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling
     except Rejected as rejection:  # a step within may find that it has to wait for somebody
         return reject(state, rejection)

@@ -12,6 +12,7 @@ from ferrule.pipeline.state import CallState
 from ferrule.values.content import jsonable
 from ferrule.values.frozen import thaw
 from ferrule.values.kept import Intent, Kept
+from ferrule.values.result import ToolResult
 
 TICKET = "work_"
 """What the ticket of a call in the background begins with; the rest is its key."""
@@ -57,9 +58,10 @@ def _key_of(state: CallState) -> str:
     return urandom(_KEY_CHARACTERS // 2).hex()
 
 
-def work_key(state: CallState) -> str:
-    """The key of the work that a call begins in the background."""
-    return _hashed("work", in_journal(state).key)
+def ticket_result(key: str) -> ToolResult:
+    """The result of a call whose work has that key, and is done in the background."""
+    ticket = TICKET + key
+    return ToolResult({"ticket": ticket, "status": "running"}, metadata={"ticket": ticket})
 
 
 def reference_of(state: CallState) -> str:

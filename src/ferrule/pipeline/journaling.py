@@ -20,11 +20,20 @@ from typing import Any
 
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
-from ferrule.pipeline.call_key import TICKET, in_journal, reference_of
+from ferrule.pipeline.call_key import in_journal, reference_of, ticket_result
 from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, bounded, busy, copied, unsuccessful
+from ferrule.pipeline.results import (
+    NOTHING_RUN,
+    RESUMED_ALREADY,
+    Rejected,
+    bounded,
+    busy,
+    copied,
+    handler_returned,
+    unsuccessful,
+)
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Begun, Journal
@@ -59,6 +68,11 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
     Raises:
         Rejected: where that takes too long, or the journal cannot say.
     """
+    if plan.work is not None:  # it is this one's work that is kept
+        if kept is None or kept.state != "cut_off":
+            return kept
+        in_journal(state).after = kept
+        return None
     if kept is not None and kept.state == "running":
         until, timer, waiting = end_of_wait(state), plan.runner.timer, plan.runner.waiting
         waiting.add(state)
@@ -83,31 +97,28 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
 
 def repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
     """Whether a call that was cut off may be run again: it is the same tool, and twice is as once."""
-    tool, arguments, intent = plan.tool, state.call.arguments, kept.intent
-    same = intent.fingerprint == plan.fingerprint
-    begins_work = plan.work is not None and intent.call_id != TICKET + intent.key  # which is kept itself
-    return same and (begins_work or tool.trait("read_only", arguments) or tool.trait("idempotent", arguments))
+    tool, arguments = plan.tool, state.call.arguments
+    twice_is_once = tool.trait("read_only", arguments) or tool.trait("idempotent", arguments)
+    return twice_is_once and kept.intent.fingerprint == plan.fingerprint
 
 
 async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
     """The result of the call from what is kept of it; `None` where it may be run after all."""
+    outcome = kept.outcome
     if kept.state == "cut_off":
         found = await reconciled(plan, state)
         if found is False:
             in_journal(state).after = kept
             return None
         if isinstance(found, ToolResult):
-            outcome: Mapping[str, Any] | None = _outcome_to_keep(state, found)
+            outcome = freeze(_outcome_to_keep(state, found))
             if not await _journal_says(plan, _journal(plan).settle, kept, outcome):  # somebody else was first
                 now = await _ended(plan, state, await _journal_says(plan, _journal(plan).find, kept.intent.key))
                 return None if now is None else await replay(plan, state, now)
-        else:
-            outcome = None
+    if plan.work is not None:
+        result = handler_returned(plan, state, ticket_result(kept.intent.key))
     else:
-        outcome = kept.outcome
-        if plan.work is not None and thaw(kept.intent.arguments) == _told_arguments(state):
-            await plan.run(None, state)  # its work, where a crash has cut that off
-    result = unknown(state) if outcome is None else _replayed(plan, state, outcome)
+        result = unknown(state) if outcome is None else _replayed(plan, state, outcome)
     result = result.replace(metadata={**result.metadata, "replayed": True})
     state.attempt.result, state.attempt.executed = result, result.executed
     return result
@@ -216,15 +227,9 @@ def _intent(plan: Plan, state: CallState) -> Intent:
         session=fields.session,
         parent=state.call.parent,
         fingerprint=plan.fingerprint,
-        arguments=_told_arguments(state),
+        arguments=hide(state, jsonable(dict(state.told.arguments))),
         at=plan.runner.clock.now(),
     )
-
-
-def _told_arguments(state: CallState) -> dict[str, Any]:
-    """The arguments as they are kept."""
-    told: dict[str, Any] = hide(state, jsonable(dict(state.told.arguments)))
-    return told
 
 
 # -- after -------------------------------------------------------------------------------------------------------------

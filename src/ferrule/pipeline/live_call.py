@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
+from typing import TYPE_CHECKING
 
 from ferrule.errors import NotStartedError
 from ferrule.executors import Job
@@ -15,7 +16,6 @@ from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised
 from ferrule.pipeline.state import CallState, Origin
-from ferrule.pipeline.works import Work, find_work
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
@@ -23,6 +23,9 @@ from ferrule.values.content import jsonable
 from ferrule.values.frozen import JsonObject, freeze
 from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.pipeline.background import Work
 
 _MOST_SAID = 500
 """Characters of what a handler says of its progress."""
@@ -61,7 +64,7 @@ class LiveCall(CallState):
         return runner.receive(runner, call, self.fields, Origin(parent=self))
 
     def find_work(self, ticket: str) -> Coro[Work | None]:
-        return find_work(self, ticket)
+        return self.plan.runner.find_work(self.fields, ticket)
 
     async def ask(self, wanted: InputRequired) -> JsonObject | None:
         """Put a question of the running handler; its deadline stands still meanwhile."""

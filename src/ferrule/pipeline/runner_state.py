@@ -16,13 +16,12 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
 from ferrule.executors.threads import Raised, ThreadJob
-from ferrule.pipeline.background import begins
+from ferrule.pipeline.background import Work, begins, find_work
 from ferrule.pipeline.call import enter_core
 from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState, Origin
-from ferrule.pipeline.works import Work
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_by_machine
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -181,6 +180,10 @@ class RunnerState:
             mounted = tool.mounted(mounts[level]._replace(name=tool.name))
             tool = next((known for known in around[level] if known.mounts == mounted.mounts), mounted)
         return tool
+
+    def find_work(self, fields: ContextFields, ticket: str) -> Coro[Work | None]:
+        """See `find_work` in `pipeline/background.py`."""
+        return find_work(self, fields, ticket)
 
     def tell_idle(self) -> None:
         """Tell who waits for it that nothing runs any more, where that is so."""

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
     from ferrule.definition.toolset import Toolset
     from ferrule.pipeline.acquire import Holdings
+    from ferrule.pipeline.background import Work
     from ferrule.pipeline.batch import Entry
     from ferrule.pipeline.call_key import InJournal
     from ferrule.pipeline.invoke import Deadline
     from ferrule.pipeline.plan import Plan
     from ferrule.pipeline.results import Rejected
     from ferrule.pipeline.suspension import Answered
-    from ferrule.pipeline.works import Work
 
 RELIABLE_CANCELLING = sys.version_info >= (3, 13)
 """Whether `Task.cancelling()` tells of cancellations from outside alone.

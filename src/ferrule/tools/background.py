@@ -13,7 +13,7 @@ from pydantic import Field
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import ToolError
-from ferrule.pipeline.works import Work
+from ferrule.pipeline.background import Work
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult

@@ -21,7 +21,7 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
-    from ferrule.pipeline.works import Work
+    from ferrule.pipeline.background import Work
     from ferrule.scheduling.clock import Clock
 
 Deps = TypeVar("Deps", covariant=True, default=object)
