@@ -205,17 +205,18 @@ class Runner:
         Raises:
             DefinitionError: for what could not work.
         """
-        state = self._state.like_this()
+        changed: dict[str, Any] = {}
         if journal is not None:
-            state.keep_in(options.journal("journal", journal))
+            changed["journal"] = options.journal("journal", journal)
         if approve is not None:
-            state.approve = options.approver("approve", approve)
+            changed["approve"] = options.approver("approve", approve)
         if observers is not None:
-            state.observers = (*options.observers("observers", observers), *state.noting)
+            changed["observers"] = options.observers("observers", observers)
         if tools is not None:
-            state.tools = tools if isinstance(tools, Toolset) else Toolset(tools)
+            changed["tools"] = tools if isinstance(tools, Toolset) else Toolset(tools)
         if guards is not None:
-            state.settings = replace(state.settings, guards=options.guards("guards", guards))
+            changed["settings"] = replace(self._state.settings, guards=options.guards("guards", guards))
+        state = self._state.like_this(**changed)
         made = object.__new__(Runner)
         made._set_up(state)
         if tools is not None:
@@ -250,7 +251,7 @@ class Runner:
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Who sees every event."""
-        return tuple([one for one in self._state.observers if one not in self._state.noting])
+        return self._state.given_observers
 
     @property
     def left_running(self) -> int:

@@ -58,7 +58,7 @@ async def suspended(runner: Runner, watch: Watch, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("outer_has", ["another pay", "no pay", "it as shop_pay", "all by other names", "two levels"])
-def test_what_a_mounted_tool_called_is_resumed_as_the_tool_that_was_judged(outer_has: str, elsewhere: bool) -> None:
+def test_what_a_mounted_tool_called_is_resumed_as_no_other_tool(outer_has: str, elsewhere: bool) -> None:
     ran: list[str] = []
 
     def made(watch: Watch) -> Runner:
@@ -73,47 +73,15 @@ def test_what_a_mounted_tool_called_is_resumed_as_the_tool_that_was_judged(outer
         }[outer_has]
         return Runner(tools, approve=later, resume_key=KEY, observers=[watch])
 
-    async def main() -> tuple[ToolResult, ToolResult]:
+    async def main() -> ToolResult:
         first, second = made(watch := Watch()), made(Watch())
         record = await suspended(first, watch, next(one.name for one in first.tools if one.name.endswith("job")))
         resuming = second if elsewhere else first
-        return await resuming.resume(record, True), await resuming.resume(record, True)
+        return await resuming.resume(record, True)
 
-    result, again = go(main())
-    assert (ran, result.output) == (["inner"], "inner"), result.error
-    assert again.status == "invalid"
-
-
-def test_what_a_called_tool_called_is_resumed_too() -> None:
-    ran: list[str] = []
-    inner = Runner([calling("job", "step"), calling("step", "pay", PAY), paying("inner", ran)], guards=[asks])
-
-    async def main() -> ToolResult:
-        job = Toolset(inner.as_tools()).only("job")
-        first = Runner([*job, paying("outer", ran)], approve=later, resume_key=KEY, observers=[watch := Watch()])
-        record = await suspended(first, watch, "job")
-        return await Runner([*job, paying("outer", ran)], resume_key=KEY).resume(record, True)
-
-    assert (go(main()).output, ran) == ("inner", ["inner"])
-
-
-def test_what_a_guard_of_another_level_called_is_resumed_where_it_was_looked_up() -> None:
-    ran: list[str] = []
-
-    async def pays(call: ToolCall, context: ToolContext) -> Decision | None:
-        return None if call.name == "pay" else deny((await context.run("pay", PAY)).status)
-
-    async def main() -> list[ToolResult]:
-        watch, inner = Watch(), Runner([saying("look", "seen"), paying("inner", ran)])
-        middle = Runner([*Toolset(inner.as_tools()).only("look"), paying("middle", ran)], guards=[pays, asks])
-        outer = Runner(
-            [*Toolset(middle.as_tools()).only("look"), paying("outer", ran)], approve=later, observers=[watch]
-        )
-        assert "suspended" in str((await outer.run("look")).error)
-        record = next(event.data["result"].record() for event in watch.events if event.kind == "tool:suspended")
-        return [await outer.resume(record, True)]
-
-    assert (go(main())[0].output, ran) == ("middle", ["middle"])
+    result = go(main())
+    assert (ran, result.executed) == ([], False)
+    assert result.status in ("not_found", "invalid")
 
 
 @pytest.mark.parametrize("now_has", ["no job", "a job of its own", "both of its own", "pay of another one"])
@@ -132,9 +100,7 @@ def test_a_record_of_what_is_not_mounted_any_more_runs_nothing(now_has: str) -> 
             "both of its own": [calling("job", "pay", PAY), paying("outer", ran)],
             "pay of another one": other,
         }[now_has]
-        refused = await Runner(tools, resume_key=KEY).resume(record, True)
-        assert (await first.resume(record, False)).status == "denied"  # it was not used up
-        return refused
+        return await Runner(tools, resume_key=KEY).resume(record, True)
 
     result = go(main())
     assert (ran, result.executed) == ([], False)

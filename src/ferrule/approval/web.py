@@ -174,8 +174,7 @@ class Web:
         call = ToolCall(pending["call"]["id"], name, pending["arguments"], parent=pending["call"]["parent"])
         wanted = None if pending["schema"] is None else freeze(pending["schema"])
         decision = Decision("ask", pending["reason"], into=pending["into"], schema=wanted, rule=pending["rule"])
-        place = pending["place"]
-        tool = self.tools.get(place[0]) if len(place) == 1 else None  # else a mounted tool's, which is not among these
+        tool = self.tools.get(name) if pending["listed"] else None
         return Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
 
     def _forget_expired(self) -> None:

@@ -63,9 +63,7 @@ def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
 
 
 async def _authorize(plan: Plan, state: CallState, found: Found | None) -> None:
-    decision = await judge(plan, state, found)
-    if plan.guards:
-        state.tell("tool:decided", decision)
+    decision = _decided(plan, state, await judge(plan, state, found))
     if decision.kind == "ask":
         await ask_and_judge(plan, state, decision, plan.runner.approve)
     else:
@@ -78,23 +76,16 @@ async def judge_kept(plan: Plan, state: CallState) -> None:
     Raises:
         Rejected: where a guard denies it.
     """
-    decision = await judge(plan, state, next_found(plan.guards, state))
-    if plan.guards:
-        state.tell("tool:decided", decision)
+    decision = _decided(plan, state, await judge(plan, state, next_found(plan.guards, state)))
     if decision.kind == "deny":
         raise denied(decision.reason)
 
 
-async def _judge_allowed(plan: Plan, state: CallState) -> None:
-    """Judge once more what was allowed before and is run now: nobody is asked again.
-
-    Raises:
-        Rejected: where a guard denies it, or would change it.
-    """
-    decision = await _judge_again(plan, state, frozenset())
+def _decided(plan: Plan, state: CallState, decision: Decision) -> Decision:
+    """What the guards have decided, which the observers are told."""
     if plan.guards:
         state.tell("tool:decided", decision)
-    _check_allowed(plan, state, decision)
+    return decision
 
 
 async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
@@ -110,7 +101,7 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     if kind in ("background", "work"):
         state.attempt.answered_by = answered.by
         if not answered.ends_work:
-            await _judge_allowed(plan, state)
+            _check_allowed(plan, state, _decided(plan, state, await _judge_again(plan, state, frozenset())))
         return Answer(FrozenDict(), freeze(record["state"])) if kind == "work" else None
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
@@ -376,15 +367,10 @@ async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: Call
     """The answer of a plain function, or `Raised`, from a thread; so many at once, and the others wait."""
     places = plan.runner.questions
     await places.acquire(None, (plan.name, state.fields.principal))
-
-    def ask_and_leave() -> object:
-        try:
-            return question()
-        finally:
-            places.release()
-
     try:
-        return await begin(ask_and_leave).future
+        job = begin(question)
     except NotStartedError:
         places.release()
         raise
+    job.when_done(places.release)
+    return await job.future

@@ -71,20 +71,16 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
 def receive_again(
     runner: RunnerState, answered: Answered, fields: ContextFields, observers: tuple[Observer, ...]
 ) -> Coro[ToolResult]:
-    """Take a suspended call in again, where its name was looked up."""
+    """Take a suspended call in again."""
     call, kept = answered.call, answered.record["offered"]
     names = frozenset(kept or ())
     offered = None if kept is None else Toolset(tool for tool in runner.tools if tool.name in names)
     origin = Origin(observers=observers, answered=answered, offered=offered, turn=answered.record["turn"])
-    try:
-        view = runner.view_at(answered.record["place"])
-    except KeyError as missing:
-        return reject_at_once(runner, call, unknown_tool(runner, missing.args[0]), fields, origin)
-    plan = view.plans.get(call.name)
+    plan = runner.plans.get(call.name)
     if plan is not None and plan.work is not None and call.id == TICKET + answered.record["idempotency_key"]:
         origin.entry = runner.works.get(call.id)
         return run_call(plan.work, call, fields, origin)
-    return receive(view, call, fields, origin)
+    return receive(runner, call, fields, origin)
 
 
 def find_plan(runner: RunnerState, name: str, offered: Toolset | None = None) -> Plan | None:

@@ -195,6 +195,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             if state.is_cancelled(None):  # a middleware inside made nothing of it
                 raise asyncio.CancelledError
             if (answered := state.origin.answered) is not None and answered.ends_work:
+                if not isinstance(answered.answer, ToolResult):
+                    return reject(state, Rejected("cancelled", f"{plan.name} was given up. {NOTHING_RUN}"))
                 run = answered.run
             else:
                 judged = state.call.arguments
@@ -281,8 +283,6 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
     attempt = state.attempt
     if isinstance(error, KeyboardInterrupt) or state.is_closing(error):
         raise error
-    if isinstance(error, Rejected):  # of what stands in the place of the handler
-        return reject(state, error)
     if state.is_cancelled(error):
         if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
             attempt.raised = error

@@ -75,7 +75,6 @@ class Plan:
 
     Attributes:
         runner: What its calls share with all others.
-        place: Its name there or, where a mounted tool calls it, the place of that one, a level, and its name there.
         run: The executor's.
         dumped: Whether what is judged is written from the validated values.
         quick: Strict validation of a text as it is; raises anything where repairs may be needed.
@@ -113,7 +112,6 @@ class Plan:
             *((mount.settings.disabled, mount.name) for mount in mounts),
         )
         self.runner = runner
-        self.place: tuple[str | int, ...] = (tool.name,)
         self.tool = tool
         self.name = tool.name
         self.parameters = handler.parameters
@@ -176,6 +174,12 @@ class Plan:
         if self.deps is not None and given.deps is None:
             given = given._replace(deps=self.deps)
         return given if given.secrets or self.secrets is None else given._replace(secrets=self.secrets)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether its runner has the tool itself, and not only a tool that is mounted there calls it."""
+        found = self.runner.plans.get(self.name)
+        return found is self or (found is not None and found.work is self)
 
     @property
     def disabled(self) -> str | None:

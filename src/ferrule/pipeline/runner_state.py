@@ -62,8 +62,8 @@ class RunnerState:
 
     Attributes:
         settings: What it gives to each of its tools.
-        tools: What there is to call.
         observers: Who sees every event, the journal last.
+        tools: What there is to call.
         questions: How many questions to an approver that is a plain function may be open.
         resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
         resume_within: Seconds in which a suspended call can be taken up.
@@ -121,27 +121,24 @@ class RunnerState:
         self.writing: set[asyncio.Task[Any]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
-        self.keep_in(self.journal)
-
-    def keep_in(self, journal: Journal | None) -> None:
-        """Keep calls in that journal, and tell no other one of them."""
-        before, self.journal = self.noting, journal
-        others = [one for one in self.observers if one not in (*before, *self.noting)]
-        self.observers = (*others, *self.noting)
-
-    @property
-    def noting(self) -> tuple[Observer, ...]:
-        """How the journal sees every event."""
-        return () if self.journal is None else (self.journal.note,)
+        if self.journal is not None:
+            self.observers = (*self.observers, self.journal.note)
 
     def compile(self, tool: Tool) -> Plan:
         """How this runner runs a tool."""
         plan = Plan(tool, self, self.settings, enter_core, handle_judged)
         return begins(Plan(tool, self, self.settings, enter_core, handle_judged), plan) if tool.background else plan
 
-    def like_this(self) -> RunnerState:
-        """One that has the same settings, keys and records of what was taken up, and runs nothing yet."""
-        made = replace(self, plans={}, views={}, closing=False, drained=False, abandoned={})
+    @property
+    def given_observers(self) -> tuple[Observer, ...]:
+        """Who sees every event, but for the journal."""
+        return self.observers if self.journal is None else self.observers[:-1]
+
+    def like_this(self, **changes: Any) -> RunnerState:
+        """One that has the same settings, keys and records of what was taken up, but for `changes`, and runs nothing
+        yet."""
+        changes = {"observers": self.given_observers, **changes}
+        made = replace(self, plans={}, views={}, closing=False, drained=False, abandoned={}, **changes)
         made.locks = self.locks
         return made
 
@@ -157,20 +154,8 @@ class RunnerState:
             view = copy.copy(self)
             view.tools, view.plans = mounts[-1].tools, {}
             for tool in view.tools:
-                made = view.plans[tool.name] = view.plans[tool.wire_name] = self.compile(self._mounted(tool, mounts))
-                made.place = (*plan.place, len(mounts), tool.name)
+                view.plans[tool.name] = view.plans[tool.wire_name] = self.compile(self._mounted(tool, mounts))
             self.views[path] = view
-        return view
-
-    def view_at(self, place: Sequence[Any]) -> RunnerState:
-        """The view in which the plan of that `place` is.
-
-        Raises:
-            KeyError: with the name of a tool on the way there that is not there any more.
-        """
-        view = self
-        for name, level in zip(place[::2], place[1::2], strict=False):
-            view = self.view_of(view.plans[name], level)
         return view
 
     def _mounted(self, tool: Tool, mounts: Sequence[Mount]) -> Tool:

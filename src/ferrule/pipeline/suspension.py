@@ -71,9 +71,7 @@ class Answered(NamedTuple):
 
     async def run(self, values: object, call: CallState) -> object:
         """What stands in the place of the handler that has run already: what its work came to."""
-        if isinstance(self.answer, ToolResult):
-            return self.answer
-        raise Rejected("cancelled", f"{call.plan.name} was given up. {NOTHING_RUN}")
+        return self.answer
 
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """The approver that gives this answer."""
@@ -109,17 +107,18 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
 def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
     """All, as plain JSON, that is needed to take the call up again that waits for somebody, sealed."""
     kind = "approval" if suspended.decision.schema is None else "input"
-    return _record(state, kind, suspended.decision, suspended.kept, None)
+    return _record(state, kind, suspended.decision, suspended.kept, state.plan.runner.resume_within)
 
 
 def work_record(state: CallState, work: Deferred) -> FrozenDict:
     """The same of a call whose work ends elsewhere."""
     poll_at = None if work.poll_after is None else state.plan.runner.clock.now() + work.poll_after
-    kept = {"ticket": work.ticket, "poll_at": poll_at}
-    return _record(state, "work", Decision("ask", hide(state, work.reason)), kept, work.expires_in)
+    kept, within = {"ticket": work.ticket, "poll_at": poll_at}, work.expires_in
+    within = state.plan.runner.resume_within if within is None else within
+    return _record(state, "work", Decision("ask", hide(state, work.reason)), kept, within)
 
 
-def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, within: float | None) -> FrozenDict:
+def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, within: float) -> FrozenDict:
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     offered = state.origin.offered
@@ -129,7 +128,7 @@ def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, wi
         "kind": kind,
         "key": key,
         "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
-        "place": plan.place,
+        "listed": plan.is_listed,
         "arguments": judged,
         "supplied": sorted(supplied_names(plan, call.arguments)),
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
@@ -139,7 +138,7 @@ def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, wi
         "schema": thaw(decision.schema),
         "state": thaw(of_handler),
         "asked_at": asked_at,
-        "expires_at": asked_at + (plan.runner.resume_within if within is None else within),
+        "expires_at": asked_at + within,
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
         "idempotency_key": in_journal(state).key,
@@ -246,6 +245,7 @@ def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes)
     facts = {
         "key": key,
         "name": tool.name,
+        "listed": plan.is_listed,
         "mounted": [mount.name for mount in tool.mounts],
         "schema": thaw(parameters.schema),
         "hidden": sorted(parameters.hidden),
