@@ -63,7 +63,7 @@ def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
 
 
 async def _authorize(plan: Plan, state: CallState, found: Found | None) -> None:
-    decision = _decided(plan, state, await judge(plan, state, found))
+    decision = _told_decision(plan, state, await judge(plan, state, found))
     if decision.kind == "ask":
         await ask_and_judge(plan, state, decision, plan.runner.approve)
     else:
@@ -76,12 +76,12 @@ async def judge_kept(plan: Plan, state: CallState) -> None:
     Raises:
         Rejected: where a guard denies it.
     """
-    decision = _decided(plan, state, await judge(plan, state, next_found(plan.guards, state)))
+    decision = _told_decision(plan, state, await judge(plan, state, next_found(plan.guards, state)))
     if decision.kind == "deny":
         raise denied(decision.reason)
 
 
-def _decided(plan: Plan, state: CallState, decision: Decision) -> Decision:
+def _told_decision(plan: Plan, state: CallState, decision: Decision) -> Decision:
     """What the guards have decided, which the observers are told."""
     if plan.guards:
         state.tell("tool:decided", decision)
@@ -101,7 +101,7 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     if kind in ("background", "work"):
         state.attempt.answered_by = answered.by
         if not answered.ends_work:
-            _check_allowed(plan, state, _decided(plan, state, await _judge_again(plan, state, frozenset())))
+            _check_allowed(plan, state, _told_decision(plan, state, await _judge_again(plan, state, frozenset())))
         return Answer(FrozenDict(), freeze(record["state"])) if kind == "work" else None
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
