@@ -106,6 +106,9 @@ class NeverCutsOff(MemoryJournal):
     def cut_off(self) -> None:
         """What runs, runs for ever."""
 
+    def _kept(self, key: str) -> Kept | None:
+        return self._calls.get(key)
+
 
 class BeginsWhatIsOpen(MemoryJournal):
     """Whoever has read it may begin it, whatever has become of it."""

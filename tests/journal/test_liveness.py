@@ -7,13 +7,13 @@ import gc
 import os
 import sqlite3
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from processes import SECONDS, intent, program
+from processes import SECONDS, Program, intent, program
 
 from ferrule import Journal
 from ferrule.journal._lockfile import LockFile
@@ -37,8 +37,18 @@ asyncio.run(main())
 LOOKS = "journal = Journal.open(path); say(asyncio.run(journal.find(sys.argv[2])).state); journal.close()"
 
 
+LOOP = asyncio.Runner()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_loop() -> Iterator[None]:
+    """What is begun on it is at work as long as it is open."""
+    yield
+    LOOP.close()
+
+
 def run(waited: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(waited, SECONDS))
+    return LOOP.run(asyncio.wait_for(waited, SECONDS))
 
 
 def state_in_another_process(path: Path, key: str) -> str:
@@ -64,7 +74,12 @@ def test_a_call_of_another_process_runs_until_that_is_killed(tmp_path: Path) -> 
     journal.close()
 
 
-def test_who_waits_for_a_call_of_another_process_hears_that_it_has_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "state", "outcome"), [(Program.tell, "ended", {"status": "ok"}), (Program.kill, "cut_off", None)]
+)
+def test_who_waits_for_a_call_of_another_process_hears_that_it_has_ended_or_was_killed(
+    tmp_path: Path, end: Callable[[Program], object], state: str, outcome: Any
+) -> None:
     journal = Journal.open(tmp_path / "calls.db")
     with program(BEGINS, journal.path, "one") as other:
         assert other.heard() == "begun"
@@ -73,28 +88,11 @@ def test_who_waits_for_a_call_of_another_process_hears_that_it_has_ended(tmp_pat
             waiting = asyncio.ensure_future(journal.find("one", wait=True))
             await journal.flush()
             assert not waiting.done()
-            other.tell()
+            end(other)
             return await waiting
 
         found = run(wait())
-        assert found is not None and (found.state, found.outcome) == ("ended", {"status": "ok"})
-    journal.close()
-
-
-def test_who_waits_for_a_call_of_another_process_hears_that_it_was_killed(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path / "calls.db")
-    with program(BEGINS, journal.path, "one") as other:
-        assert other.heard() == "begun"
-
-        async def wait() -> Kept | None:
-            waiting = asyncio.ensure_future(journal.find("one", wait=True))
-            await journal.flush()
-            assert not waiting.done()
-            other.kill()
-            return await waiting
-
-        found = run(wait())
-        assert found is not None and found.state == "cut_off"
+        assert found is not None and (found.state, found.outcome) == (state, outcome)
     journal.close()
 
 
@@ -167,11 +165,13 @@ FORKS = """
 from ferrule import Event, ToolCall
 journal = Journal.open(path)
 asyncio.run(journal.begin(intent("one")))
+async def goes_on():
+    await journal.begin(intent("two"))
+    return (await journal.find("two")).state
 child = os.fork()
 if child:
     assert os.waitpid(child, 0)[1] == 0
-    asyncio.run(journal.begin(intent("two")))
-    say(asyncio.run(journal.find("one")).state)
+    say(asyncio.run(goes_on()))
     wait()
     journal.close()
     sys.exit()

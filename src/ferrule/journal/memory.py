@@ -9,6 +9,7 @@ import time
 from collections import deque
 from typing import Any
 
+from ferrule.journal._claims import Claims
 from ferrule.journal._rows import OPEN, json_text, state_of, ticket_of
 from ferrule.journal._waiting import Waiting
 from ferrule.store import Memory
@@ -20,6 +21,8 @@ from ferrule.values.kept import Intent, Kept
 __all__ = ["MemoryJournal", "memory"]
 
 _MOST_EVENTS = 10_000
+_LOOK_AFTER = 0.2
+"""Seconds, as nobody tells that a loop was closed."""
 
 
 def memory() -> MemoryJournal:
@@ -41,6 +44,7 @@ class MemoryJournal(Journal):
         self._taken: dict[str, float] = {}
         self._store = Memory()
         self._waiting = Waiting()
+        self._claims = Claims()
         self._lock = threading.Lock()
 
     @property
@@ -64,10 +68,10 @@ class MemoryJournal(Journal):
         """What is kept of the call of this key. With `wait`, no earlier than it has ended or was cut off."""
         with self._waiting.of(key) as changed:
             while True:
-                kept = self._calls.get(key)
+                kept = self._kept(key)
                 if not wait or kept is None or kept.state != "running":
                     return kept and _copy(kept)
-                await changed.wait()
+                await changed.wait(_LOOK_AFTER)
 
     async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
         """Keep that a call is about to run, unless its key is there."""
@@ -76,16 +80,18 @@ class MemoryJournal(Journal):
         with self._lock:
             same = self._of_reference.setdefault(intent.reference, set())
             other = not same <= {key}
-            kept = self._calls.get(key)
+            kept = self._kept(key)
             if kept is not None and kept.intent.claim != intent.claim and not _is_still(kept, after):
                 return Begun(_copy(kept), other)
             self._calls[key] = new
+            self._claims.add(intent.claim)
             same.add(key)
             return Begun(None, other)
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
         """Keep what the call came to, where what is there has its claim."""
         ended = outcome and _kept_end(intent, outcome)
+        self._claims.remove(intent.claim)
         with self._lock:
             kept = self._calls.get(intent.key)
             if kept is None or kept.intent.claim != intent.claim:
@@ -100,7 +106,7 @@ class MemoryJournal(Journal):
     async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
         """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
         with self._lock:
-            open_calls = [kept for kept in self._calls.values() if kept.state in OPEN]
+            open_calls = [kept for key in self._calls if (kept := self._kept(key)) and kept.state in OPEN]
         if ticket is not None:
             open_calls = [kept for kept in open_calls if kept.outcome and ticket_of(kept.outcome) == ticket]
         return [_copy(kept) for kept in sorted(open_calls, key=lambda kept: (kept.intent.at, kept.intent.key))]
@@ -110,7 +116,7 @@ class MemoryJournal(Journal):
         ended = _kept_end(kept.intent, outcome)
         key = kept.intent.key
         with self._lock:
-            found = self._calls.get(key)
+            found = self._kept(key)
             if found is None or not _is_still(found, kept):
                 return False
             self._calls[key] = dataclasses.replace(ended, intent=found.intent)
@@ -126,6 +132,13 @@ class MemoryJournal(Journal):
                 return False
             self._taken[key] = expires_at
             return True
+
+    def _kept(self, key: str) -> Kept | None:
+        """What is kept of a call; it is cut off where its loop was closed under it."""
+        kept = self._calls.get(key)
+        if kept is None or kept.state != "running" or not self._claims.is_left(kept.intent.claim):
+            return kept
+        return dataclasses.replace(kept, state="cut_off")
 
 
 def _is_still(found: Kept, kept: Kept | None) -> bool:

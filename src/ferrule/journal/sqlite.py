@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ferrule.errors import DefinitionError, JournalError
+from ferrule.journal._claims import Claims
 from ferrule.journal._lockfile import LockFile, open_lock_file
 from ferrule.journal._rows import (
     CALL_COLUMNS,
@@ -90,6 +91,7 @@ class SQLiteJournal(Journal):
         check_version()
         self._path = _place_of_file(path)
         self._waiting = Waiting()
+        self._claims = Claims()
         self._dead: set[int] = set()  # owners that do not live, and never will again
         with _as_journal_errors(self._path):
             self._lock = open_lock_file(f"{self._path}-lock")
@@ -142,11 +144,15 @@ class SQLiteJournal(Journal):
             other = connection.execute(_IS_OTHER, (row[1], row[0])).fetchone() == (1,)
             if found is not None and text_of(found[2]) != intent.claim:
                 if not self._is_still(found, after):
-                    return Begun(kept_of(found, lives=self._lock.lives(found[13])), other)
+                    return Begun(kept_of(found, lives=self._lives(found)), other)
             connection.execute(_PUT_CALL, row)
             return Begun(None, other)
 
-        return await self._writer.order(change)
+        self._claims.add(intent.claim)  # now: who begins it may not hear of it, and ends it then
+        begun = await self._writer.order(change)
+        if begun.kept is not None:
+            self._claims.remove(intent.claim)
+        return begun
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
         """Commit what the call came to, where what is there has its claim. Where that cannot be written it raises, and
@@ -160,6 +166,7 @@ class SQLiteJournal(Journal):
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(statement, values)
 
+        self._claims.remove(intent.claim)  # it runs until that is written, also where nobody waits for it any more
         await self._writer.order(change, partial(self._waiting.wake, intent.key), surely=True)
 
     async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
@@ -172,7 +179,7 @@ class SQLiteJournal(Journal):
             if not died:
                 break
             self._dead |= died  # what they had committed before they died is read now
-        kept = [kept_of(row, lives=row[13] not in self._dead) for row in rows]
+        kept = [kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)) for row in rows]
         return [call for call in kept if call.state != "running"]
 
     async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
@@ -232,7 +239,7 @@ class SQLiteJournal(Journal):
         """Whether a call that is open is as it was when `kept` was read; within a transaction."""
         if kept is None or kept.state not in OPEN or text_of(row[2]) != kept.intent.claim:
             return False
-        found = kept_of(row, lives=self._lock.lives(row[13]))
+        found = kept_of(row, lives=self._lives(row))
         return found.state == kept.state and json_text(found.outcome) == json_text(kept.outcome)
 
     def _look(self, key: str) -> Kept | None:
@@ -247,7 +254,14 @@ class SQLiteJournal(Journal):
                 if not lives and not known:
                     self._dead.add(owner)
                     continue  # it may have ended the call before it died
-            return kept_of(rows[0], lives=lives)
+            return kept_of(rows[0], lives=lives and not self._is_left(rows[0]))
+
+    def _lives(self, row: Row) -> bool:
+        """Whether a process lives that is at the call, and the loop that it is on."""
+        return self._lock.lives(row[13]) and not self._is_left(row)
+
+    def _is_left(self, row: Row) -> bool:
+        return self._claims.is_left(text_of(row[2]))
 
 
 class SQLiteStore:

