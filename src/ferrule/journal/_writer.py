@@ -1,6 +1,7 @@
 """The thread that writes a journal: all that waits is committed in one transaction, and then told.
 
-order(change)   a change that somebody waits for; it is in the next transaction
+order(change)   a change that somebody waits for; it is in the next transaction, with all that come in the same turn of the
+                loop: else the thread and the loop would take turns for each, which costs them more than their work
 note(event)     nobody waits; it is in the next transaction, which begins at most 20 ms later
 
 A transaction has the events that were noted before its changes, or the first 256 where there are more. One that fails
@@ -98,6 +99,8 @@ class Writer:
         self._checkpoint_at = LOG_BYTES
         self._changed = threading.Condition()
         self._stirred = False
+        self._called = False
+        self._calling: set[asyncio.AbstractEventLoop] = set()  # which call once their turn is over
         self._closing = False
         self._failing = False
         self._losing = False
@@ -170,6 +173,16 @@ class Writer:
             if self._closing:
                 raise JournalError(f"the journal {self._path!r} is closed")
             self._orders.append(order)
+            if order.loop is None:
+                self._call(None)
+            elif order.loop not in self._calling:
+                self._calling.add(order.loop)
+                order.loop.call_soon(self._call, order.loop)
+
+    def _call(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        with self._changed:
+            self._calling.discard(loop)  # type: ignore[arg-type]
+            self._called = True
             self._changed.notify()
 
     # -- in the thread ------------------------------------------------------------------------------------------------
@@ -187,7 +200,7 @@ class Writer:
         with self._changed:
             self._wait()
             orders, self._orders = self._orders, []
-            self._stirred = False  # before the events are taken: one that comes later wakes again
+            self._called = self._stirred = False  # before the events are taken: one that comes later wakes again
             missing, self._missing = self._missing, 0
         if missing:
             self._events.append(missing)
@@ -200,11 +213,11 @@ class Writer:
     def _wait(self) -> None:
         changed = self._changed
         changed.wait_for(
-            lambda: self._orders or self._closing or self._stirred or self._rows or self._again or self._events
+            lambda: self._called or self._closing or self._stirred or self._rows or self._again or self._events
         )
         seconds = RETRY_SECONDS if self._failing else LINGER_SECONDS
         more = len(self._events) >= EVENTS_AT_ONCE and not self._failing
-        changed.wait_for(lambda: more or self._orders or self._closing, seconds)
+        changed.wait_for(lambda: more or self._called or self._closing, seconds)
 
     def _make_rows(self) -> list[_Order]:
         """The rows of the next events, beside those that are still to be written; and who waits for these events."""
