@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from pydantic_core import to_json
+
+from ferrule.values.arguments import Arguments
 from ferrule.values.content import jsonable
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
@@ -49,6 +52,11 @@ def column(text: str | None) -> str | bytes | None:
     return text
 
 
+def columns(*texts: str | None) -> tuple[str | bytes | None, ...]:
+    """The same of several, mostly by one look."""
+    return texts if "".join(filter(None, texts)).isascii() else tuple(map(column, texts))
+
+
 def text_of(column: Any) -> Any:
     """What `column` was given."""
     return column.decode("utf-8", "surrogatepass") if isinstance(column, bytes) else column
@@ -56,19 +64,18 @@ def text_of(column: Any) -> Any:
 
 def intent_row(intent: Intent) -> tuple[Column, ...]:
     """The values of `INTENT_COLUMNS`."""
-    return (
-        column(intent.key),
-        column(intent.reference),
-        column(intent.claim),
-        column(intent.call_id),
-        column(intent.tool_name),
-        column(intent.principal),
-        column(intent.session),
-        column(intent.parent),
-        column(intent.fingerprint),
-        json_text(intent.arguments),
-        intent.at,
+    texts = columns(
+        intent.key,
+        intent.reference,
+        intent.claim,
+        intent.call_id,
+        intent.tool_name,
+        intent.principal,
+        intent.session,
+        intent.parent,
+        intent.fingerprint,
     )
+    return (*texts, json_text(intent.arguments), intent.at)
 
 
 def kept_of(row: Row, *, lives: bool) -> Kept:
@@ -119,17 +126,8 @@ class EventRows:
         text = self._told(event)
         if len(text) > MOST_CHARACTERS:
             text = json_text({"characters": len(text)})
-        return (
-            event.at,
-            event.kind,
-            column(call.id) or "",
-            column(call.name) or "",
-            column(event.principal),
-            column(event.session),
-            column(call.parent),
-            self._owner,
-            text,
-        )
+        texts = columns(call.id, call.name, event.principal, event.session, call.parent)
+        return (event.at, event.kind, *texts, self._owner, text)
 
     def lost(self, count: int, at: float) -> tuple[Column, ...]:
         """The row that says that `count` events are missing before it."""
@@ -137,6 +135,8 @@ class EventRows:
 
     def _told(self, event: Event) -> str:
         """What is kept of an event besides its columns, as JSON."""
+        if event.kind == "tool:started":  # which says no more
+            return "null"
         data, inputs = event.data, self._inputs
         identity = (event.call.id, event.call.name, event.principal, event.session)
         if event.kind == "tool:pre":
@@ -155,7 +155,7 @@ class EventRows:
             inputs.pop(identity, None)
             record, pending = result.record(), result.pending
             record["pending"] = pending and {name: jsonable(pending.get(name)) for name in _OF_PENDING}
-            return json_text(record)
+            return _rendered_text(record)
         more = {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")}
         return json_text(more or None)
 
@@ -167,7 +167,17 @@ def _input_text(data: Mapping[str, Any]) -> str:
         return json_text({"input": jsonable(data["input"])})
 
 
+def _rendered_text(value: object) -> str:
+    """JSON of what `jsonable` has made, mostly in a fifth of the time of `json_text`."""
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except ValueError:  # half of a surrogate pair
+        return json_text(value)
+
+
 def _json_mapping(value: object) -> Any:
+    if isinstance(value, Arguments):
+        return value.plain()
     if isinstance(value, Mapping):
         return thaw(value)
     raise TypeError(f"a {type(value).__name__} is no JSON")

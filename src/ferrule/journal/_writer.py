@@ -1,7 +1,7 @@
 """The thread that writes a journal: all that waits is committed in one transaction, and then told.
 
-order(change)   a change that somebody waits for; it is in the next transaction, with all that come in the same turn of the
-                loop: else the thread and the loop would take turns for each, which costs them more than their work
+order(change)   a change that somebody waits for; it is in the next transaction, with all that come in the same turn of
+                its loop: else the thread and the loop would take turns for each, which costs more than the work
 note(event)     nobody waits; it is in the next transaction, which begins at most 20 ms later
 
 A transaction has the events that were noted before its changes, or the first 256 where there are more. One that fails
@@ -181,7 +181,7 @@ class Writer:
 
     def _call(self, loop: asyncio.AbstractEventLoop | None) -> None:
         with self._changed:
-            self._calling.discard(loop)  # type: ignore[arg-type]
+            self._calling.discard(loop)
             self._called = True
             self._changed.notify()
 

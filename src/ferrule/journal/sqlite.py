@@ -326,10 +326,13 @@ class _Reads:
 
     def rows(self, query: str, values: tuple[Any, ...]) -> list[Row]:
         self._lock.check_process()
-        with _as_journal_errors(self._path), self._alone:
-            if self._connection is None:
-                raise JournalError(f"the journal {self._path!r} is closed")
-            return self._connection.execute(query, values).fetchall()
+        try:
+            with self._alone:
+                if self._connection is None:
+                    raise JournalError(f"the journal {self._path!r} is closed")
+                return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise JournalError(f"the journal {self._path!r} {_wrong(error)}") from error
 
     def close(self) -> None:
         with self._alone:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from os import urandom
 from typing import Any
 
+from pydantic_core import to_json
+
 from ferrule.pipeline.state import CallState
 from ferrule.values.content import jsonable
 from ferrule.values.frozen import thaw
@@ -74,17 +76,17 @@ def _place_of(state: CallState) -> tuple[str | None, ...]:
     return fields.principal, fields.session, state.origin.turn, state.plan.name, state.sent.id
 
 
-def _hashed(*parts: object) -> str:
+def _hashed(*parts: str | None) -> str:
     from hashlib import sha256  # loads OpenSSL, which most programs never need
 
-    return sha256(_sorted_json(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+    return sha256(_json(parts)).hexdigest()[:_KEY_CHARACTERS]
 
 
 def _as_received(raw: Any) -> str:
     """The arguments as JSON that is written in one way, no arguments at all too; what is no JSON as it is."""
-    text = raw if isinstance(raw, str) else _sorted_json(thaw(raw) if isinstance(raw, Mapping) else {})
+    text = raw if isinstance(raw, str) else _json(thaw(raw) if isinstance(raw, Mapping) else {}).decode()
     try:
-        return _sorted_json(json.loads(text.strip() or "{}", parse_float=_shortest) or {})
+        return _sorted_json(_decode_shortest(text.strip() or "{}") or {})
     except (ValueError, RecursionError):
         return text
 
@@ -93,6 +95,16 @@ def _shortest(text: str) -> float:
     """A number in the form that equal ones have: JSON does not tell 5.0 from 5 (RFC 8785, 3.2.2.3)."""
     number = float(text)
     return int(number) if number.is_integer() else number
+
+
+_decode_shortest = json.JSONDecoder(parse_float=_shortest).decode  # as above
+
+
+def _json(value: object) -> bytes:
+    try:
+        return to_json(value, inf_nan_mode="constants")  # in a tenth of the time of `json`
+    except (ValueError, RecursionError):  # half of a surrogate pair, or a value of a caller's own
+        return _sorted_json(value).encode()
 
 
 def _sorted_json(value: object) -> str:

@@ -227,7 +227,7 @@ def _intent(plan: Plan, state: CallState) -> Intent:
         session=fields.session,
         parent=state.call.parent,
         fingerprint=plan.fingerprint,
-        arguments=hide(state, jsonable(dict(state.told.arguments))),
+        arguments=hide(state, jsonable(state.told.arguments.plain())),
         at=plan.runner.clock.now(),
     )
 

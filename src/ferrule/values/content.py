@@ -111,6 +111,8 @@ def jsonable(value: object) -> Any:
 
     Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator but one that a Pydantic model holds.
     """
+    if (type(value) is str and value.isascii()) or value is None:  # most values
+        return value
     return _Rendering().render(value, ())
 
 

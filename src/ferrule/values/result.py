@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
+from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, told_input
 from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
 from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
@@ -162,10 +163,11 @@ class ToolResult(_ResultFields):
         the call is not suspended.
         """
         told, session, principal, ended_at, _, answered_by = self._facts
+        given = None if told is None else told_input(told)
         return {
             "tool_name": self.tool_name,
             "tool_call_id": self.call_id or None,
-            "input": None if told is None else jsonable(told_input(told)),
+            "input": jsonable(given.plain() if isinstance(given, Arguments) else given),
             "session": session,
             "principal": principal,
             "at": None if ended_at is None else ended_at - self.duration_ms / 1000,
