@@ -33,9 +33,10 @@ class Office(NamedTuple):
     """What the journal has, of whichever process."""
 
     def payment(self, document: str) -> LoggedCall | None:
-        """The call that has paid the document, or may have."""
+        """The call that has paid the document, or may have: one that was cut off without an intent has not begun."""
         found = self.calls.calls(Filter(session=document, status={"ok", "unknown", "cut_off"}))
-        return next((call for call in found if call.tool_name in KINDS), None)
+        began = (call for call in found if call.status != "cut_off" or call.intent is not None)
+        return next((call for call in began if call.tool_name in KINDS), None)
 
 
 # -- may it? -----------------------------------------------------------------------------------------------------------

@@ -43,9 +43,16 @@ async def end_and_kill(*given):
     kill()
 
 
+def tell_and_kill(journal, *given, **options):
+    journal.store.compare_and_set("told", None, {{}})  # in the file with what was told before
+    kill()
+
+
 match sys.argv.pop(1):
     case "before the intent":
         SQLiteJournal.begin = kill
+    case "before the intent, when the call was told":
+        SQLiteJournal.begin = tell_and_kill
     case "before the transfer":
         bank.Bank.transfer = kill
     case "after the transfer":
@@ -110,6 +117,7 @@ def test_a_no_pays_nothing_and_is_the_last_word(desk: Desk) -> None:
     ("moment", "found_out", "paid_by_then"),
     [
         ("before the intent", "", 0),
+        ("before the intent, when the call was told", "", 0),
         ("before the transfer", "was cut off while it was paid; the bank knows of no such transfer", 0),
         ("after the transfer", "was cut off while it was paid; paid by transfer", 1),
         ("after the outcome", "", 1),
@@ -119,7 +127,8 @@ def test_a_desk_that_is_killed_pays_everything_once(desk: Desk, moment: str, fou
     desk.run("work", killed=moment)
     assert len(desk.paid()) == paid_by_then
     said = desk.run("work")
-    assert desk.paid() == [PAID[0], PAID[2]] and ("A-17: was cut off" in said) == bool(found_out)
+    assert desk.paid() == [PAID[0], PAID[2]], said
+    assert ("A-17: was cut off" in said) == bool(found_out)
     assert f"A-17: {found_out}" in said
 
     desk.run("answer", "R-2", "yes", killed=moment)
