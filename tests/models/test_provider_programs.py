@@ -10,8 +10,10 @@ import os
 import re
 import runpy
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from pathlib import Path
 
+import cohere
 import pytest
 from mistralai.client.sdkconfiguration import SERVERS
 from tests.models.cases import CASES, Case
@@ -101,6 +103,9 @@ def ran(sources: list[str], folder: Path, environment: Mapping[str, str]) -> lis
             changed.setenv(name, value)
         if "MISTRAL_SERVER" in environment:  # its SDK takes its address from this table alone
             changed.setitem(SERVERS, "global", environment["MISTRAL_SERVER"])
+        if "CO_API_URL" in environment:  # its SDK has read it when it was imported
+            own = partialmethod(cohere.AsyncClientV2.__init__, base_url=environment["CO_API_URL"])
+            changed.setattr(cohere.AsyncClientV2, "__init__", own)
         for place, source in enumerate(sources):
             program, end = folder / str(place), "ran"
             program.write_text(source, encoding="utf-8")
