@@ -14,9 +14,10 @@ export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 unexport PYTHONDONTWRITEBYTECODE
 
 # How many parts of the checks and the tests run at once. Each part is a process of its own, and make (from 4.0 on)
-# shows what it said when it has ended. The longest come first.
-JOBS ?= 2
-PARTS := tests-programs tests-kernel tests-journal tests-models tests-providers tests-core tests-rest
+# shows what it said when it has ended. The longest come first. Tests of programs wait for these a third of their time:
+# three parts keep two cores busy.
+JOBS ?= 3
+PARTS := tests-models tests-programs tests-rest tests-kernel tests-providers tests-journal tests-core
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 

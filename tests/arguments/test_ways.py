@@ -311,6 +311,7 @@ def test_what_is_wrong_in_models_that_double_a_few_times_is_not_copied_for_each(
     assert peak(lambda: run(made, {"x": leaf}).status == "invalid") < 40_000_000
 
 
+@pytest.mark.large  # fewer of them are told in the same way, by the tests round this one
 def test_a_million_wrong_items_are_told_by_the_first() -> None:
     for one, text in (
         (total, '{"numbers": [' + '"",' * 300_000 + '""]}'),
