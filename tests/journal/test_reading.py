@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from processes import program
 
-from ferrule import Deferred, Journal, Runner, ToolContext, ToolResult, tool
+from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.errors import JournalError
 from ferrule.journal._tables import STEPS
-from ferrule.journal.reading import Filter, Reader
+from ferrule.journal.reading import UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
 from steps import steps
 
@@ -114,7 +114,7 @@ def test_what_is_written_while_a_file_is_taken_for_one_that_nobody_changes_is_no
         if not journals:  # the first time
             journals.append(Journal.open(path))
             asyncio.run(make_one_more(journals[0]))
-        return [one.identity.call_id for one in look.newest(Filter(), None)]
+        return [one.group.key.call_id for one in look.newest(Filter(), None)]
 
     async def make_one_more(journal: Journal) -> None:
         await desk(journal).run(call("c5", "look"), ADA)
@@ -158,6 +158,38 @@ def test_what_recover_settles_has_ended(path: Path) -> None:
     assert one.intent is not None and one.intent.state == "ended"
 
 
+AGAIN = """
+from ferrule import tool
+
+@tool(idempotent=True)
+async def put(order: str) -> str:
+    \"\"\"Put an order away.\"\"\"
+    print("slow", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(kept(path, lambda runner: runner.replace(tools=[put]).run(call("p1", "put"), ADA)))
+"""
+
+
+def test_a_call_that_was_cut_off_and_ran_again_is_one_call_that_has_ended(path: Path) -> None:
+    @tool(idempotent=True)
+    async def put(order: str) -> str:
+        """Put an order away."""
+        return "put away"
+
+    for _ in range(2):
+        with program(DESK + AGAIN, path) as other:
+            assert other.heard() == "slow"
+            other.kill()
+        assert found(path) == [("p1", "cut_off")]
+    assert journaled(path, lambda runner: runner.run(call("p1", "put"), ADA), tools=[put]).success
+    assert found(path) == [("p1", "ok")] and found(path, status=UNFINISHED) == []
+    one = the_call(path, "p1")
+    assert [event.kind for event in one.events].count("tool:started") == 3 and one.intent is not None
+    assert journaled(path, lambda runner: runner.run(call("p1", "put"), ADA), tools=[put]).metadata["replayed"]
+    assert found(path) == [("p1", "ok"), ("p1", "ok")]
+
+
 def test_a_call_that_is_resumed_in_another_process_is_one_call(path: Path) -> None:
     record = journaled(path, lambda runner: runner.run(call("c2", order="later"), ADA)).record()
     assert found(path) == [("c2", "suspended")]
@@ -199,6 +231,37 @@ def test_work_that_ends_elsewhere_is_deferred_until_then_and_so_is_the_call_that
     assert (first.status, first.result["output"]) == (again.status, again.result["output"]) == ("ok", "it has left")
     assert first.events[-1].kind == "tool:post" and again.events[-1].kind == "tool:suspended"
     assert first.ended_at is not None and again.ended_at is not None
+
+
+def test_calls_at_once_under_one_id_have_their_own_events(path: Path) -> None:
+    @tool(read_only=True)
+    async def report(number: int, context: ToolContext) -> int:
+        """Say so many things."""
+        for done in range(number):
+            await asyncio.sleep(0)
+            context.progress(done)
+        return number
+
+    async def main(runner: Runner) -> None:
+        await asyncio.gather(*(runner.run(ToolCall("same", "report", {"number": n})) for n in (3, 1, 2)))
+
+    journaled(path, main, tools=[report], guards=[])
+    for one in Reader(path).call("same"):
+        kinds = [event.kind for event in one.events]
+        assert kinds == ["tool:pre", "tool:started", *["tool:progress"] * one.input["number"], "tool:post"]
+        assert one.result["output"] == one.input["number"]
+
+
+def test_what_other_arguments_came_to_under_the_same_id_is_told_of_them_alone(path: Path) -> None:
+    async def ask_for_both(runner: Runner) -> ToolResult:
+        await runner.run(call("d1", "ship"), ADA)
+        second = await runner.run(call("d1", "ship", order="o2"), ADA)
+        await runner.run(call("d1", "ship"), ADA)
+        return await runner.resume(second.record(), False)
+
+    journaled(path, ask_for_both, tools=[ship], guards=[], approve=None)
+    calls = [(one.input["order"], one.status, one.ended_at is None) for one in Reader(path).call("d1")]
+    assert calls == [("o1", "deferred", True), ("o2", "cancelled", False), ("o1", "deferred", True)]
 
 
 def test_calls_are_found_by_what_is_known_of_them(path: Path) -> None:

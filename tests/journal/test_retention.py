@@ -64,10 +64,8 @@ def deferred(path: Path) -> None:
         journal.close()
 
     asyncio.run(main())
-    with sqlite3.connect(path) as connection:  # as if the same process had noted the events
-        connection.execute(
-            "UPDATE events SET owner = (SELECT owner FROM calls WHERE call_id = 'd1') WHERE call_id = 'd1'"
-        )
+    with sqlite3.connect(path) as connection:  # as if it were the call whose events were noted
+        connection.execute("UPDATE calls SET run = (SELECT run FROM events WHERE call_id = 'd1') WHERE call_id = 'd1'")
     connection.close()
 
 

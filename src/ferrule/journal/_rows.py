@@ -19,8 +19,8 @@ from ferrule.values.result import ToolResult
 Row: TypeAlias = Sequence[Any]
 Column: TypeAlias = str | bytes | int | float | None
 INTENT_COLUMNS = "key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint, arguments, at"
-CALL_COLUMNS = f"{INTENT_COLUMNS}, outcome, state, owner"
-EVENT_COLUMNS = "at, kind, call_id, tool_name, principal, session, parent, owner, data"
+CALL_COLUMNS = f"{INTENT_COLUMNS}, outcome, state, owner, run"
+EVENT_COLUMNS = "at, kind, call_id, tool_name, principal, session, parent, owner, run, data"
 OPEN = ("cut_off", "deferred")
 """The states of a call whose outcome somebody else may give."""
 MOST_CHARACTERS = 100_000_000
@@ -93,6 +93,7 @@ def kept_of(row: Row, *, lives: bool) -> Kept:
         fingerprint=fingerprint,
         arguments=json.loads(row[9]),
         at=row[10],
+        run=row[14],
     )
     state: KeptState = row[12] if row[12] != "running" or lives else "cut_off"
     return Kept(intent=intent, state=state, outcome=None if row[11] is None else json.loads(row[11]))
@@ -127,11 +128,11 @@ class EventRows:
         if len(text) > MOST_CHARACTERS:
             text = json_text({"characters": len(text)})
         texts = columns(call.id, call.name, event.principal, event.session, call.parent)
-        return (event.at, event.kind, *texts, self._owner, text)
+        return (event.at, event.kind, *texts, self._owner, event.run, text)
 
     def lost(self, count: int, at: float) -> tuple[Column, ...]:
         """The row that says that `count` events are missing before it."""
-        return (at, LOST, "", "", None, None, None, self._owner, json_text({"count": count}))
+        return (at, LOST, "", "", None, None, None, self._owner, "", json_text({"count": count}))
 
     def _told(self, event: Event) -> str:
         """What is kept of an event besides its columns, as JSON."""

@@ -25,17 +25,19 @@ STEPS: tuple[str, ...] = (
     CREATE TABLE calls (
         key TEXT PRIMARY KEY, reference TEXT NOT NULL, claim TEXT NOT NULL, owner INTEGER NOT NULL, state TEXT NOT NULL,
         call_id TEXT NOT NULL, tool_name TEXT NOT NULL, principal TEXT, session TEXT, parent TEXT,
-        fingerprint TEXT NOT NULL, arguments TEXT NOT NULL, at REAL NOT NULL, ended_at REAL, ticket TEXT, outcome TEXT
+        fingerprint TEXT NOT NULL, arguments TEXT NOT NULL, at REAL NOT NULL, ended_at REAL, ticket TEXT, outcome TEXT,
+        run TEXT NOT NULL
     );
-    CREATE INDEX calls_by_id ON calls (call_id);
+    CREATE INDEX calls_by_id ON calls (call_id, run);
     CREATE INDEX calls_by_reference ON calls (reference);
     CREATE INDEX calls_unfinished ON calls (at) WHERE state <> 'ended';
     CREATE INDEX calls_by_ticket ON calls (ticket) WHERE ticket IS NOT NULL;
     CREATE TABLE events (
         seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, call_id TEXT NOT NULL, tool_name TEXT NOT NULL,
-        principal TEXT, session TEXT, parent TEXT, owner INTEGER NOT NULL, data TEXT NOT NULL
+        principal TEXT, session TEXT, parent TEXT, owner INTEGER NOT NULL, run TEXT NOT NULL,
+        data TEXT NOT NULL
     );
-    CREATE INDEX events_by_call ON events (call_id);
+    CREATE INDEX events_by_call ON events (call_id, run);
     CREATE TABLE owners (
         owner INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, host TEXT NOT NULL, started_at REAL NOT NULL,
         closed_at REAL

@@ -32,7 +32,7 @@ from ferrule.values.event import Event
 log = logging.getLogger("ferrule")
 _T = TypeVar("_T")
 Change: TypeAlias = Callable[[sqlite3.Connection], _T]
-"""Reads and changes rows, within a transaction; its last statement is the only one that changes something."""
+"""Reads and changes rows, within a transaction; once a statement has changed something, none that follows can fail."""
 
 LINGER_SECONDS = 0.02
 """How long events wait for others, so that a transaction has many."""
@@ -44,7 +44,7 @@ MOST_EVENTS = 10_000
 _OF_ONE_CHANGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
 _BY_ONE_STATEMENT = (64, 8, 1)
 _INSERT_EVENTS = {
-    count: f"INSERT INTO events ({EVENT_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"
+    count: f"INSERT INTO events ({EVENT_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"
     for count in _BY_ONE_STATEMENT
 }
 

@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import itertools
 import json
 import math
 import os
 import re
 import sqlite3
 import stat
-from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import open_lock_file
-from ferrule.journal._rows import LOST, column, text_of
+from ferrule.journal._rows import LOST, column, json_text, text_of
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
-from ferrule.journal.grouping import Group, Grouping, Row, grouped
 from ferrule.values.frozen import JsonObject
 
 __all__ = ["UNFINISHED", "Filter", "Following", "LoggedCall", "LoggedEvent", "LoggedIntent", "Reader"]
@@ -41,13 +37,21 @@ UNFINISHED = frozenset({"running", "cut_off", "deferred", "suspended"})
 _T = TypeVar("_T")
 _ROWS_AT_ONCE = 500  # rows or values of one statement
 _TRIES = 5
-_KEPT_IDENTITIES = 10_000
 _EVENT_COLUMNS = "seq, at, kind, call_id, tool_name, principal, session, parent, owner, data"
-_GET_INTENT = "SELECT key, fingerprint, arguments, at, state, outcome, ended_at FROM calls WHERE key = ?"
-_OF_IDENTITY = "call_id = ? AND tool_name = ? AND principal IS ? AND session IS ?"
+_OF_KEY = "call_id = ? AND run = ?"
+_INTENT_COLUMNS = "c.key, c.fingerprint, c.arguments, c.at, c.state, c.outcome, c.ended_at"
+_GET_INTENT = f"SELECT {_INTENT_COLUMNS} FROM calls c WHERE {_OF_KEY}"
+_GET_REPLAYED = f"""
+SELECT {_INTENT_COLUMNS} FROM events e JOIN calls c USING (call_id, tool_name)
+WHERE e.seq = ? AND c.principal IS e.principal AND c.session IS e.session
+ORDER BY c.arguments = ? DESC, c.at <= e.at DESC, c.at DESC LIMIT 1
+"""
+"""Of several under one id the newest of the same arguments."""
 OF_CALLS = "kind GLOB 'tool:*'"
 """What rows of calls have, and neither those that say what is missing nor those of tools that changed."""
 _NO_RESULT: JsonObject = {}
+ENDS = frozenset({"tool:post", "tool:error"})
+_WITH_RESULT = ENDS | {"tool:suspended"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,10 +278,9 @@ class Reader:
 
     def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
         """The calls with all that is in their rows; some at once, so that no checkpoint waits for who reads them."""
-        known: Begun = {}
         for start in range(0, len(found), _ROWS_AT_ONCE):
             some = found[start : start + _ROWS_AT_ONCE]
-            yield from self.look(lambda look, some=some: look.loaded(some, known))  # type: ignore[misc]
+            yield from self.look(lambda look, some=some: look.loaded(some))  # type: ignore[misc]
 
     def look(self, query: Callable[[Look], _T]) -> _T:
         """What `query` finds, at one moment.
@@ -342,7 +345,6 @@ class Following:
         self._wanted = wanted
         self._newest = newest
         self._after: int | None = None
-        self._known: OrderedDict[Identity, Grouping] = OrderedDict()
         self._shown: dict[int, tuple[str, Found]] = {}  # by the first row of a call that has not ended
 
     def news(self) -> list[LoggedCall]:
@@ -366,46 +368,61 @@ class Following:
             self._after = look.last()
             return look.newest(self._wanted, self._newest)
         touched: dict[int, Found] = {}
-        for identity, row in look.rows_after(self._after, self._wanted):
-            group = self._grouping(look, identity, row).add(row)
-            touched[group.rows[0].seq] = Found(identity, group)
-            self._after = row.seq
+        for key in look.touched(self._after, self._wanted):
+            group = look.group(key)
+            touched[group.rows[0].seq] = Found(group)
+            self._after = max(self._after, group.last.seq)
         for status, one in self._shown.values():
             if status == "running" and not look.lives(one.group.owner):
                 touched.setdefault(one.group.rows[0].seq, one)
         return [look.judged(one) for one in touched.values() if _is_until(one.group, self._wanted)]
 
-    def _grouping(self, look: Look, identity: Identity, before: Row) -> Grouping:
-        """What is known of the calls of an identity, before this row."""
-        grouping = self._known.get(identity)
-        if grouping is None:
-            grouping = self._known[identity] = Grouping(look.result_of)
-            for row in look.rows_of(identity, before=before.seq):
-                grouping.add(row)
-            if len(self._known) > _KEPT_IDENTITIES:
-                self._known.popitem(last=False)
-        self._known.move_to_end(identity)
-        return grouping
 
-
-class Identity(NamedTuple):
-    """What the events of a call have in common, as the columns have it."""
+class Key(NamedTuple):
+    """What all events of one call have, and those of no other."""
 
     call_id: str | bytes
-    tool_name: str | bytes
-    principal: str | bytes | None
-    session: str | bytes | None
+    run: str
+
+
+class Row(NamedTuple):
+    """What the events of a call say of how far it is."""
+
+    seq: int
+    at: float
+    kind: str
+    owner: int
+
+
+class Group:
+    """The rows of one call.
+
+    Attributes:
+        rows: In order.
+        owner: The process that is or was at it.
+        is_suspended: Whether it waits for an answer.
+        ends: Its terminal events; where there are several, somebody took up what was taken up already, or settled what
+            was still under way.
+    """
+
+    def __init__(self, key: Key, rows: list[Row]) -> None:
+        self.key, self.rows = key, rows
+        self.ends = [row for row in rows if row.kind in ENDS]
+        until_then = next((at for at, row in enumerate(rows) if row.kind in ENDS), None)
+        last = (rows[:until_then] or rows)[-1]
+        self.owner, self.is_suspended = last.owner, last.kind == "tool:suspended"
+
+    @property
+    def last(self) -> Row:
+        """Its newest row."""
+        return self.rows[-1]
 
 
 class Found(NamedTuple):
     """A call whose rows are known, and what of it was judged when they were read."""
 
-    identity: Identity
     group: Group
     status: str | None = None
-
-
-Begun: TypeAlias = dict[Identity, list[tuple[float, int, Any]]]
 
 
 class Process(NamedTuple):
@@ -432,7 +449,6 @@ class Look:
     def __init__(self, connection: sqlite3.Connection, processes: Mapping[int, Process]) -> None:
         self._execute = connection.execute
         self._processes = processes
-        self._begun: Begun = {}
 
     def lives(self, owner: int) -> bool:
         """Whether a process is still there; one that has come since is."""
@@ -450,31 +466,22 @@ class Look:
         """The place of the newest event."""
         return self._execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]  # type: ignore[no-any-return]
 
-    def rows_of(self, identity: Identity, *, before: int | None = None) -> list[Row]:
-        """The rows of an identity in order, those before a place."""
-        until = "" if before is None else f" AND seq < {before:d}"
-        query = f"SELECT seq, at, kind, owner FROM events WHERE {_OF_IDENTITY} AND {OF_CALLS}{until} ORDER BY seq"
-        return [Row(*found) for found in self._execute(query, identity)]
+    def group(self, key: Key) -> Group:
+        """The rows of a call."""
+        query = f"SELECT seq, at, kind, owner FROM events WHERE {_OF_KEY} AND {OF_CALLS} ORDER BY seq"
+        return Group(key, [Row(*found) for found in self._execute(query, key)])
 
-    def identities(self, before: float) -> Iterator[Identity]:
-        """What calls have in common of which there is a row from before then."""
-        columns = "call_id, tool_name, principal, session"
-        query = f"SELECT DISTINCT {columns} FROM events WHERE at < ? AND {OF_CALLS}"
-        return (Identity(*found) for found in self._execute(query, (before,)).fetchall())
+    def before(self, before: float) -> Iterator[Found]:
+        """The calls of which there is a row from before then."""
+        query = f"SELECT DISTINCT call_id, run FROM events WHERE at < ? AND {OF_CALLS}"
+        return (Found(self.group(Key(*found))) for found in self._execute(query, (before,)).fetchall())
 
-    def found(self, identity: Identity) -> Iterator[Found]:
-        """The calls of an identity."""
-        return (Found(identity, group) for group in grouped(self.rows_of(identity), self.result_of))
-
-    def rows_after(self, seq: int, wanted: Filter) -> Iterator[tuple[Identity, Row]]:
-        """The rows behind a place, and whose they are."""
+    def touched(self, seq: int, wanted: Filter) -> dict[Key, None]:
+        """The calls that fit of which there is a row behind a place."""
         where, values = _where_clause(wanted)
-        columns = "call_id, tool_name, principal, session, seq, at, kind, owner"
-        query = f"SELECT {columns} FROM events WHERE seq > ? AND {OF_CALLS}{where} ORDER BY seq"
+        query = f"SELECT call_id, run, tool_name FROM events WHERE seq > ? AND {OF_CALLS}{where} ORDER BY seq"
         fits = _fits_tool(wanted)
-        for found in self._execute(query, (seq, *values)).fetchall():
-            if fits(found[1]):
-                yield Identity(*found[:4]), Row(*found[4:])
+        return {Key(*key): None for *key, name in self._execute(query, (seq, *values)).fetchall() if fits(name)}
 
     def newest(self, wanted: Filter, limit: int | None) -> list[Found]:
         """The newest calls that fit, in the order of their last rows."""
@@ -493,23 +500,17 @@ class Look:
         """Each call where its last row is: the rows are gone through once, the newest first."""
         where, values = _where_clause(wanted)
         fits = _fits_tool(wanted)
-        query = f"SELECT call_id, tool_name, principal, session, seq FROM events WHERE {OF_CALLS}{where}"
-        seen: set[Identity] = set()
-        ending: dict[int, Found] = {}
-        for *columns, seq in self._execute(f"{query} ORDER BY seq DESC", values):
-            if not fits(columns[1]):
-                continue
-            identity = Identity(*columns)
-            if identity not in seen:
-                seen.add(identity)
-                ending |= {one.group.last.seq: one for one in self.found(identity)}
-            if (found := ending.pop(seq, None)) is not None:
-                yield found
+        query = f"SELECT call_id, run, tool_name FROM events WHERE {OF_CALLS}{where} ORDER BY seq DESC"
+        seen: set[Key] = set()
+        for *columns, name in self._execute(query, values):
+            key = Key(*columns)
+            if key not in seen and fits(name):
+                seen.add(key)
+                yield Found(self.group(key))
 
     def judged(self, found: Found) -> Found:
         """With its status at this moment."""
-        group = found.group
-        end = group.end(self.result_of)
+        group, end = found.group, self.end(found.group)
         if end is not None:
             status = "ok" if end.kind == "tool:post" else self.result_of(end).get("status", "failed")
             return found._replace(status=str(status))
@@ -522,22 +523,25 @@ class Look:
             return found._replace(status="deferred" if is_work else "suspended")
         return found._replace(status="running" if self.lives(group.owner) else "cut_off")
 
-    def loaded(self, found: Iterable[Found], known: Begun) -> list[LoggedCall]:
-        """The calls with all that is in their rows, without those that were deleted meanwhile.
+    def end(self, group: Group) -> Row | None:
+        """The terminal event that says what the call came to: of several, the first that may have had an effect."""
+        if len(group.ends) < 2:
+            return group.ends[0] if group.ends else None
+        effective = (row for row in group.ends if self.result_of(row).get("executed") is not False)
+        return next(effective, group.ends[0])
 
-        Args:
-            found: The calls.
-            known: What was looked up for others of the same identities before.
-        """
-        self._begun = known
+    def loaded(self, found: Iterable[Found]) -> list[LoggedCall]:
+        """The calls with all that is in their rows, without those that were deleted meanwhile."""
         calls = (self._loaded(one) for one in found)
         return [call for call in calls if call is not None]
 
     def _loaded(self, found: Found) -> LoggedCall | None:
-        group, events = found.group, self._events(found.group)
+        group = found.group
+        query = f"SELECT {_EVENT_COLUMNS} FROM events WHERE {_OF_KEY} AND {OF_CALLS} AND seq <= ? ORDER BY seq"
+        events = tuple(map(_event, self.rows(query, (*group.key, group.last.seq))))
         if not events:
             return None
-        intent, end = self.intent_of(found), group.end(self.result_of)
+        intent, end = self.intent_of(found), self.end(group)
         status = found.status or self.judged(found).status or ""
         last = end or next((row for row in reversed(group.rows) if row.kind == "tool:suspended"), None)
         result = next((event.data for event in events if last is not None and event.seq == last.seq), _NO_RESULT)
@@ -556,25 +560,14 @@ class Look:
             process=None if process is None else {"pid": process.pid, "host": process.host},
         )
 
-    def _events(self, group: Group) -> tuple[LoggedEvent, ...]:
-        found = []
-        for start in range(0, len(group.rows), _ROWS_AT_ONCE):
-            some = [row.seq for row in group.rows[start : start + _ROWS_AT_ONCE]]
-            query = f"SELECT {_EVENT_COLUMNS} FROM events WHERE seq IN ({', '.join('?' * len(some))}) ORDER BY seq"
-            found += self.rows(query, some)
-        return tuple(map(_event, found))
-
     def result_of(self, row: Row) -> JsonObject:
         """The record of the result that a row has."""
         found = self._execute("SELECT data FROM events WHERE seq = ?", (row.seq,)).fetchone()
         return _NO_RESULT if found is None else json.loads(found[0])
 
     def intent_of(self, found: Found) -> LoggedIntent | None:
-        """What is kept of a call that may change something: of the same processes, and begun while it was under way; or
-        before it, where it got the result of one that had come before."""
-        begun = self._begun_of(found.identity)
-        key = self._own_key(found.group, begun) or self._first_key(found.group, begun) if begun else None
-        row = None if key is None else self._execute(_GET_INTENT, (key,)).fetchone()
+        """What is kept of a call that may change something; or of the one whose result it got."""
+        row = self._execute(_GET_INTENT, found.group.key).fetchone() or self._replayed(found.group)
         if row is None:
             return None
         return LoggedIntent(
@@ -587,30 +580,13 @@ class Look:
             ended_at=row[6],
         )
 
-    def _own_key(self, group: Group, begun: list[tuple[float, int, Any]]) -> Any:
-        owners = {row.owner for row in group.rows}
-        if len(begun) > 1:  # under an id that a server gives to all its calls
-            ended_at = group.last.at if group.ends else math.inf
-            start = bisect_left(begun, (group.rows[0].at,))
-            begun = list(itertools.takewhile(lambda one: one[0] <= ended_at, itertools.islice(begun, start, None)))
-        return next((key for _, owner, key in begun if owner in owners), None)
-
-    def _first_key(self, group: Group, begun: list[tuple[float, int, Any]]) -> Any:
-        told = group.end(self.result_of) or (group.last if group.is_suspended else None)
-        if told is None or inner(self.result_of(told), "metadata", "replayed") is not True:
+    def _replayed(self, group: Group) -> tuple[Any, ...] | None:
+        told = self.end(group) or group.last
+        result = self.result_of(told) if told.kind in _WITH_RESULT else _NO_RESULT
+        if inner(result, "metadata", "replayed") is not True:
             return None
-        before = begun[: bisect_left(begun, (group.rows[0].at,))] or begun
-        return before[-1][2]
-
-    def _begun_of(self, identity: Identity) -> list[tuple[float, int, Any]]:
-        """When the calls of an identity began, where, and their keys."""
-        if (known := self._begun.get(identity)) is not None:
-            return known
-        found = self._execute(f"SELECT at, owner, key FROM calls WHERE {_OF_IDENTITY} ORDER BY at", identity).fetchall()
-        if len(self._begun) >= _KEPT_IDENTITIES:
-            self._begun.clear()
-        self._begun[identity] = found
-        return found
+        values = (group.rows[0].seq, json_text(result.get("input")))
+        return self._execute(_GET_REPLAYED, values).fetchone()  # type: ignore[no-any-return]
 
 
 def _event(columns: Sequence[Any]) -> LoggedEvent:

@@ -98,11 +98,10 @@ def _prune_again(journal: weakref.ref[SQLiteJournal], days: float, closed: threa
 def expired(look: Look, before: float, now: float) -> Expired:
     """What was over before `before`, both in seconds since the epoch."""
     found = Expired()
-    for identity in look.identities(before):
-        for one in look.found(identity):
-            if one.group.last.at < before and _is_over(look, one, now):
-                found.calls += 1
-                found.events += (row.seq for row in one.group.rows)
+    for one in look.before(before):
+        if one.group.last.at < before and _is_over(look, one, now):
+            found.calls += 1
+            found.events += (row.seq for row in one.group.rows)
     others = f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS} AND seq < (SELECT max(seq) FROM events)"
     found.events += look.column(others, before)
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
@@ -112,7 +111,7 @@ def expired(look: Look, before: float, now: float) -> Expired:
 def note(connection: sqlite3.Connection, owner: int, before: float) -> None:
     """Write a row that says that something is deleted. It is the newest, and stays until there is a newer one: so no
     place is given twice, and who follows the journal by its places misses nothing."""
-    values = (time.time(), PRUNED, "", "", None, None, None, owner, json_text({"before": before}))
+    values = (time.time(), PRUNED, "", "", None, None, None, owner, "", json_text({"before": before}))
     connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
 
 

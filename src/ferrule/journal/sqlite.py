@@ -45,10 +45,11 @@ __all__ = ["SQLiteJournal", "SQLiteStore"]
 
 log = logging.getLogger("ferrule")
 _FIRST_LOOK_AFTER, _LAST_LOOK_AFTER = 0.005, 0.2
-_PUT_CALL = f"INSERT OR REPLACE INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 14)})"
+_PUT_CALL = f"INSERT OR REPLACE INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 15)})"
 _GET_CALL = f"SELECT {CALL_COLUMNS} FROM calls WHERE key = ?"
 _IS_OTHER = "SELECT EXISTS (SELECT 1 FROM calls WHERE reference = ? AND key <> ?)"
 _END_CALL = "UPDATE calls SET state = ?, ended_at = ?, ticket = ?, outcome = ? WHERE key = ? AND claim = ?"
+_GO_ON = "UPDATE events SET run = ? WHERE call_id = ? AND run = ?"
 _FORGET_CALL = "DELETE FROM calls WHERE key = ? AND claim = ?"
 _UNFINISHED = f"SELECT {CALL_COLUMNS} FROM calls WHERE state <> 'ended' ORDER BY at, key"
 _OF_TICKET = f"SELECT {CALL_COLUMNS} FROM calls WHERE ticket = ? AND state <> 'ended' ORDER BY at, key"
@@ -137,7 +138,7 @@ class SQLiteJournal(Journal):
 
     async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
         """Commit that a call is about to run, unless its key is there."""
-        row = (*intent_row(intent), None, "running", self._owner)
+        row = (*intent_row(intent), None, "running", self._owner, intent.run)
 
         def change(connection: sqlite3.Connection) -> Begun:
             found = connection.execute(_GET_CALL, row[:1]).fetchone()
@@ -146,6 +147,8 @@ class SQLiteJournal(Journal):
                 if not self._is_still(found, after):
                     return Begun(kept_of(found, lives=self._lives(found)), other)
             connection.execute(_PUT_CALL, row)
+            if found is not None and found[14] != intent.run:  # the call that was cut off goes on as this one
+                connection.execute(_GO_ON, (intent.run, found[3], found[14]))
             return Begun(None, other)
 
         self._claims.add(intent.claim)  # now: who begins it may not hear of it, and ends it then

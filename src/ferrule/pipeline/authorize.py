@@ -58,7 +58,7 @@ def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
     if found is not None or plan.hidden:
         return _authorize(plan, state, found)
     if guards and state.observers:
-        emit(state.observers, "tool:decided", state.call, ALLOW, state.fields)  # nothing of it is hidden
+        emit(state.observers, "tool:decided", state.call, ALLOW, state.fields, state.run)  # nothing of it is hidden
     return None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import urandom
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ferrule.definition.output import TICKET_OUTPUT
@@ -129,10 +130,11 @@ async def _begin_work(plan: Plan, values: object, state: CallState) -> ToolResul
         if len(works) > _MOST_WORKS and (first := next(ended, None)) is not None:
             del works[first]
         call = ToolCall(ticket, plan.name, thaw(dict(state.told.arguments)), parent=state.call.id)
-        record = {"kind": "background", "key": None, "idempotency_key": key, "arguments": state.call.arguments}
-        answered = Answered(record, b"", True, state.attempt.answered_by)
+        at, arguments = perf_counter(), state.call.arguments
+        record = {"kind": "background", "key": None, "idempotency_key": key, "arguments": arguments, "run": at}
+        answered = Answered(record, b"", True, state.attempt.answered_by, at)
         origin = Origin(entry=work, observers=(work.note,), answered=answered, turn=state.origin.turn)
-        emit((*runner.observers, work.note), "tool:pre", call, None, fields)
+        emit((*runner.observers, work.note), "tool:pre", call, None, fields, at)
         runner.batches.add(work)  # who leaves the runner waits for it, though it has not begun
         running = start(_alone(run_call(plan, call, fields, origin)), asyncio.get_running_loop())
         running.add_done_callback(partial(_ended, plan, work))

@@ -21,6 +21,7 @@ import asyncio
 import logging
 from asyncio import get_running_loop
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ferrule.arguments.dumping import NoJudgedForm
@@ -116,10 +117,11 @@ async def reject_at_once(
     named = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
     result = ToolResult(None, rejection.error, call=call, tool_name=named.name, status=rejection.status, executed=False)
     observers = (*runner.observers, *origin.observers)
+    run = perf_counter() if origin.answered is None else origin.answered.record["run"]
     if origin.answered is None:
-        emit(observers, "tool:pre", named, None, fields)
+        emit(observers, "tool:pre", named, None, fields, run)
     keep_told(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
-    emit(observers, "tool:error", named, result, fields)
+    emit(observers, "tool:error", named, result, fields, run)
     if origin.entry is not None:
         origin.entry.end(result)
     return result
@@ -146,7 +148,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     try:
         try:
             if state.observers and origin.answered is None:
-                emit(state.observers, "tool:pre", state.told if plan.hidden else call, None, fields)
+                emit(state.observers, "tool:pre", state.told if plan.hidden else call, None, fields, state.run)
             if plan.around is not None:
                 found: Any = await plan.around(call, state.context)
             elif plan.before_hooks:
@@ -174,7 +176,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
             runner.go_on_writing(loop.create_task(end(plan, state, result)))
     if state.observers:
         told = state.told if plan.hidden else state.call
-        emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result, fields)
+        emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result, fields, state.run)
     if origin.entry is not None:
         state.origin = NO_ORIGIN  # no cycle is left for the collector
         origin.entry.end(result)  # which the batch keeps, should the rest be cut off
@@ -250,6 +252,8 @@ def _note_origin(state: LiveCall, origin: Origin) -> None:
     if name not in (state.plan.name, state.plan.tool.wire_name):
         state.repairs = (f"read the name {cut(clean(name), 80)!r} as {state.plan.name!r}",)
     state.observers = (*state.observers, *origin.observers)
+    if origin.answered is not None:
+        state.run = origin.answered.record["run"]
     if origin.entry is not None:
         origin.entry.state = state
 
@@ -351,7 +355,8 @@ async def _admit_and_invoke(
             raise asyncio.CancelledError  # somebody on the way here made nothing of it
         state.holdings = holdings
         if state.observers and not nothing_runs:
-            emit(state.observers, "tool:started", state.told if plan.hidden else state.call, None, state.fields)
+            told = state.told if plan.hidden else state.call
+            emit(state.observers, "tool:started", told, None, state.fields, state.run)
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = (invoke_once if plan.journaled and plan.work is None else invoke)(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling

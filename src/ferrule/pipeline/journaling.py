@@ -37,6 +37,7 @@ from ferrule.pipeline.results import (
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Begun, Journal
+from ferrule.values.call import run_id
 from ferrule.values.content import jsonable
 from ferrule.values.context import CURRENT
 from ferrule.values.frozen import freeze, thaw
@@ -229,6 +230,7 @@ def _intent(plan: Plan, state: CallState) -> Intent:
         fingerprint=plan.fingerprint,
         arguments=hide(state, jsonable(state.told.arguments.plain())),
         at=plan.runner.clock.now(),
+        run=run_id(state.run),
     )
 
 

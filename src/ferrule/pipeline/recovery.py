@@ -18,6 +18,7 @@ from ferrule.pipeline.suspension import NOT_SEALED, answered_call
 from ferrule.types import Journal
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
+from ferrule.values.event import EventKind, emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.kept import Kept, stored
 from ferrule.values.result import ToolResult
@@ -104,7 +105,8 @@ async def _settled(runner: RunnerState, kept: Kept) -> ToolResult | None:
         return result.replace(metadata={**result.metadata, "runs_again": True})
     if not await journal.settle(kept, stored(result)):
         return None
-    state.tell("tool:post" if result.success else "tool:error", result)
+    kind: EventKind = "tool:post" if result.success else "tool:error"
+    emit(state.observers, kind, state.told, result, state.fields, intent.run)
     return result
 
 

@@ -258,7 +258,8 @@ def seal(state: CallState, result: object) -> ToolResult:
     sealed: ToolResult = result if result is attempt.result and result is not None else copied(state, result)
     if not fits(sealed, state.plan.max_output):
         sealed = bounded(state, sealed)
-    keep_duration(sealed, (perf_counter() - state.started) * 1000)
+    run, answered = state.run, state.origin.answered
+    keep_duration(sealed, (perf_counter() - (run if answered is None else answered.at)) * 1000)  # type: ignore[operator]
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
     fields, now = state.fields, state.plan.runner.clock.now()

@@ -141,7 +141,8 @@ class CallState:
         parent: The call whose handler made this one.
         origin: Where it comes from.
         observers: Who sees its events.
-        started: When the call arrived, by `perf_counter`.
+        run: When the call arrived, by `perf_counter`, which its events have and those of no other call in this process;
+            of one that is taken up, what they had before.
         task: The task that the call runs in; `None` after its end.
         cancels: How often that task had been cancelled before.
 
@@ -165,7 +166,7 @@ class CallState:
         parent: CallState | None,
         origin: Origin = NO_ORIGIN,
     ) -> None:
-        self.started = perf_counter()
+        self.run: float | str = perf_counter()
         self.plan = plan
         self.fields = fields
         self.sent = sent
@@ -216,7 +217,7 @@ class CallState:
     def tell(self, kind: EventKind, about: About = None) -> None:
         """Tell the observers, where there are any."""
         if self.observers:
-            emit(self.observers, kind, self.told if self.plan.hidden else self.call, about, self.fields)
+            emit(self.observers, kind, self.told if self.plan.hidden else self.call, about, self.fields, self.run)
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
@@ -22,7 +23,7 @@ from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.values.arguments import Arguments
-from ferrule.values.call import ToolCall
+from ferrule.values.call import ToolCall, run_id
 from ferrule.values.content import clean, jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import ALLOW, Decision, deny
@@ -50,12 +51,14 @@ class Answered(NamedTuple):
         signed_with: The key of the seal.
         answer: What a person has decided; of work that ended elsewhere perhaps what it came to.
         by: Who answers.
+        at: When, by `perf_counter`.
     """
 
     record: dict[str, Any]
     signed_with: bytes
     answer: Decision | bool | ToolResult
     by: str | None
+    at: float
 
     @property
     def call(self) -> ToolCall:
@@ -141,6 +144,7 @@ def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, wi
         "expires_at": asked_at + within,
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
+        "run": run_id(state.run),
         "idempotency_key": in_journal(state).key,
         "tool": _tool_digest(plan, judged, key, secret),
     }
@@ -184,7 +188,7 @@ def answered_call(
             "deferred work is resumed with the ToolResult that it came to, with True, which looks, or with False, "
             f"which gives it up; not with {answer!r}"
         )
-    return Answered(kept, signed_with[0], answer, by)
+    return Answered(kept, signed_with[0], answer, by, perf_counter())
 
 
 def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:

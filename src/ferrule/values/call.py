@@ -106,6 +106,12 @@ def new_id() -> str:
     return f"call_{_process}_{next(_ids)}"
 
 
+def run_id(run: float | str) -> str:
+    """What a call has that no other one has, in any process, of when it arrived in this one by `perf_counter`; of what
+    another process has made of that, the same."""
+    return run if isinstance(run, str) else f"{_process}_{run}"
+
+
 def judged_call(call: ToolCall, arguments: Arguments) -> ToolCall:
     """`call` with the arguments that are judged and run, as the constructor makes it."""
     judged: Any = _CallFields()

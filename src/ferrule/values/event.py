@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from time import time as now
 from typing import Any, Literal, TypeAlias, cast
 
-from ferrule.values.call import ToolCall, told_input
+from ferrule.values.call import ToolCall, run_id, told_input
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, frozen
 from ferrule.values.result import ToolResult
@@ -31,7 +31,7 @@ About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
 class _EventFields:
     """The slots of an event. A class without `__init__` is filled a third faster (Python 3.13)."""
 
-    __slots__ = ("_data", "_what", "at", "call", "kind", "principal", "seq", "session")
+    __slots__ = ("_data", "_run", "_what", "at", "call", "kind", "principal", "seq", "session")
 
 
 class Event(_EventFields):
@@ -66,6 +66,7 @@ class Event(_EventFields):
         *,
         session: str | None = None,
         principal: str | None = None,
+        run: float | str = 0.0,
     ) -> None:
         self.kind = kind
         self.call = call
@@ -73,8 +74,14 @@ class Event(_EventFields):
         self.seq = _next()
         self.session = session
         self.principal = principal
+        self._run = run
         self._what = what
         self.__class__ = _FrozenEvent
+
+    @property
+    def run(self) -> str:
+        """What all events of one call have, in whichever process it is taken up, and no other call has."""
+        return run_id(self._run)
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -119,8 +126,10 @@ def emit(
     call: ToolCall,
     what: About = None,
     who: tuple[Any, ...] = (None, None),
+    run: float | str = 0.0,
 ) -> None:
-    """Tell all observers, who can change nothing and break nothing; `who` begins with session and principal."""
+    """Tell all observers, who can change nothing and break nothing; `who` begins with session and principal, and `run`
+    is when the call arrived, or what one that is taken up was known by."""
     event: Any = _EventFields()
     event.kind = kind
     event.call = call
@@ -128,6 +137,7 @@ def emit(
     event.seq = _next()
     event.session = who[0]
     event.principal = who[1]
+    event._run = run
     event._what = what
     event.__class__ = _FrozenEvent
     for observer in observers:

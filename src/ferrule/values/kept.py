@@ -32,6 +32,7 @@ class Intent:
         fingerprint: What the tool was: `Tool.fingerprint`.
         arguments: As they were judged, with stars for what is bound, private or known to be secret.
         at: When, in seconds since the epoch.
+        run: `Event.run` of the events of the call.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Intent:
     fingerprint: str
     arguments: JsonObject
     at: float
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
