@@ -58,9 +58,9 @@ def test_each_call_has_a_line_with_what_came_of_it_and_who_allowed_it(
     head, *lines = shown(capsys, "calls.db")
     assert head == ["time", "status", "took", "tool", "for", "id", "by", "arguments"]
     assert [line[3:] for line in lines] == [
-        ["refund", "ada/s1", "c1", "eve", 'euros=1, order="o1"'],
-        ["refund", "ada/s1", "c1", "ask_before_changes, replayed", 'euros=1, order="o1"'],
-        ["refund", "ada/s1", "c2", "ask_before_changes", 'euros=1, order="later"'],
+        ["refund", "ada/s1", "c1", "eve", 'order="o1", euros=1'],
+        ["refund", "ada/s1", "c1", "ask_before_changes, replayed", 'order="o1", euros=1'],
+        ["refund", "ada/s1", "c2", "ask_before_changes", 'order="later", euros=1'],
         ["look", "ada/s1", "c3", 'order="bad"'],
         ["refnd", "bob/s2", "c4", 'order="o1"'],
     ]
