@@ -155,8 +155,6 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
                 found = await core(plan, call, state)
             else:  # `core` with nothing to do of its own, for a third of the floor less
                 found = await _admit_and_invoke(plan, call, state)
-                if state.attempt.wanted is not None:
-                    found = await _supplied(plan, call, state, found)
             result = seal(state, found)
             if state.task.cancelling() > state.cancels:
                 result, ends_task = _end_of(state, result)
@@ -291,30 +289,19 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
         if plan.before_hooks:
             changed = run_hooks(plan.before_hooks, call, state.context)
             call = changed if isinstance(changed, ToolCall) else await changed
-        result = await _admit_and_invoke(plan, call, state)
-        if state.attempt.wanted is not None:
-            result = await _supplied(plan, call, state, result)
-        return result
+        return await _admit_and_invoke(plan, call, state)
     finally:
         if plan.around is not None:
             leave(state)
 
 
-async def _supplied(plan: Plan, call: ToolCall, state: CallState, result: ToolResult) -> ToolResult:
-    """What a handler comes to that asks for input, once it has that."""
-    while (wanted := state.attempt.wanted) is not None and getattr(result, "status", None) == "suspended":
-        begin_attempt(state)
-        result = await _admit_and_invoke(plan, call, state, wanted)
-    return result
-
-
 async def _admit_and_invoke(
     plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None
 ) -> ToolResult:
-    """One run of the handler, or the reason why there is none; `wanted` is what the one before wants to know."""
+    """What the handler comes to, with the input that it asks for, or the reason why it is not run; `wanted` is what the
+    run before wants to know."""
     answer: Answer | None = None
     answered = state.origin.answered
-    nothing_runs = answered is not None and answered.ends_work
     try:
         if call is not state.call:
             _check_changed(plan, call, state)
@@ -338,7 +325,7 @@ async def _admit_and_invoke(
                 if authorizing is not None:
                     await authorizing
                     values = state.call.arguments.validated
-        found = Holdings(()) if nothing_runs else acquire(plan, state)
+        found = acquire(plan, state)
         holdings = found if isinstance(found, Holdings) else await found
     except Rejected as rejection:
         return reject(state, rejection)
@@ -354,18 +341,23 @@ async def _admit_and_invoke(
         if state.task.cancelling() > state.cancels and state.is_cancelled(None):
             raise asyncio.CancelledError  # somebody on the way here made nothing of it
         state.holdings = holdings
-        if state.observers and not nothing_runs:
+        if state.observers:
             told = state.told if plan.hidden else state.call
             emit(state.observers, "tool:started", told, None, state.fields, state.run)
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = (invoke_once if plan.journaled and plan.work is None else invoke)(plan, values, state, answer)
-        return handling if isinstance(handling, ToolResult) else await handling
+        result = handling if isinstance(handling, ToolResult) else await handling
     except Rejected as rejection:  # a step within may find that it has to wait for somebody
         return reject(state, rejection)
     finally:
         release(state, holdings)
         if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs
             _put_back(state, before)
+    if state.attempt.wanted is None or getattr(result, "status", None) != "suspended":
+        return result
+    wanted = state.attempt.wanted
+    begin_attempt(state)
+    return await _admit_and_invoke(plan, call, state, wanted)
 
 
 async def _seen_before(plan: Plan, state: CallState, *, taken_up_before: bool = False) -> ToolResult | None:
@@ -397,7 +389,15 @@ async def _take_up(plan: Plan, state: CallState, answered: Answered) -> Answer |
         return result
     if not first and in_journal(state).after is None:
         raise Rejected("invalid", RESUMED_ALREADY)
-    return await resume(plan, state, answered)
+    answer = await resume(plan, state, answered)
+    if not answered.ends_work:
+        return answer
+    state.holdings = holdings = Holdings(())  # it waits for no slot
+    try:
+        handling = (invoke_once if plan.journaled else invoke)(plan, None, state, None)
+        return handling if isinstance(handling, ToolResult) else await handling
+    finally:
+        release(state, holdings)
 
 
 async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:
