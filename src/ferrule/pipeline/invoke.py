@@ -66,7 +66,8 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
     """The result of an attempt that ends before its handler; of a suspended one with what takes it up again."""
     attempt = state.attempt
     if isinstance(rejection, Suspended):
-        attempt.pending = pending_record(state, rejection)
+        kind = "approval" if rejection.decision.schema is None else "input"
+        attempt.pending = pending_record(state, kind, rejection.decision, rejection.kept)
     executed = attempt.executed
     error = rejection.error.replace(NOTHING_RUN, results.what_ran(executed))
     result = attempt.result = results.unsuccessful(state, rejection.status, error, executed=executed)
@@ -75,15 +76,6 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
     if result.status in _ENDS_WHAT_GOES_ON:
         attempt.given_up = True
     return result
-
-
-def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
-    """The result of a call that was cancelled from outside, whatever its task made of that."""
-    state.attempt.given_up = True
-    kept = state.attempt.kept
-    if kept is not None and not state.plan.has_middleware:  # which may have changed it, or hidden some of it
-        return kept
-    return results.cancelled(state, cause)
 
 
 class Deadline:
@@ -95,34 +87,39 @@ class Deadline:
         task: What runs in it.
         stopped: Whether the kernel has cancelled that.
         waiter: Who waits for its end.
+        stills: How much has it stand still, and `left` the seconds that it has then.
     """
 
     # What few calls write is kept at the class.
     stopped: bool = False
     task: asyncio.Task[Any] | None = None
     waiter: asyncio.Future[None] | None = None
-    _left: float = 0.0
-    _stills: int = 0
+    left: float = 0.0
+    stills: int = 0
 
     def __init__(self, seconds: float, timer: Timer) -> None:
         self.seconds = seconds
         self.timer = timer
         self.at = timer.time() + seconds
 
-    @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Count no time while a question is open, or a process starts."""
-        if not self._stills:
-            self._left, self.at = self.at - self.timer.time(), inf
-        self._stills += 1
-        try:
-            yield
-        finally:
-            self._stills -= 1
-            if not self._stills:
-                self.at = self.timer.time() + self._left
-                if self.waiter is not None:
-                    wake(self.waiter)
+
+@contextmanager
+def standing_still(deadline: Deadline | None) -> Iterator[None]:
+    """Count no time, where any is counted, while a question is open, or a process starts."""
+    if deadline is None:
+        yield
+        return
+    if not deadline.stills:
+        deadline.left, deadline.at = deadline.at - deadline.timer.time(), inf
+    deadline.stills += 1
+    try:
+        yield
+    finally:
+        deadline.stills -= 1
+        if not deadline.stills:
+            deadline.at = deadline.timer.time() + deadline.left
+            if deadline.waiter is not None:
+                wake(deadline.waiter)
 
 
 def deadline_above(state: CallState) -> float:

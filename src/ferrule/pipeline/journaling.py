@@ -168,12 +168,9 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
 
 
 async def _reconcile(function: Any, state: CallState) -> object:
-    token = CURRENT.set(state)  # type: ignore[arg-type]
-    try:
-        found = function(state.call, state.context)
-        return await found if inspect.isawaitable(found) else found
-    finally:
-        CURRENT.reset(token)
+    CURRENT.set(state)  # type: ignore[arg-type]  # in a task of its own
+    found = function(state.call, state.context)
+    return await found if inspect.isawaitable(found) else found
 
 
 async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:

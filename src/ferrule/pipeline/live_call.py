@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.hiding import hide
-from ferrule.pipeline.invoke import deadline_above, handler_raised
+from ferrule.pipeline.invoke import deadline_above, handler_raised, standing_still
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro
@@ -70,21 +69,16 @@ class LiveCall(CallState):
         """Put a question of the running handler; its deadline stands still meanwhile."""
         if self.ended or not self.inside:
             return None
-        with self._without_deadline():
+        with standing_still(self.attempt.deadline):
             return await ask_running(self.plan, self, wanted)
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
-        with self._without_deadline():
+        with standing_still(self.attempt.deadline):
             await wait_until(end_of(started), end_of_wait(self), self.plan.runner.timer)
         at, deadline = started.result() if started.done() else None, self.attempt.deadline
         if at is not None and deadline is not None and self.clock is MONOTONIC:
             deadline.at -= self.clock.time() - at  # the loop may have been blocked since
         return started.done()
-
-    def _without_deadline(self) -> AbstractContextManager[None]:
-        """Its deadline stands still meanwhile."""
-        deadline = self.attempt.deadline
-        return nullcontext() if deadline is None else deadline.standing_still()
 
     def announce(self, data: Mapping[str, object]) -> None:
         """Emit a `tool:progress` while the call runs, on the loop's own thread."""

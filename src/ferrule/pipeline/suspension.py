@@ -19,7 +19,7 @@ from ferrule.executors.threads import Raised
 from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
+from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.values.arguments import Arguments
@@ -107,21 +107,18 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
     return keys
 
 
-def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
-    """All, as plain JSON, that is needed to take the call up again that waits for somebody, sealed."""
-    kind = "approval" if suspended.decision.schema is None else "input"
-    return _record(state, kind, suspended.decision, suspended.kept, state.plan.runner.resume_within)
-
-
 def work_record(state: CallState, work: Deferred) -> FrozenDict:
-    """The same of a call whose work ends elsewhere."""
+    """The record of a call whose work ends elsewhere."""
     poll_at = None if work.poll_after is None else state.plan.runner.clock.now() + work.poll_after
-    kept, within = {"ticket": work.ticket, "poll_at": poll_at}, work.expires_in
-    within = state.plan.runner.resume_within if within is None else within
-    return _record(state, "work", Decision("ask", hide(state, work.reason)), kept, within)
+    kept = {"ticket": work.ticket, "poll_at": poll_at}
+    return pending_record(state, "work", Decision("ask", hide(state, work.reason)), kept, work.expires_in)
 
 
-def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, within: float) -> FrozenDict:
+def pending_record(
+    state: CallState, kind: str, decision: Decision, of_handler: Any, within: float | None = None
+) -> FrozenDict:
+    """All, as plain JSON, that is needed to take the call up again that waits for somebody, sealed; good for `within`
+    seconds, where the runner does not say."""
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     offered = state.origin.offered
@@ -141,7 +138,7 @@ def _record(state: CallState, kind: str, decision: Decision, of_handler: Any, wi
         "schema": thaw(decision.schema),
         "state": thaw(of_handler),
         "asked_at": asked_at,
-        "expires_at": asked_at + within,
+        "expires_at": asked_at + (plan.runner.resume_within if within is None else within),
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
         "run": run_id(state.run),
