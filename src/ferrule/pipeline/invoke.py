@@ -78,6 +78,21 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
     return result
 
 
+def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
+    """The result of a call that was cancelled from outside, whatever its task made of that."""
+    attempt, keep = state.attempt, not state.plan.has_middleware  # which may have changed it, or hidden some of it
+    attempt.given_up = True
+    if attempt.kept is not None and keep:
+        return attempt.kept
+    executed, exception = attempt.executed, None
+    if isinstance(cause, ToolResult):
+        executed = cause.executed
+    else:
+        exception = cause
+    text = f"The call was cancelled. {results.what_ran(executed, running=attempt.left_running)}"
+    return results.unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
+
+
 class Deadline:
     """The deadline of a run, and the task of its own that has it.
 

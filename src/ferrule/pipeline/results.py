@@ -201,21 +201,6 @@ def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) ->
     return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
 
 
-def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
-    """The result of a call that was cancelled from outside, whatever its task made of that."""
-    attempt, keep = state.attempt, not state.plan.has_middleware  # which may have changed it, or hidden some of it
-    attempt.given_up = True
-    if attempt.kept is not None and keep:
-        return attempt.kept
-    executed, exception = attempt.executed, None
-    if isinstance(cause, ToolResult):
-        executed = cause.executed
-    else:
-        exception = cause
-    text = f"The call was cancelled. {what_ran(executed, running=attempt.left_running)}"
-    return unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
-
-
 def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
     """A middleware that raised: a fault of the program, told to the model without its inside."""
     log_raised(state, "a middleware of tool %r raised", state.plan.name, error=error)
