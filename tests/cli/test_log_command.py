@@ -228,6 +228,22 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(
     assert bars == ["judged", "asked", "waited", "ran", "paused", "ran"]
 
 
+def test_each_line_of_a_long_argument_begins_where_its_first_does(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+
+    async def work(runner: Runner) -> None:
+        await runner.run(ToolCall("c1", "nobody", {"to": " ".join(["kim"] * 50)}), ADA)
+
+    journaled(path, work)
+    lines = said(capsys, "explain", "calls.db", "c1").splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith('  argument  to = "kim'))
+    written = [line for line in lines[at:] if "kim" in line]
+    assert len(written) >= 4 and max(map(len, written)) <= 60
+    assert all(line.startswith(" " * 12 + "kim") for line in written[1:])
+
+
 def test_that_a_person_has_changed_the_arguments_is_explained(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def approve(call: ToolCall, decision: object, context: ToolContext) -> Decision:
         return allow({**call.arguments, "euros": 3}, by="eve")

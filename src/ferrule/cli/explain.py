@@ -143,7 +143,14 @@ class _Drawing:
             self._fact("repaired", told(repair, _VALUE_SHOWN))
 
     def _fact(self, label: str, text: str) -> None:
-        self._print(Text.assemble((f"  {label:<10}", "dim"), text))
+        self._behind(Text(f"  {label:<10}", style="dim"), text)
+
+    def _behind(self, start: Text, text: str) -> None:
+        """A text in as many lines as it needs, which all begin in one column."""
+        for line in Text(self._writable(text)).wrap(self._console, max(self._console.width - start.cell_len, 20)):
+            line.rstrip()
+            self._print(start + line)
+            start = Text(" " * start.cell_len)
 
     # -- what happened ------------------------------------------------------------------------------------------------
 
@@ -202,10 +209,7 @@ class _Drawing:
     def _line(self, at: float, sign: str, colour: str, text: str) -> None:
         offset = f"+{at - self._call.began_at:.3f}s"
         start = Text(f"{offset:>12} ", style="dim").append(self._writable(sign), style=f"not dim {colour}").append(" ")
-        for line in Text(self._writable(text)).wrap(self._console, max(self._console.width - start.cell_len, 20)):
-            line.rstrip()
-            self._print(start + line)
-            start = Text(" " * start.cell_len)
+        self._behind(start, text)
 
     # -- how long -----------------------------------------------------------------------------------------------------
 
