@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import Deferred, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.journal import SQLiteJournal
 from ferrule.types import Begun
 from ferrule.values.kept import Intent, Kept
@@ -36,7 +36,8 @@ from ferrule.values.kept import Intent, Kept
 PRINCIPAL = "ann"
 RESUME_KEY = b"0123456789abcdef0123456789abcdef"
 TOOLS = ("pay", "put", "book")
-"""Not idempotent; idempotent; not idempotent, with a `reconcile` that can see whether it happened."""
+"""Not idempotent; idempotent; not idempotent, with a `reconcile` that can see whether it happened. Two more, not
+idempotent, are for tests of their own: `hand`, which hands its work to somebody else; `grind`, in the background."""
 
 
 # -- in a program that is killed ---------------------------------------------------------------------------------------
@@ -122,7 +123,8 @@ class Order:
         folder: Where its files are: `calls.db`, and `effects` and `said`, to which it adds lines.
         session: That of its calls.
         calls: The tool of each; the id is its place.
-        does: What it does, in order: `recover`, `send` all calls at once, `suspend` them, `resume` those.
+        does: What it does, in order: `recover`, `send` all calls at once, `suspend` them, `resume` those; `resolve`
+            work that was handed on, each with its receipt.
         at: The name of the point at which it is killed.
         count: The how manieth time that it comes there.
         step: At the how manieth call or return of a function, in any thread, from before it opens its journal.
@@ -153,7 +155,8 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
 
     def say(what: str, results: list[ToolResult]) -> None:
         for result in results:
-            told = {"what": what, "id": result.call_id, "status": result.status, "text": result.text}
+            made_by = result.call and result.call.parent  # of a work in the background, the call that the model made
+            told = {"what": what, "id": made_by or result.call_id, "status": result.status, "text": result.text}
             told |= {"executed": result.executed, "metadata": dict(result.metadata), "pid": os.getpid()}
             told |= {"record": result.record()} if result.status == "suspended" else {}
             os.write(said, json.dumps([order.session, told]).encode() + b"\n")
@@ -188,6 +191,46 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
         """Book."""
         return effect(n, context)
 
+    @tool
+    async def hand(n: int, context: ToolContext) -> Deferred:
+        """Hand it on."""
+        effect(n, context)
+        return Deferred(ticket_of(n))
+
+    @tool(background=True)
+    async def grind(n: int, context: ToolContext) -> str:
+        """Grind."""
+        return effect(n, context)
+
+    def ticket_of(n: int) -> str:
+        return f"{order.session}/c{n}"
+
+    async def resolve(runner: Runner, n: int) -> ToolResult:
+        """What it came to, as whoever did it says."""
+        [receipt] = [
+            made["receipt"]
+            for session, made in lines(order.folder, "effects")
+            if (session, made["id"]) == (order.session, f"c{n}")
+        ]
+        result = await runner.resolve(ticket_of(n), ToolResult(f"receipt {receipt}"))
+        return result if result.call else result.replace(call=ToolCall(f"c{n}", "hand"))
+
+    async def come_to(runner: Runner, sent: ToolResult) -> ToolResult:
+        """The result of a call, or of its work in the background, in whatever process that was done."""
+        if "ticket" not in sent.metadata:
+            return sent
+        found: list[Any] = []
+
+        @tool(read_only=True)
+        async def look(context: ToolContext) -> None:
+            found.append(await context.find_work(sent.metadata["ticket"]))
+            await found[0].wait(60)
+
+        looking = runner.replace(tools=[*runner.tools, look], guards=[])
+        assert (await looking.run("look", session=order.session, principal=PRINCIPAL)).success
+        result: ToolResult = found[0].result
+        return result.replace(call=sent.call)
+
     def guard(call: ToolCall, context: ToolContext) -> Any:
         stops.at("judged")
         return ask("may it?") if {"suspend", "resume"} & {*order.does} else allow()
@@ -201,7 +244,7 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
 
     async def main() -> None:
         runner = Runner(
-            [pay, put, book],
+            [pay, put, book, hand, grind],
             guards=[guard],
             approve=put_off,
             observers=[observe],
@@ -215,10 +258,13 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
                 results = await runner.recover()
             elif what == "resume":
                 results = [await runner.resume(record, True) for record in order.records]
+            elif what == "resolve":
+                results = [await resolve(runner, n) for n in range(len(calls))]
             else:
-                results = await asyncio.gather(
+                sent = await asyncio.gather(
                     *(runner.run(call, session=order.session, principal=PRINCIPAL) for call in calls)
                 )
+                results = [await come_to(runner, result) for result in sent]
             say(what, results)
             stops.at("told")
 
@@ -347,7 +393,7 @@ class Seen:
         assert not self.changed, f"what was told was lost or changed: {self}"
         assert len({effect["key"] for effect in self.effects}) <= 1, f"it had another key: {self}"
         for one in self.told:
-            assert one["status"] in ("ok", "unknown", "suspended", "invalid"), self
+            assert one["status"] in ("ok", "unknown", "suspended", "invalid", "not_found"), self
             assert (one["status"] == "ok") == (one["executed"] is True), self
         receipts = {f"receipt {effect['receipt']}" for effect in self.effects}
         assert {one["text"] for one in self.told if one["status"] == "ok"} <= receipts, f"nothing of it is so: {self}"
@@ -361,7 +407,8 @@ class Seen:
     def changed(self) -> bool:
         """Whether something else was told after an outcome."""
         # What `recover` found cut off may be run again by another program before it says so; it has settled nothing.
-        settled = [one for one in self.told if one["status"] != "invalid" and "runs_again" not in one["metadata"]]
+        settled = [one for one in self.told if one["status"] not in ("invalid", "not_found")]
+        settled = [one for one in settled if "runs_again" not in one["metadata"]]
         texts = [one["text"] if one["status"] == "ok" else None for one in settled]
         first = next((n for n, text in enumerate(texts) if text is not None), len(texts))
         return len({*texts[first:]}) > 1

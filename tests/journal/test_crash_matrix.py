@@ -168,6 +168,73 @@ def test_after_a_kill_at_any_point_of_a_resumed_call_it_happened_at_most_once(
     assert is_whole(tmp_path)
 
 
+# -- work that ends elsewhere, and in the background -------------------------------------------------------------------
+
+
+HANDED_ON = {point: came for point, came in POINTS.items() if point not in ("judged", "being told")}
+
+
+@pytest.mark.parametrize("point", HANDED_ON)
+def test_after_a_kill_of_who_hands_work_on_it_is_begun_once_and_ended_once_where_that_was_kept(
+    point: str, forks: Forks, tmp_path: Path
+) -> None:
+    came = HANDED_ON[point]
+    for n in range(-(-ROUNDS // 5)):
+        order = Order(str(tmp_path), f"s{n}", ["hand"], ["send"])
+        assert forks.run(replace(order, at=point)), "it was not killed"
+        after = ["resolve", "resolve", "send"] if came.effect else ["send", "resolve", "resolve", "send"]
+        if came.begun and not came.effect:
+            after = ["recover", "send"]
+        assert not forks.run(replace(order, does=after))
+        [call] = seen(tmp_path, order.session, order.calls)
+        call.check()
+        said = [(one["what"], one["status"]) for one in call.told if one["what"] != "recover"]
+        if came.begun and not came.ended:  # that it was handed on is not known
+            assert said[-1] == ("send", "unknown") and {status for _, status in said} <= {"unknown", "not_found"}, call
+            assert len(call.effects) == came.effect, call
+        else:
+            assert said[-3:] == [("resolve", "ok"), ("resolve", "not_found"), ("send", "ok")], call
+            assert len(call.effects) == 1 and call.told[-1]["metadata"]["replayed"], call
+    assert is_whole(tmp_path)
+
+
+@pytest.mark.parametrize("point", ["settling queued", "settling not committed", "settling committed", "being told"])
+def test_after_a_kill_of_who_says_what_work_came_to_it_is_ended_once(point: str, forks: Forks, tmp_path: Path) -> None:
+    for n in range(-(-ROUNDS // 5)):
+        order = Order(str(tmp_path), f"s{n}", ["hand"], ["send"])
+        assert not forks.run(order)
+        assert forks.run(replace(order, does=["resolve"], at=point)), "it was not killed"
+        assert not forks.run(replace(order, does=["recover", "resolve", "resolve", "send"]))
+        [call] = seen(tmp_path, order.session, order.calls)
+        call.check()
+        kept = point in ("settling committed", "being told")
+        statuses = [one["status"] for one in call.told]
+        assert statuses == ["suspended", "not_found" if kept else "ok", "not_found", "ok"], call
+        assert len(call.effects) == 1, call
+    assert is_whole(tmp_path)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_after_a_kill_at_any_point_work_in_the_background_happened_at_most_once(
+    point: str, forks: Forks, tmp_path: Path
+) -> None:
+    came = POINTS[point]
+    for n in range(-(-ROUNDS // 5)):
+        order = Order(str(tmp_path), f"s{n}", ["grind"], ["send"])
+        assert forks.run(replace(order, at=point)), "it was not killed"
+        assert not forks.run(replace(order, does=["recover", "send", "send"] if n % 2 else ["send", "recover", "send"]))
+        [call] = seen(tmp_path, order.session, order.calls)
+        call.check()
+        last = call.told[-1]["status"]
+        if point == "being told":  # that it has begun: how far the work is by then is its own affair
+            assert (last, len(call.effects)) in (("unknown", 0), ("unknown", 1), ("ok", 1)), call
+        elif came.begun and not came.ended:
+            assert (last, len(call.effects)) == ("unknown", came.effect), call
+        else:
+            assert (last, len(call.effects)) == ("ok", 1), call
+    assert is_whole(tmp_path)
+
+
 # -- two programs ------------------------------------------------------------------------------------------------------
 
 
