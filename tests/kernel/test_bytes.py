@@ -94,7 +94,7 @@ BYTES = Shape(bytes, lambda data: data, lambda text: text)
 LEAVES = [
     BYTES,
     Shape(Annotated[bytes, Field(max_length=50)], BYTES.make, BYTES.text),
-    Shape(int | bytes | None | Held | list[str] | Literal[1], BYTES.make, BYTES.text),
+    Shape(bytes | None, BYTES.make, BYTES.text),
     Shape(Held, Held, lambda text: {"data": text}),
     Shape(Typed, lambda data: {"data": data}, lambda text: {"data": text}),
     Shape(dict[bytes, int], lambda data: {data: 1}, lambda text: {text: 1}),
@@ -307,6 +307,8 @@ class Polymorphic(BaseModel):
     ("annotation", "reason"),
     [
         (str | bytes, "take one of both"),
+        (int | bytes | None, "take one of both"),
+        (int | Annotated[bytes, AfterValidator(bytes.upper)], "take one of both"),
         (list[bytes | Literal["a"]], "take one of both"),
         (dict[str | bytes, int], "take one of both"),
         (dict[str, bytes | Any], "take one of both"),

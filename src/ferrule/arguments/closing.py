@@ -30,10 +30,6 @@ _GIVE_PYTHON = {"function-before", "function-wrap"}
 _WRITTEN_AS_OTHERS = {"set", "frozenset", "tuple", "decimal", "uuid", "bytes", "timedelta", "url", "multi-host-url"}
 """What JSON writes as a list or a string, which strict Python mode does not take for it."""
 _ITERATED = {"list", "tuple", "set", "frozenset", "dict"}
-_READ_AS_BELOW = {"union", "tagged-union", "nullable", "default", "function-after", "custom-error"}
-"""What reads a string as what is below it does."""
-_NO_STRING = {"none", "bool", "int", "float", "dict", "model", "dataclass", "typed-dict"}
-"""What JSON does not write as a string, beside what has items."""
 _PLAIN = {"int", "str", "bool", "none", "literal"}
 _WRITTEN = {
     "datetime": (":", "a date and time, such as 2026-03-01T12:30:00Z"),
@@ -190,30 +186,13 @@ def read_from_base64(nodes: Iterable[CoreSchema]) -> list[bool]:
     return [id(node) in found for node in nodes if node["type"] == "bytes"]
 
 
-def is_either(union: CoreSchema, nodes: Iterable[CoreSchema]) -> bool:
-    """Whether a string may be bytes in base64 or something else for a union of these nodes: nobody could tell which."""
-    referred = {node["ref"]: node for node in nodes if "ref" in node}
-    return len(set(_read_of_string(union, referred))) > 1
+def is_either(union: CoreSchema) -> bool:
+    """Whether one of several types is bytes in base64: nobody could tell which one a string is of."""
+    return any(map(_is_from_base64, nodes_below(union)))
 
 
-def _read_of_string(node: CoreSchema, referred: Mapping[str, CoreSchema]) -> Iterator[bool]:
-    """Of each that a string may be for a node whether it is bytes in base64."""
-    kind, before = node["type"], _first_function(node)
-    if before is from_base64:
-        yield True
-    elif kind == "definition-ref":
-        others = {ref: other for ref, other in referred.items() if ref != node["schema_ref"]}
-        yield from _read_of_string(referred[node["schema_ref"]], others) if len(others) < len(referred) else ()
-    elif kind in READ_AS:
-        yield from _read_of_string(node[READ_AS[kind]], referred)
-    elif kind in _READ_AS_BELOW or node.get("root_model") or (before and node["metadata"].get("ferrule") is KEEPS):
-        for below in nodes_below(node):
-            yield from _read_of_string(below, referred)
-    elif kind in {"literal", "enum"}:
-        values = [*node.get("expected", ()), *(member.value for member in node.get("members", ()))]
-        yield from {False for value in values if isinstance(value, str)}
-    elif kind not in _NO_STRING and "items_schema" not in node:
-        yield False
+def _is_from_base64(node: CoreSchema) -> bool:
+    return _first_function(node) is from_base64 or ("schema" in node and _is_from_base64(node["schema"]))
 
 
 def _finite(node: CoreSchema) -> CoreSchema:

@@ -239,8 +239,8 @@ def _check_bytes(nodes: list[dict[str, Any]]) -> None:
         DefinitionError: with the way out.
     """
     for node in nodes:
-        if node["type"] in {"union", "tagged-union"} and is_either(node, nodes):
-            raise DefinitionError("a string may be bytes in base64 or text, as in `str | bytes`: take one of both")
+        if node["type"] in {"union", "tagged-union"} and is_either(node):
+            raise DefinitionError("bytes stand beside another type, as in `str | bytes`: take one of both")
         as_any = node.get("serialization", {}).get("type") == "any"
         if as_any or (node.get("config") or {}).get("polymorphic_serialization"):
             raise DefinitionError("bytes beside SerializeAsAny or polymorphic_serialization: take the declared types")

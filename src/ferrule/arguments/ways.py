@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf
 from typing import Any
 
 from ferrule.arguments.schema_walk import first_items, forms_of, in_place, of_item, of_property
@@ -16,7 +15,7 @@ _MOST_WAYS = 1024
 """In which one value is checked, where nothing leads back to itself."""
 _UNCOUNTED = 10**6
 _DEEPEST = 40
-"""Values that nest deeper are not counted where schemas lead back to themselves."""
+"""Where schemas lead back to themselves, each level of a value multiplies the ways, down to here."""
 _COPIED = 100
 """So many characters of a string count as a value: an error has a copy of them."""
 
@@ -39,7 +38,7 @@ class Ways:
     def __init__(self, schema: JsonObject, *, tagged: bool = False) -> None:
         self._schema = schema
         self._tagged = tagged
-        self._found: dict[tuple[int, float], int] = {}
+        self._found: dict[int, int] = {}
         self._nodes: dict[int, JsonObject] = {}
         below: dict[int, list[int]] = {}
         waiting = [schema]
@@ -53,7 +52,10 @@ class Ways:
         self._bits = {key: 1 << at for at, key in enumerate(below)}
         self._leads = _all_leads(below, self._bits)
         self.recursive = {key for key, bit in self._bits.items() if self._leads[key] & bit}
-        self.most = self._at_most(inf)
+        try:
+            self.most = max(map(self._count, self._nodes.values()))
+        except RecursionError:
+            self.most = _UNCOUNTED
         if self.most > _MOST_WAYS:
             raise DefinitionError(
                 "the schema is too large once its references are written out: "
@@ -65,33 +67,23 @@ class Ways:
     def are_too_many(self, value: object) -> bool:
         """Whether it would take too long to say all that is wrong with a value."""
         depth, size = measured(value)
-        ways = self.most
-        if self.recursive:
-            ways = self._at_most(depth) if depth < _DEEPEST else _UNCOUNTED
+        ways: int = self.most ** (min(depth, _DEEPEST) if self.recursive else 1)
         return ways * depth * size > MOST_TOLD
 
-    def _at_most(self, depth: float) -> int:
-        """The ways for values that nest so deep; with no end to that, what leads back to itself counts once."""
-        try:
-            return max(self._count(node, depth) for node in self._nodes.values())
-        except RecursionError:
-            self._found.clear()
-            return _UNCOUNTED
-
-    def _count(self, node: object, depth: float) -> int:
+    def _count(self, node: object) -> int:
+        """The ways of a node; what leads back to itself counts once below itself."""
         if not isinstance(node, Mapping):
             return 1
-        key = id(node), depth
+        key = id(node)
         if key not in self._found:
             self._found[key] = 0  # where it refers to itself for the same value
-            here = sum(max((self._count(one, depth) for one in ones), default=0) for ones in self._here(node))
-            inside = max((self._count_inside(ones, depth - 1) for ones in _inside(node)), default=0) if depth else 0
+            here = sum(max(map(self._count, ones), default=0) for ones in self._here(node))
+            inside = max((sum(map(self._count_below, ones)) for ones in _inside(node)), default=0)
             self._found[key] = min(max(1, here + inside), _UNCOUNTED)
         return self._found[key]
 
-    def _count_inside(self, nodes: list[Any], depth: float) -> int:
-        known = self.recursive if depth == inf else ()
-        return sum(1 if id(node) in known else self._count(node, depth) for node in nodes)
+    def _count_below(self, node: object) -> int:
+        return 1 if id(node) in self.recursive else self._count(node)
 
     def _here(self, node: JsonObject) -> Iterator[list[Any]]:
         """What a schema applies to its own value, and of each the schemas of which one applies."""
