@@ -45,6 +45,7 @@ __all__ = ["SQLiteJournal", "SQLiteStore"]
 
 log = logging.getLogger("ferrule")
 _FIRST_LOOK_AFTER, _LAST_LOOK_AFTER = 0.005, 0.2
+_NEW_CALL = f"INSERT INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 15)}) ON CONFLICT (key) DO NOTHING"
 _PUT_CALL = f"INSERT OR REPLACE INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 15)})"
 _GET_CALL = f"SELECT {CALL_COLUMNS} FROM calls WHERE key = ?"
 _IS_OTHER = "SELECT EXISTS (SELECT 1 FROM calls WHERE reference = ? AND key <> ?)"
@@ -141,14 +142,14 @@ class SQLiteJournal(Journal):
         row = (*intent_row(intent), None, "running", self._owner, intent.run)
 
         def change(connection: sqlite3.Connection) -> Begun:
-            found = connection.execute(_GET_CALL, row[:1]).fetchone()
             other = connection.execute(_IS_OTHER, (row[1], row[0])).fetchone() == (1,)
-            if found is not None and text_of(found[2]) != intent.claim:
-                if not self._is_still(found, after):
+            if connection.execute(_NEW_CALL, row).rowcount == 0:
+                found = connection.execute(_GET_CALL, row[:1]).fetchone()
+                if text_of(found[2]) != intent.claim and not self._is_still(found, after):
                     return Begun(kept_of(found, lives=self._lives(found)), other)
-            connection.execute(_PUT_CALL, row)
-            if found is not None and found[14] != intent.run:  # the call that was cut off goes on as this one
-                connection.execute(_GO_ON, (intent.run, found[3], found[14]))
+                connection.execute(_PUT_CALL, row)
+                if found[14] != intent.run:  # the call that was cut off goes on as this one
+                    connection.execute(_GO_ON, (intent.run, found[3], found[14]))
             return Begun(None, other)
 
         self._claims.add(intent.claim)  # now: who begins it may not hear of it, and ends it then

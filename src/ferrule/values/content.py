@@ -111,8 +111,10 @@ def jsonable(value: object) -> Any:
 
     Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator but one that a Pydantic model holds.
     """
-    if (type(value) is str and value.isascii()) or value is None:  # most values
+    if value is None or (type(value) is str and value.isascii()):  # most values
         return value
+    if type(value) is dict and not value:
+        return {}
     return _Rendering().render(value, ())
 
 
