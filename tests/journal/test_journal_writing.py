@@ -190,6 +190,26 @@ def test_a_change_that_cannot_be_written_is_no_reason_to_write_no_other(journal:
     assert rows(journal, "SELECT count(*) FROM calls") == [(10,)]
 
 
+def test_the_thread_that_writes_is_called_once_for_all_changes_of_a_turn_of_the_loop(
+    journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, changed = list[None](), journal._writer._changed
+    notify = changed.notify
+
+    def counted() -> None:
+        calls.append(None)
+        notify()
+
+    monkeypatch.setattr(changed, "notify", counted)
+
+    async def begin() -> None:
+        begun = await asyncio.gather(*(journal.begin(intent(f"k{n}")) for n in range(64)))
+        assert [one.kept for one in begun] == [None] * 64
+
+    run(begin())
+    assert len(calls) == 1
+
+
 def test_who_goes_away_before_it_is_begun_has_begun_nothing(journal: SQLiteJournal) -> None:
     async def begin() -> None:
         with open_lock_file(f"{journal.path}-lock").committing():

@@ -401,6 +401,32 @@ def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> None:
     go(main())
 
 
+def test_an_outcome_that_cannot_be_written_is_told_though_its_caller_was_cut_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool
+    async def work() -> int:
+        return 1
+
+    async def main() -> None:
+        reached, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def breaks_late() -> None:
+            reached.set()
+            await goes_on.wait()
+            raise OSError("disk full")
+
+        async with Runner([work], journal=WatchedJournal(ends=breaks_late)) as runner:
+            going = asyncio.ensure_future(runner.run("work"))
+            await reached.wait()
+            going.cancel()
+            await asyncio.wait({going})
+            goes_on.set()
+        assert "could not be told what a call came to that was cut off" in caplog.text and "disk full" in caplog.text
+
+    go(main())
+
+
 # -- laws ------------------------------------------------------------------------------------------------------------
 
 KINDS = ["read", "write", "keyed", "fails", "exits", "denied", "asked", "missing", "malformed", "slow", "blocks"]
