@@ -45,7 +45,6 @@ class Parameters:
         direct: Parameters whose validated value is their JSON value.
         keeps_digits: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
         exact: Whether what was sent is judged; else the dump of the validated values, and what runs is made of that.
-        inner_defaults: The defaults below the top level that validation fills in unseen, as Python writes them.
         write: Writes Python objects that are given as arguments as JSON text; raises `ValueError` where there is none.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
             to do.
@@ -54,7 +53,6 @@ class Parameters:
     direct: frozenset[str] = frozenset()
     keeps_digits = False
     exact = True
-    inner_defaults: tuple[str, ...] = ()
     quick: Callable[[str], Any]
     write: Callable[[Any], str] = staticmethod(dumps)
 

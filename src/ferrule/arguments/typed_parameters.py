@@ -105,13 +105,6 @@ class TypedParameters(Parameters):
         plain = {wire: default for wire, default in own.items() if isinstance(default, str | int | float)}
         return not own.keys() <= self.defaults.keys() or not all(same(plain[one], self.defaults[one]) for one in plain)
 
-    @property
-    def inner_defaults(self) -> tuple[str, ...]:  # type: ignore[override]
-        if not self.exact:
-            return ()
-        outer = {id(field["schema"]) for field in root_fields(self._core).values()}
-        return tuple(repr(n["default"]) for n in all_nodes(self._core) if "default" in n and id(n) not in outer)
-
     @cached_property
     def _dump(self) -> Dump:
         return Dump(self._core)

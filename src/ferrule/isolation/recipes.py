@@ -15,6 +15,7 @@ from ferrule.errors import DefinitionError
 from ferrule.isolation.importable import Place, importable
 from ferrule.isolation.transfer import Plain, Transfer, pack_items
 from ferrule.values.context import JUDGED_TRAITS, UNSET
+from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps
 
 
@@ -46,10 +47,20 @@ class Recipe:
             "model": None if model is None else importable(model, tool.name),
             "wrap": None if wrap is None else importable(wrap, tool.name),
             "options": _options(tool),
-            "defaults": list(tool.handling.parameters.inner_defaults),
+            "defaults": _inner_defaults(tool),
             "callables": [name for name in JUDGED_TRAITS if callable(getattr(tool, name))],
         }
         self.text = json.dumps(recipe)
+
+
+def _inner_defaults(tool: Tool) -> str:
+    """What the schema says below the top level, where validation of what was sent fills in defaults."""
+    parameters = tool.handling.parameters
+    schema = thaw(parameters.schema) if parameters.exact else {}
+    for node in schema.get("properties", {}).values():
+        if isinstance(node, dict):
+            node.pop("default", None)
+    return json.dumps(schema, sort_keys=True)
 
 
 def _check_found_again(place: Place, tool: Tool) -> None:
@@ -108,7 +119,7 @@ def make_tool(text: str) -> Tool:
     tool = Tool(recipe["name"], target, **options)
     if recipe["wrap"] is not None:
         tool = tool.adapted(_imported(*recipe["wrap"]))
-    if list(tool.handling.parameters.inner_defaults) != recipe["defaults"]:
+    if _inner_defaults(tool) != recipe["defaults"]:
         raise DefinitionError(
             f"tool {tool.name!r} has other defaults in the process where it would run: let them not depend on where "
             "or when its module is imported"
