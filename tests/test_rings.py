@@ -65,7 +65,7 @@ AROUND = {
     "models",
 }
 PROGRAMS = {"suspended_run", "loop", "serve", "testing", "cli", "__main__"}
-MAY_ALSO_USE = {"models": {"providers"}}
+MAY_ALSO_USE = {"models": {"providers"}, "interop": {"journal"}}
 
 Graph = dict[str, set[str]]
 

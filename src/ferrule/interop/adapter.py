@@ -1,0 +1,202 @@
+"""What the adapters to frameworks share: a runner as a framework's tools call it.
+
+A framework calls its tools one by one, and asks a person in a way of its own. So an adapter is made of four steps:
+
+    adapter = Adapter(runner, "their name", suspends=True)
+    result = await adapter.run(call, context)                        # once for each call id, by the journal
+    raise TheirInterrupt(record_of(call, result))                    # where result.pending
+    result = await adapter.answer(call, context, True, record)       # with what a person said
+
+A call is known by its principal, its session, its tool and its id. An answer is good for the call whose record it
+brings along, or whose record is found under these four; without a record it is no answer, and the person is asked
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, TypedDict
+from weakref import WeakKeyDictionary
+
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.journal import memory
+from ferrule.runner import Runner
+from ferrule.store import Store
+from ferrule.types import Observer
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+log = logging.getLogger("ferrule")
+_PREFIX = "interop "
+_KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
+"""The runners that were given a journal in memory here: adapters that are made anew for each request share it."""
+
+
+class Record(TypedDict):
+    """What takes a suspended call up again, as plain JSON.
+
+    Attributes:
+        pending: What `Runner.resume` reads: sealed, and perhaps shown to people.
+        sent: The arguments as the model sent them; guards may have changed those in `pending`.
+    """
+
+    pending: dict[str, Any]
+    sent: dict[str, Any]
+
+
+class Adapter:
+    """A runner as the tools of a framework call it.
+
+    Args:
+        runner: What runs the calls. One without a journal keeps them in memory, which is logged as a warning.
+        framework: Its name, for errors and logs.
+        suspends: Whether a call can wait there for a person, who answers later; a runner without an approver then
+            suspends what it is to ask about.
+        records: Where records are kept until they are answered; the journal's store where it is left out.
+
+    Attributes:
+        runner: The runner that runs the calls.
+
+    Raises:
+        DefinitionError: for what is no runner; and for tools that may ask where nobody can be asked.
+    """
+
+    def __init__(
+        self, runner: Runner, framework: str, *, suspends: bool, records: Store | None = None
+    ) -> None:
+        if not isinstance(runner, Runner):
+            raise DefinitionError(f"{framework}: tools are made of a Runner, not of {runner!r}: Runner([…])")
+        runner = _once(runner, framework)
+        if runner.approve is None and suspends:
+            runner = runner.replace(approve=_later)
+        if runner.approve is None and (asking := [tool.name for tool in runner.tools if may_ask(runner, tool)]):
+            raise DefinitionError(
+                f"{framework}: {asking[0]!r} may ask a person, and a call cannot wait there: give the runner an "
+                "approver that answers at once, Runner(…, approve=…)"
+            )
+        self.runner = runner
+        assert runner.journal is not None
+        self._records = runner.journal.store if records is None else records
+
+    async def run(
+        self, call: ToolCall, context: ToolContext[Any], observers: Iterable[Observer] = ()
+    ) -> ToolResult:
+        """Run a call, once for its id; where it is suspended, its record is kept."""
+        if observers:
+            [result] = await self.runner.batch([call], context, observers=observers)
+        else:
+            result = await self.runner.run(call, context)
+        if result.pending is not None:
+            await self.keep(call, context, record_of(call, result))
+        return result
+
+    async def answer(
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        answer: Decision | bool | ToolResult | None,
+        record: object = None,
+        observers: Iterable[Observer] = (),
+    ) -> ToolResult:
+        """Take a suspended call up again.
+
+        Args:
+            call: The call as it comes now.
+            answer: What the person said; `None` where they said yes to `call.arguments` as they are now, which may
+                be others than were sent.
+            record: The record that the framework brings along; where it brings none, the one that is kept here is
+                taken.
+        """
+        kept = await self.find(call, context)
+        found: Any = kept if record is None else record if _is_record_of(record, call, context) else None
+        if found is None:
+            log.warning("an answer for a call of tool %r came without its record: the person is asked again", call.name)
+            return await self.run(call, context, observers)
+        if answer is None:
+            sent = (kept or found)["sent"]  # what comes along is sealed but for this
+            answer = True if call.arguments == sent else allow(arguments=thaw(call.arguments))
+        result = await self.runner.resume({"pending": found["pending"]}, answer, context, observers=observers)
+        if result.pending is not None:
+            await self.keep(call, context, {**found, "pending": thaw(result.pending)})
+        return result
+
+    async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        """The record of this call that is kept; `None` where there is none."""
+        key = _key(call, context)
+        return None if key is None else await asyncio.to_thread(self._records.get, key)
+
+    async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
+        """Keep the record, in the place of what was kept of this call before; not where it has no session."""
+        if (key := _key(call, context)) is not None:
+            await asyncio.to_thread(_put, self._records, key, record)
+
+
+def record_of(call: ToolCall, result: ToolResult) -> Record:
+    """What takes this suspended call up again."""
+    return {"pending": thaw(result.pending), "sent": thaw(call.arguments)}
+
+
+def may_ask(runner: Runner, tool: Tool) -> bool:
+    """Whether a person may be asked about a call of the tool: it says so, has parameters that a person fills, or a
+    guard has no `asks` that says no."""
+    if tool.ask is not False:
+        return True
+    return any(_asks(guard, tool) for guard in (*runner.guards, *tool.guards))
+
+
+def _asks(guard: object, tool: Tool) -> bool:
+    said = getattr(guard, "asks", True)
+    return bool(said(tool) if callable(said) else said)
+
+
+async def _later(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
+    return decision
+
+
+def _once(runner: Runner, framework: str) -> Runner:
+    """The runner with a journal."""
+    if runner.journal is not None:
+        return runner
+    if (made := _KEPT.get(runner)) is None:
+        log.warning(
+            "%s: the runner has no journal, so its calls are kept in memory: after a restart, one that is sent again is "
+            "run again. Runner(…, journal=Journal.open('calls.db')) keeps them",
+            framework,
+        )
+        made = _KEPT[runner] = runner.replace(journal=memory())
+    return made
+
+
+def _key(call: ToolCall, context: ToolContext[Any]) -> str | None:
+    if not context.session or not call.id:
+        return None
+    of = json.dumps([context.principal, context.session, call.name, call.id])
+    return _PREFIX + sha256(of.encode()).hexdigest()[:32]
+
+
+def _is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
+    """Whether what was brought along is for this very call: a yes to another one is none to it. Whether it was changed,
+    its seal says."""
+    try:
+        of: Any = record
+        pending, _ = of["pending"], of["sent"]
+        sent, told = pending["call"], pending["context"]
+        return bool(
+            (sent["id"], sent["name"], told["principal"], told["session"])
+            == (call.id, call.name, context.principal, context.session)
+        )
+    except (TypeError, LookupError):
+        return False
+
+
+def _put(records: Store, key: str, record: Record) -> None:
+    while not records.compare_and_set(key, records.get(key), record):
+        pass

@@ -1,0 +1,396 @@
+"""What every adapter to a framework keeps, with the real framework and a scripted model.
+
+A framework's own test file has a `Framework`, which drives it, and `class TestPydanticAI(Conformance)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule.guards import ask_before_changes
+from ferrule.journal import memory
+
+NAMES = ("ctx", "self", "runtime", "config", "context", "function")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Said:
+    """A call as the scripted model makes it; its arguments as a dict, or as the text that it wrote."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | str = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the model reads of one call."""
+
+    text: str
+    failed: bool = False
+    media: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a person is shown of one call."""
+
+    arguments: Mapping[str, Any]
+    reason: str = ""
+
+
+class Driven(ABC):
+    """A run of the framework, which has ended or waits for a person.
+
+    Attributes:
+        results: What the model reads, by call id, so far.
+        questions: What waits, by call id.
+        progress: What was told while the calls ran: call id, done, total, message.
+    """
+
+    def __init__(self) -> None:
+        self.results: dict[str, Seen] = {}
+        self.questions: dict[str, Question] = {}
+        self.progress: list[tuple[str, float, float | None, str | None]] = []
+
+    @abstractmethod
+    async def answer(
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["kept", "changed", "lost"] = "kept",
+    ) -> None:
+        """Give the answers to the run as it stood when it began to wait, by call id: yes, no, or yes to these arguments
+        in place of what was sent. `questions` are then what waits now. The framework brings the record as it was,
+        with another amount in it, or not at all. The second time, the same run is answered once more."""
+
+
+class Framework(ABC):
+    """How one framework is driven; each call of `drive` is a conversation of its own."""
+
+    malformed_text: ClassVar[bool] = False
+    """Whether text that is no JSON reaches the adapter."""
+    edits: ClassVar[bool] = True
+    """Whether a person can change the arguments."""
+    brings_record: ClassVar[bool] = True
+    """Whether the record travels with the answer."""
+    tells_progress: ClassVar[bool] = True
+    refused_names: ClassVar[tuple[str, ...]] = ()
+    """The names of parameters that the adapter refuses, because they would not arrive."""
+
+    @abstractmethod
+    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+        """A run whose model makes these calls in its first turn, and then ends; with principal "ada" where there are
+        principals, and deps "DEPS"."""
+
+
+class World:
+    """Tools that change something outside, and count it."""
+
+    def __init__(self) -> None:
+        self.paid: Counter[str] = Counter()
+        self.deps: list[object] = []
+        self.sessions: set[str | None] = set()
+        self.entered = asyncio.Event()
+        self.cancelled = 0
+        self.both = asyncio.Barrier(2)
+
+    def runner(self, **options: Any) -> Runner:
+        world = self
+
+        @tool
+        async def pay(to: str, euros: int = 1) -> str:
+            """Pay.
+
+            Args:
+                to: Whom.
+                euros: How much.
+            """
+            world.paid[f"{to} {euros}"] += 1
+            return f"paid {euros} EUR to {to}"
+
+        @tool(read_only=True)
+        async def look(name: str, context: ToolContext) -> str:
+            """Look."""
+            world.deps.append(context.deps)
+            world.sessions.add(context.session)
+            return f"saw {name}"
+
+        @tool(read_only=True)
+        async def picture() -> ToolResult:
+            """A picture."""
+            return ToolResult("a dot", content=[Text("a dot"), Media("image", PNG, "image/png")])
+
+        @tool(read_only=True)
+        async def meet(name: str) -> str:
+            """Ends where two of it run at once."""
+            await world.both.wait()
+            return f"met {name}"
+
+        @tool(read_only=True)
+        async def wait() -> str:
+            """Wait."""
+            world.entered.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                world.cancelled += 1
+                raise
+            return "never"
+
+        @tool(read_only=True)
+        def count(to: int, context: ToolContext) -> str:
+            """Count, in a thread."""
+            for step in range(1, to + 1):
+                context.progress(step, to, f"step {step}")
+            return threading.current_thread().name
+
+        @tool(read_only=True)
+        async def explode() -> str:
+            """Raises."""
+            raise RuntimeError("the secret inside")
+
+        options = {"guards": [ask_before_changes], "timeout": 20, **options}
+        return Runner([pay, look, picture, meet, wait, count, explode], **options)
+
+
+def in_time(made: Coroutine[Any, Any, Any]) -> Any:
+    """What it gives; a run that hangs fails."""
+    return asyncio.run(asyncio.wait_for(made, 60))
+
+
+class Conformance:
+    """Every adapter passes this."""
+
+    framework: ClassVar[Framework]
+
+    def drive(self, world: World, *calls: Said, **options: Any) -> Driven:
+        return in_time(self.framework.drive(world.runner(**options), *calls))
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def test_a_call_runs_with_the_deps_and_in_the_session_of_the_framework(self) -> None:
+        world = World()
+        driven = self.drive(world, Said("c1", "look", {"name": "x"}))
+        assert driven.results["c1"] == Seen("saw x")
+        assert world.deps == ["DEPS"]
+        assert all(world.sessions), "without a session no call is known again"
+
+    def test_wrong_arguments_are_answered_with_what_would_be_right_and_nothing_runs(self) -> None:
+        world = World()
+        driven = self.drive(world, Said("c1", "look", {"nme": "x"}), Said("c2", "look", {"name": "y"}))
+        assert "name" in driven.results["c1"].text and driven.results["c1"].failed
+        assert driven.results["c2"] == Seen("saw y")
+        assert len(world.deps) == 1
+
+    def test_text_that_is_nearly_json_is_repaired_where_it_reaches_us(self) -> None:
+        if not self.framework.malformed_text:
+            return
+        driven = self.drive(World(), Said("c1", "look", '{"name": "x",}'))
+        assert driven.results["c1"] == Seen("saw x")
+
+    def test_a_picture_arrives_as_a_picture(self) -> None:
+        driven = self.drive(World(), Said("c1", "picture"))
+        assert driven.results["c1"].media == (PNG,)
+        assert "a dot" in driven.results["c1"].text
+
+    def test_an_exception_is_told_as_a_failure_without_its_text(self) -> None:
+        driven = self.drive(World(), Said("c1", "explode"), Said("c2", "look", {"name": "x"}))
+        assert driven.results["c1"].failed and "secret" not in driven.results["c1"].text
+        assert driven.results["c2"] == Seen("saw x")
+
+    def test_a_name_that_no_tool_has_runs_nothing(self) -> None:
+        world = World()
+        driven = self.drive(world, Said("c1", "pays", {"to": "ada"}), Said("c2", "look", {"name": "x"}))
+        assert driven.results["c2"] == Seen("saw x")
+        assert not world.paid
+
+    def test_calls_that_may_run_beside_each_other_do(self) -> None:
+        driven = self.drive(World(), Said("c1", "meet", {"name": "a"}), Said("c2", "meet", {"name": "b"}))
+        assert driven.results == {"c1": Seen("met a"), "c2": Seen("met b")}
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_parameter_may_have_any_name_or_is_refused_when_the_adapter_is_made(self, name: str) -> None:
+        async def handler(payload: dict[str, Any]) -> str:
+            return f"{name} is {payload[name]}"
+
+        schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+        runner = Runner([Tool("named", handler, description="Named.", input_schema=schema, read_only=True)])
+        if name in self.framework.refused_names:
+            with pytest.raises(DefinitionError, match=name):
+                in_time(self.framework.drive(runner, Said("c1", "named", {name: "x"})))
+        else:
+            driven = in_time(self.framework.drive(runner, Said("c1", "named", {name: "x"})))
+            assert driven.results["c1"] == Seen(f"{name} is x")
+
+    def test_progress_from_a_thread_arrives(self) -> None:
+        driven = self.drive(World(), Said("c1", "count", {"to": 3}))
+        assert not driven.results["c1"].failed
+        if self.framework.tells_progress:
+            assert driven.progress == [("c1", step, 3, f"step {step}") for step in (1, 2, 3)]
+
+    def test_a_run_that_is_cancelled_cancels_its_calls(self) -> None:
+        async def run() -> list[tuple[str, str]]:
+            events: list[tuple[str, str]] = []
+            runner = world.runner(observers=[lambda event: events.append((event.kind, event.call.name))])
+            task = asyncio.ensure_future(self.framework.drive(runner, Said("c1", "wait")))
+            await world.entered.wait()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await runner.__aexit__()
+            return events
+
+        world = World()
+        events = in_time(run())
+        assert world.cancelled == 1
+        assert [kind for kind, _ in events if kind in ("tool:post", "tool:error")] == ["tool:error"]
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def answered(
+        self, world: World, answers: Mapping[str, bool | dict[str, Any]], *calls: Said, **given: Any
+    ) -> tuple[Driven, Driven]:
+        """The run while it waits, and after the answers."""
+
+        async def run() -> tuple[Driven, Driven]:
+            driven = await self.framework.drive(world.runner(), *calls)
+            waiting = copy.copy(driven)
+            waiting.questions, waiting.results = dict(driven.questions), dict(driven.results)
+            await driven.answer(answers, **given)
+            return waiting, driven
+
+        return in_time(run())
+
+    def test_an_ask_waits_for_a_person_and_runs_when_it_is_approved(self) -> None:
+        world = World()
+        waiting, driven = self.answered(world, {"c1": True}, Said("c1", "pay", {"to": "ada", "euros": 5}))
+        assert waiting.questions["c1"].arguments == {"to": "ada", "euros": 5}
+        assert "pay changes things" in waiting.questions["c1"].reason
+        assert driven.results["c1"] == Seen("paid 5 EUR to ada")
+        assert world.paid == {"ada 5": 1}
+
+    def test_a_no_runs_nothing_and_the_model_reads_it(self) -> None:
+        world = World()
+        _, driven = self.answered(world, {"c1": False}, Said("c1", "pay", {"to": "ada", "euros": 5}))
+        assert "paid" not in driven.results["c1"].text
+        assert not world.paid
+
+    def test_a_person_may_change_what_runs(self) -> None:
+        if not self.framework.edits:
+            return
+        world = World()
+        edit = {"to": "ada", "euros": 4}
+        _, driven = self.answered(world, {"c1": edit}, Said("c1", "pay", {"to": "ada", "euros": 5}))
+        assert "paid 4 EUR to ada" in driven.results["c1"].text
+        assert world.paid == {"ada 4": 1}
+
+    def test_what_a_person_changes_is_judged_again(self) -> None:
+        if not self.framework.edits:
+            return
+        world = World()
+        edit = {"to": "ada", "euros": "many"}
+        _, driven = self.answered(world, {"c1": edit}, Said("c1", "pay", {"to": "ada", "euros": 5}))
+        assert "paid" not in driven.results.get("c1", Seen("")).text
+        assert not world.paid
+
+    def test_an_answer_that_comes_twice_runs_once(self) -> None:
+        async def run() -> None:
+            driven = await self.framework.drive(world.runner(), Said("c1", "pay", {"to": "ada"}))
+            await driven.answer({"c1": True})
+            await driven.answer({"c1": True})
+
+        world = World()
+        in_time(run())
+        assert world.paid == {"ada 1": 1}
+
+    def test_an_answer_with_a_record_that_was_changed_runs_nothing_but_what_was_asked(self) -> None:
+        if not self.framework.brings_record:
+            return
+        world = World()
+        call = Said("c1", "pay", {"to": "ada", "euros": 5})
+        _, driven = self.answered(world, {"c1": True}, call, record="changed")
+        assert not world.paid, driven.results
+
+    def test_an_answer_without_any_record_is_asked_again(self) -> None:
+        """One that neither came along nor is kept."""
+
+        async def run() -> Driven:
+            runner = world.runner(journal=memory())
+            driven = await self.framework.drive(runner, Said("c1", "pay", {"to": "ada", "euros": 5}))
+            records = runner.journal.store
+            for key, value in records.items("interop ").items():
+                assert records.compare_and_set(key, value, None)
+            await driven.answer({"c1": True}, record="lost")
+            return driven
+
+        if not self.framework.brings_record:
+            return
+        world = World()
+        driven = in_time(run())
+        assert not world.paid
+        assert "c1" in driven.questions
+
+    def test_an_answer_whose_record_is_kept_here_needs_none_that_comes_along(self) -> None:
+        world = World()
+        _, driven = self.answered(world, {"c1": True}, Said("c1", "pay", {"to": "ada"}), record="lost")
+        assert driven.results["c1"] == Seen("paid 1 EUR to ada")
+        assert world.paid == {"ada 1": 1}
+
+    def test_each_of_two_answers_reaches_its_own_call_beside_a_sibling_that_has_ended(self) -> None:
+        world = World()
+        calls = [
+            Said("c0", "look", {"name": "x"}),
+            Said("c1", "pay", {"to": "ada", "euros": 5}),
+            Said("c2", "pay", {"to": "bob", "euros": 6}),
+        ]
+
+        async def run() -> Driven:
+            driven = await self.framework.drive(world.runner(), *calls)
+            for _ in range(3):  # some frameworks ask one after the other
+                if driven.questions:
+                    await driven.answer({call_id: call_id == "c1" for call_id in driven.questions})
+            return driven
+
+        driven = in_time(run())
+        assert not driven.questions
+        assert driven.results["c0"] == Seen("saw x")
+        assert driven.results["c1"] == Seen("paid 5 EUR to ada")
+        assert "paid" not in driven.results["c2"].text
+        assert world.paid == {"ada 5": 1}
+
+    def test_a_call_that_changed_something_and_ended_is_not_run_again_when_a_sibling_is_answered(self) -> None:
+        world = World()
+
+        def for_bob(call: ToolCall, context: ToolContext) -> Any:
+            return ask("bob is new") if call.arguments.get("to") == "bob" else None
+
+        async def run() -> Driven:
+            runner = world.runner(guards=[for_bob])
+            driven = await self.framework.drive(runner, Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"}))
+            await driven.answer({"c2": True})
+            return driven
+
+        driven = in_time(run())
+        assert driven.results == {"c1": Seen("paid 1 EUR to ada"), "c2": Seen("paid 1 EUR to bob")}
+        assert world.paid == {"ada 1": 1, "bob 1": 1}
+
+    def test_an_approver_of_the_runner_answers_at_once(self) -> None:
+        world = World()
+        driven = self.drive(world, Said("c1", "pay", {"to": "ada"}), approve=lambda call, decision, context: True)
+        assert driven.results["c1"] == Seen("paid 1 EUR to ada")
+
+    def test_a_runner_without_a_journal_is_told_of(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.drive(World(), Said("c1", "look", {"name": "x"}))
+        assert "no journal" in caplog.text
