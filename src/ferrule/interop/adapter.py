@@ -69,9 +69,7 @@ class Adapter:
         DefinitionError: for what is no runner; and for tools that may ask where nobody can be asked.
     """
 
-    def __init__(
-        self, runner: Runner, framework: str, *, suspends: bool, records: Store | None = None
-    ) -> None:
+    def __init__(self, runner: Runner, framework: str, *, suspends: bool, records: Store | None = None) -> None:
         if not isinstance(runner, Runner):
             raise DefinitionError(f"{framework}: tools are made of a Runner, not of {runner!r}: Runner([…])")
         runner = _once(runner, framework)
@@ -86,9 +84,7 @@ class Adapter:
         assert runner.journal is not None
         self._records = runner.journal.store if records is None else records
 
-    async def run(
-        self, call: ToolCall, context: ToolContext[Any], observers: Iterable[Observer] = ()
-    ) -> ToolResult:
+    async def run(self, call: ToolCall, context: ToolContext[Any], observers: Iterable[Observer] = ()) -> ToolResult:
         """Run a call, once for its id; where it is suspended, its record is kept."""
         if observers:
             [result] = await self.runner.batch([call], context, observers=observers)

@@ -378,7 +378,9 @@ class Conformance:
 
         async def run() -> Driven:
             runner = world.runner(guards=[for_bob])
-            driven = await self.framework.drive(runner, Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"}))
+            driven = await self.framework.drive(
+                runner, Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})
+            )
             await driven.answer({"c2": True})
             return driven
 

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Runs the tests of the adapters, each with its framework in an environment of its own.
+
+    python scripts/frameworks.py                     all of them
+    python scripts/frameworks.py langchain -k media  one, with options for pytest
+
+`tests/interop/frameworks/pins/NAME.txt` names every distribution of an environment, which is made anew where that file
+has changed. They are installed as they are named: langchain-core from 1.8.2 and fastmcp from 4.1.3 on want a `certifi`
+that an index may not have yet, and a resolver then takes older ones of them in silence. An environment that cannot be
+made skips the tests with the reason; with FERRULE_NEEDS=all, as in .ci/run, it fails.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from needs import required, run
+
+ROOT = Path(__file__).parent.parent
+TESTS = ROOT / "tests" / "interop" / "frameworks"
+BUILT = ROOT / "build" / "frameworks"
+_VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
+
+
+def names() -> list[str]:
+    """The frameworks that there are adapters for."""
+    return sorted(pins.stem for pins in (TESTS / "pins").glob("*.txt"))
+
+
+def python_for(pins: str) -> str:
+    """This Python, or one that is new enough for what the pins say they need.
+
+    Raises:
+        LookupError: where there is none.
+    """
+    found = re.search(r"^# Needs Python 3\.(\d+)\.$", pins, re.MULTILINE)
+    least = int(found[1]) if found else 0
+    if sys.version_info[:2] >= (3, least):
+        return sys.executable
+    managed = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")))
+    for candidate in [*(f"python3.{minor}" for minor in range(20, least - 1, -1)), *managed]:
+        if (path := shutil.which(candidate)) and minor_of(path) >= least:
+            return path
+    raise LookupError(f"it needs Python 3.{least}, and there is none on the PATH")
+
+
+def minor_of(python: str) -> int:
+    """The 12 of Python 3.12; 0 of what does not run."""
+    done = subprocess.run([python, "-c", _VERSION], capture_output=True, text=True, timeout=60)
+    return int(done.stdout.split(".")[1]) if done.returncode == 0 else 0
+
+
+def environment(name: str) -> Path:
+    """The Python of the framework's environment, which is made where it is not there.
+
+    Raises:
+        LookupError: where it cannot be made, and why.
+    """
+    pins = TESTS / "pins" / f"{name}.txt"
+    text = pins.read_text(encoding="utf-8")
+    python = python_for(text)
+    folder = BUILT / f"{name}-3.{minor_of(python)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    inside = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    if not (folder / "complete").exists():
+        print(f"Installing {name} into {folder.relative_to(ROOT)} …", file=sys.stderr)
+        for older in BUILT.glob(f"{name}-3.{minor_of(python)}-*"):
+            shutil.rmtree(older)
+        pip = [sys.executable, "-m", "pip", "--python", str(inside), "install", "-qq", "--no-deps", "-r", str(pins)]
+        problem = run([python, "-m", "venv", "--without-pip", str(folder)]) or run(pip)
+        if problem is not None:
+            raise LookupError(problem)
+        (folder / "complete").touch()
+    return inside
+
+
+def tests_of(name: str, options: list[str]) -> int:
+    """The exit code of pytest for the adapter of one framework."""
+    try:
+        python = environment(name)
+    except LookupError as error:
+        print(f"{'FAILED' if required() else 'SKIPPED'}: the tests of the adapter for {name}: {error}", file=sys.stderr)
+        return int(required())
+    inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    tests = [str(TESTS / f"test_{name}.py"), str(TESTS / "test_pages.py")]
+    command = [str(python), "-m", "pytest", "-q", f"--confcutdir={TESTS}", *tests, *options]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **inside}).returncode
+
+
+def main() -> int:
+    given = sys.argv[1:]
+    chosen = [name for name in given if name in names()]
+    options = [word for word in given if word not in names()]
+    return max([tests_of(name, options) for name in chosen or names()], default=0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

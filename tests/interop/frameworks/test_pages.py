@@ -1,0 +1,29 @@
+"""The programs on the page of a framework run, each as a file of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FRAMEWORK = os.environ["FERRULE_FRAMEWORK"]
+PAGE = Path(__file__).parents[3] / "docs" / "frameworks" / f"{FRAMEWORK.replace('_', '-')}.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8") if PAGE.exists() else "", re.M | re.S)
+
+
+def test_there_is_a_page_with_a_program() -> None:
+    assert PROGRAMS, f"{PAGE.name} has none"
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_a_program_of_the_page_runs(number: int, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAMS[number], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", file], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
