@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 from weakref import WeakKeyDictionary
 
 from ferrule.definition.tool import Tool
@@ -27,10 +28,10 @@ from ferrule.errors import DefinitionError
 from ferrule.journal import memory
 from ferrule.runner import Runner
 from ferrule.store import Store
-from ferrule.types import Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow
+from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
@@ -50,6 +51,10 @@ class Record(TypedDict):
 
     pending: dict[str, Any]
     sent: dict[str, Any]
+
+
+Tell: TypeAlias = Callable[[float, float | None, str | None], Awaitable[object]]
+"""How much is done, of how much where that is known, and a text: what `context.progress` was given."""
 
 
 class Adapter:
@@ -84,12 +89,17 @@ class Adapter:
         assert runner.journal is not None
         self._records = runner.journal.store if records is None else records
 
-    async def run(self, call: ToolCall, context: ToolContext[Any], observers: Iterable[Observer] = ()) -> ToolResult:
-        """Run a call, once for its id; where it is suspended, its record is kept."""
-        if observers:
-            [result] = await self.runner.batch([call], context, observers=observers)
-        else:
+    async def run(self, call: ToolCall, context: ToolContext[Any], tell: Tell | None = None) -> ToolResult:
+        """Run a call, once for its id; where it is suspended, its record is kept.
+
+        Args:
+            tell: Is told of the call's progress, one step after the other, before the result is given.
+        """
+        if tell is None:
             result = await self.runner.run(call, context)
+        else:
+            async with _Telling(tell) as told:
+                [result] = await self.runner.batch([call], context, observers=[told])
         if result.pending is not None:
             await self.keep(call, context, record_of(call, result))
         return result
@@ -100,7 +110,7 @@ class Adapter:
         context: ToolContext[Any],
         answer: Decision | bool | ToolResult | None,
         record: object = None,
-        observers: Iterable[Observer] = (),
+        tell: Tell | None = None,
     ) -> ToolResult:
         """Take a suspended call up again.
 
@@ -110,18 +120,20 @@ class Adapter:
                 be others than were sent.
             record: The record that the framework brings along; where it brings none, the one that is kept here is
                 taken.
+            tell: As for `run`.
         """
         kept = await self.find(call, context)
         found: Any = kept if record is None else record if _is_record_of(record, call, context) else None
         if found is None:
             log.warning("an answer for a call of tool %r came without its record: the person is asked again", call.name)
-            return await self.run(call, context, observers)
+            return await self.run(call, context, tell)
         if answer is None:
             sent = (kept or found)["sent"]  # what comes along is sealed but for this
             answer = True if call.arguments == sent else allow(arguments=thaw(call.arguments))
-        result = await self.runner.resume({"pending": found["pending"]}, answer, context, observers=observers)
+        async with _Telling(tell) as told:
+            result = await self.runner.resume({"pending": found["pending"]}, answer, context, observers=[told])
         if result.pending is not None:
-            await self.keep(call, context, {**found, "pending": thaw(result.pending)})
+            await self.keep(call, context, {"pending": thaw(result.pending), "sent": found["sent"]})
         return result
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
@@ -133,6 +145,37 @@ class Adapter:
         """Keep the record, in the place of what was kept of this call before; not where it has no session."""
         if (key := _key(call, context)) is not None:
             await asyncio.to_thread(_put, self._records, key, record)
+
+
+class _Telling:
+    """An observer that hands the progress of a call to an async function, in order; at its end all is told."""
+
+    def __init__(self, tell: Tell | None) -> None:
+        self._tell = tell
+        self._steps: deque[Any] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self, event: Event) -> None:
+        if self._tell is None or event.kind != "tool:progress" or "done" not in event.data:
+            return
+        self._steps.append(event.data)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._tell_all(self._tell))
+
+    async def _tell_all(self, tell: Tell) -> None:
+        while self._steps:
+            data = self._steps.popleft()
+            try:
+                await tell(data["done"], data["total"], data["message"])
+            except Exception:
+                log.exception("progress of a call could not be told")
+
+    async def __aenter__(self) -> _Telling:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._task is not None:
+            await self._task
 
 
 def record_of(call: ToolCall, result: ToolResult) -> Record:
@@ -163,8 +206,8 @@ def _once(runner: Runner, framework: str) -> Runner:
         return runner
     if (made := _KEPT.get(runner)) is None:
         log.warning(
-            "%s: the runner has no journal, so its calls are kept in memory: after a restart, one that is sent again is "
-            "run again. Runner(…, journal=Journal.open('calls.db')) keeps them",
+            "%s: the runner has no journal, so its calls are kept in memory: after a restart, one that is sent again "
+            "is run again. Runner(…, journal=Journal.open('calls.db')) keeps them",
             framework,
         )
         made = _KEPT[runner] = runner.replace(journal=memory())

@@ -8,11 +8,13 @@ Read in pydantic-ai 2.68.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_ai import BinaryContent, FunctionToolset, RunContext, ToolReturn
 from pydantic_ai import Tool as TheirTool
 from pydantic_ai.exceptions import ApprovalRequired, ModelRetry, ToolFailed
+from pydantic_ai.messages import CustomEvent
 
 from ferrule.definition.tool import Tool
 from ferrule.interop.adapter import Adapter, record_of
@@ -25,6 +27,15 @@ from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
 _OURS = "ferrule"
+
+
+@dataclass(kw_only=True)
+class Progress(CustomEvent):
+    """What a tool has told by `context.progress`, among the events of the agent's run."""
+
+    done: float
+    total: float | None = None
+    message: str | None = None
 
 
 def toolset(
@@ -50,12 +61,15 @@ def _offered(
     adapter: Adapter, tool: Tool, context_of: Callable[[RunContext[Any]], ToolContext[Any]], max_retries: int
 ) -> TheirTool[Any]:
     async def call(ctx: RunContext[Any], /, **arguments: Any) -> Any:
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            await ctx.emit(Progress(done=done, total=total, message=message))
+
         sent, context = ToolCall(ctx.tool_call_id or "", tool.name, arguments), context_of(ctx)
         if ctx.tool_call_approved:
             record = (ctx.tool_call_metadata or {}).get(_OURS)
-            result = await adapter.answer(sent, context, None, record)
+            result = await adapter.answer(sent, context, None, record, tell)
         else:
-            result = await adapter.run(sent, context)
+            result = await adapter.run(sent, context, tell)
         if result.pending is not None:
             raise ApprovalRequired(metadata={_OURS: record_of(sent, result), "reason": result.pending["reason"]})
         return _returned(result)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
 from conformance import Conformance, Driven, Framework, Question, Said, Seen
 from pydantic_ai import Agent, BinaryContent
 from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
-    ModelResponse,
     RetryPromptPart,
-    TextPart,
-    ToolCallPart,
     ToolReturnPart,
-    UserPromptPart,
 )
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.tools import DeferredToolRequests, ToolApproved, ToolDenied
 
 from ferrule import Runner
@@ -30,20 +25,23 @@ class DrivenAgent(Driven):
         super().__init__()
         self._calls = calls
         self._agent = Agent(
-            FunctionModel(self._reply),
+            FunctionModel(stream_function=self._reply),
             toolsets=[pydantic_ai.toolset(runner)],
             output_type=[str, DeferredToolRequests],
             deps_type=str,
         )
         self._waiting: Any = None
 
-    def _reply(self, messages: Any, info: Any) -> ModelResponse:
-        if len(messages) == 1:
-            return ModelResponse([ToolCallPart(said.name, said.arguments, said.id) for said in self._calls])
-        return ModelResponse([TextPart("done")])
+    async def _reply(self, messages: list[Any], info: Any) -> AsyncIterator[Any]:
+        if len(messages) > 1:
+            yield "done"
+            return
+        for place, said in enumerate(self._calls):
+            text = said.arguments if isinstance(said.arguments, str) else json.dumps(said.arguments)
+            yield {place: DeltaToolCall(name=said.name, json_args=text, tool_call_id=said.id)}
 
     async def run(self, **given: Any) -> None:
-        done = await self._agent.run(deps="DEPS", **given)
+        done = await self._agent.run(deps="DEPS", event_stream_handler=self._see, **given)
         for message in done.all_messages():
             for part in message.parts:
                 if isinstance(part, ToolReturnPart | RetryPromptPart) and part.tool_call_id:
@@ -54,6 +52,11 @@ class DrivenAgent(Driven):
             for part in done.output.approvals:
                 reason = done.output.metadata[part.tool_call_id]["reason"]
                 self.questions[part.tool_call_id] = Question(part.args_as_dict(), reason)
+
+    async def _see(self, ctx: Any, events: Any) -> None:
+        async for event in events:
+            if isinstance(event, pydantic_ai.Progress):
+                self.progress.append((event.tool_call_id, event.done, event.total, event.message))
 
     async def answer(
         self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
