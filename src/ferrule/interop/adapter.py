@@ -77,7 +77,7 @@ class Adapter:
     def __init__(self, runner: Runner, framework: str, *, suspends: bool, records: Store | None = None) -> None:
         if not isinstance(runner, Runner):
             raise DefinitionError(f"{framework}: tools are made of a Runner, not of {runner!r}: Runner([…])")
-        runner = _once(runner, framework)
+        runner = _with_journal(runner, framework)
         if runner.approve is None and suspends:
             runner = runner.replace(approve=_later)
         if runner.approve is None and (asking := [tool.name for tool in runner.tools if may_ask(runner, tool)]):
@@ -138,12 +138,12 @@ class Adapter:
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
         """The record of this call that is kept; `None` where there is none."""
-        key = _key(call, context)
+        key = _record_key(call, context)
         return None if key is None else await asyncio.to_thread(self._records.get, key)
 
     async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
         """Keep the record, in the place of what was kept of this call before; not where it has no session."""
-        if (key := _key(call, context)) is not None:
+        if (key := _record_key(call, context)) is not None:
             await asyncio.to_thread(_put, self._records, key, record)
 
 
@@ -200,7 +200,7 @@ async def _later(call: ToolCall, decision: Decision, context: ToolContext[Any]) 
     return decision
 
 
-def _once(runner: Runner, framework: str) -> Runner:
+def _with_journal(runner: Runner, framework: str) -> Runner:
     """The runner with a journal."""
     if runner.journal is not None:
         return runner
@@ -214,7 +214,7 @@ def _once(runner: Runner, framework: str) -> Runner:
     return made
 
 
-def _key(call: ToolCall, context: ToolContext[Any]) -> str | None:
+def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
     if not context.session or not call.id:
         return None
     of = json.dumps([context.principal, context.session, call.name, call.id])

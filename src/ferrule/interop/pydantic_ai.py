@@ -48,7 +48,7 @@ def toolset(
 ) -> FunctionToolset[Any]:
     """A toolset whose calls the runner runs."""
     adapter = Adapter(runner, "pydantic-ai", suspends=True, records=records)
-    made = [_offered(adapter, tool, context or context_of, max_retries) for tool in runner.tools]
+    made = [_their_tool(adapter, tool, context or context_of, max_retries) for tool in runner.tools]
     return FunctionToolset(made, id=id)
 
 
@@ -57,7 +57,7 @@ def context_of(ctx: RunContext[Any]) -> ToolContext[Any]:
     return ToolContext(session=ctx.conversation_id, deps=ctx.deps)
 
 
-def _offered(
+def _their_tool(
     adapter: Adapter, tool: Tool, context_of: Callable[[RunContext[Any]], ToolContext[Any]], max_retries: int
 ) -> TheirTool[Any]:
     async def call(ctx: RunContext[Any], /, **arguments: Any) -> Any:
@@ -94,10 +94,10 @@ def _returned(result: ToolResult) -> Any:
         raise ToolFailed(result.text)
     if all(isinstance(block, Text) for block in result.content):
         return result.text
-    return ToolReturn([_block(block) for block in result.content])
+    return ToolReturn([_their_block(block) for block in result.content])
 
 
-def _block(block: Any) -> Any:
+def _their_block(block: Any) -> Any:
     if isinstance(block, Media) and block.data is not None:
         return BinaryContent(block.data, media_type=block.mime_type)
     return block.text if isinstance(block, Text) else f"[{block.kind} {block.uri}]"
