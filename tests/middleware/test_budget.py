@@ -417,17 +417,6 @@ def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
     assert (result.status, result.executed) == ("failed", False)
 
 
-@pytest.mark.parametrize("options", [{}, {"tokens": 10, "reserve": {"tokens": 1}}])
-def test_a_session_that_is_no_key_does_not_stop_the_others(options: Any) -> None:
-    odd: Any = ["no", "text"]
-
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[budget(calls=1, **options)])
-        return [(await runner.run("think", {}, context)).status for context in (ToolContext(session=odd), S)]
-
-    assert go(main()) == ["failed", "ok"]
-
-
 def test_forget_closes_the_account() -> None:
     limit = budget(calls=1)
 
