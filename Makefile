@@ -18,10 +18,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # three parts keep two cores busy.
 JOBS ?= 3
 PARTS := tests-models tests-programs tests-rest tests-kernel tests-providers tests-journal tests-core
+# One for each framework that there is an adapter for, in an environment of its own.
+ADAPTERS := $(patsubst tests/interop/frameworks/pins/%.txt,adapter-%,$(wildcard tests/interop/frameworks/pins/*.txt))
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core soak needs quick check lint types types-users tests $(PARTS) bench docs format clean
+.PHONY: demo test test-all rest core soak needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -43,12 +45,13 @@ demo: $(VENV)/.cli
 test: needs
 	@$(PARALLEL) types $(PARTS) lint types-users PYTEST='-m "not large"'
 
-# Everything: `make test`, then what it left out, and the properties again with four times as many examples.
+# Everything: `make test`, then what it left out, the adapters to frameworks, and the properties again with four times as
+# many examples.
 test-all: test rest
 
 rest: export FERRULE_TESTS = all
 rest: $(VENV)/.dev
-	@$(PARALLEL) $(PARTS) PYTEST='-m "large or hypothesis"'
+	@$(PARALLEL) $(PARTS) $(ADAPTERS) PYTEST='-m "large or hypothesis"'
 
 # What may be different under another Python: CI runs it on a second one.
 core: $(VENV)/.dev
@@ -100,6 +103,12 @@ tests-models: $(VENV)/.dev
 
 tests-providers: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/providers
+
+adapters: $(VENV)/.dev
+	@$(PARALLEL) $(ADAPTERS)
+
+$(ADAPTERS): adapter-%: $(VENV)/.dev
+	$(BIN)/python scripts/frameworks.py $*
 
 tests-rest: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel journal providers cli models sources serve peers examples arguments definition values)
