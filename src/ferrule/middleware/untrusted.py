@@ -53,6 +53,7 @@ async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolRes
 
 
 untrusted.__dict__["only_around"] = "untrusted belongs in `around`: in `inside`, what is added or cut later stands bare"
+untrusted.__dict__["envelops"] = True
 
 
 def _enveloped(blocks: tuple[Block, ...], tool: str) -> tuple[Block, ...]:

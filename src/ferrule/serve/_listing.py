@@ -5,20 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from typing import Any
 
 import mcp_types as wire
 from mcp.shared.exceptions import MCPError
 
 from ferrule import Runner, Tool
-from ferrule.middleware.untrusted import untrusted
+from ferrule.mcp_content import annotations_of, tells_form, wire_name
 from ferrule.values.frozen import thaw
 
 PAGE = 100
-_MCP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "idempotent": "idempotentHint"}
-_HINTS |= {"open_world": "openWorldHint"}
 
 
 class Listing:
@@ -36,9 +32,7 @@ class Listing:
 
     def __init__(self, runner: Runner, *, seconds: float, public: bool, structured: bool) -> None:
         self._tools = tools = runner.tools
-        # A result says no null beside its content, and has no other form in an envelope: clients refuse one that has
-        # none where a schema was told.
-        kept = [t for t in tools if structured and _never_null(t) and not _is_enveloped(t, runner)]
+        kept = [tool for tool in tools if structured and tells_form(tool, runner.around)]
         schemas = {t.name: t.output_schema for t in kept}
         told = {name: schema for name, schema in schemas.items() if schema is not None}
         self._structured = frozenset(told)
@@ -81,15 +75,13 @@ class Listing:
         return None if tool is None else thaw(tool.input_schema)
 
     def _written(self, tool: Tool, *, modern: bool) -> wire.Tool:
-        values = {hint: getattr(tool, name) for name, hint in _HINTS.items()}
-        hints = {hint: value for hint, value in values.items() if isinstance(value, bool)}
         return wire.Tool(
             name=wire_name(tool),
             title=tool.title,
             description=tool.description or None,
             input_schema=thaw(tool.input_schema),
             output_schema=thaw(tool.output_schema) if self.is_structured(tool, modern=modern) else None,
-            annotations=wire.ToolAnnotations.model_validate({**hints, "title": tool.title}),
+            annotations=annotations_of(tool),
         )
 
     def _cursor(self, place: int) -> str:
@@ -100,21 +92,3 @@ class Listing:
             if cursor == self._cursor(place):
                 return place
         raise MCPError(wire.INVALID_PARAMS, "Unknown cursor: the list has changed; begin again without one")
-
-
-def wire_name(tool: Tool) -> str:
-    """The tool's own name where MCP takes it, else the one that every provider takes; a toolset finds it by both."""
-    return tool.name if _MCP_NAME.fullmatch(tool.name) else tool.wire_name
-
-
-def _is_enveloped(tool: Tool, runner: Runner) -> bool:
-    mounts = (mount.settings.around for mount in tool.mounts)
-    return any(untrusted in around for around in (runner.around, tool.around, *mounts))
-
-
-def _never_null(tool: Tool) -> bool:
-    """Whether null does not fit its output schema."""
-    try:
-        return bool(tool.output.misfit(None, None))
-    except Exception:  # of a validator of the tool's own, which cannot take null
-        return True

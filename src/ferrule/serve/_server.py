@@ -37,15 +37,15 @@ from pydantic import ValidationError
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
 from ferrule.approval import Asked, previewed
+from ferrule.mcp_content import call_result
+from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
 from ferrule.pipeline.results import NOTHING_RUN
 from ferrule.pipeline.tasks import start
 from ferrule.serve._caller import CALLER, ask_client, noting
-from ferrule.serve._content import call_result
-from ferrule.serve._form import Form, answer_of, form_of
 from ferrule.serve._listing import Listing
 from ferrule.types import Coro
 from ferrule.values.call import new_id
-from ferrule.values.content import clean
+from ferrule.values.content import clean, cut
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps, same
 
@@ -149,7 +149,7 @@ class _Client:
         asked = await previewed(Asked.of(call, decision, context))
         if asked.problem is not None:
             return deny(asked.problem)
-        form = form_of(asked)
+        form = _form_of(asked)
         if not modern:
             return await self._elicit(form, call)
         # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
@@ -190,7 +190,7 @@ class _Client:
     async def _elicit(self, form: Form, call: ToolCall) -> Decision | bool:
         try:
             given = await self._request.session.send_request(
-                _elicitation(form),
+                elicitation(form),
                 wire.ElicitResult,
                 request_read_timeout_seconds=self._settings.answer_within,
                 metadata=ServerMessageMetadata(related_request_id=self._request.request_id),
@@ -536,8 +536,15 @@ def _carried(state: str) -> tuple[Form, dict[str, Any]]:
     return Form(*form), record
 
 
+def _form_of(asked: Asked) -> Form:
+    message = asked.text.strip()
+    if len(message) > MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
+        message = cut(asked.question().text.strip(), MOST_IN_A_MESSAGE)
+    return form_of(message, asked.decision.schema, asked.binds)
+
+
 def _question(form: Form, state: str | None) -> wire.InputRequiredResult:
-    return wire.InputRequiredResult(input_requests={form.key: _elicitation(form)}, request_state=state)
+    return wire.InputRequiredResult(input_requests={form.key: elicitation(form)}, request_state=state)
 
 
 def _elicitation(form: Form) -> wire.ElicitRequest:

@@ -11,11 +11,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError
+from ferrule.mcp_results import Check, to_result
 from ferrule.sources._mcp_connection import OPEN_CALL, Connection
 from ferrule.sources._mcp_http import Fate
 from ferrule.sources._mcp_log import SDK_LOGS
 from ferrule.sources._mcp_questions import Responses, to_question, to_responses, to_visit
-from ferrule.sources._mcp_results import Check, to_result
 
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult

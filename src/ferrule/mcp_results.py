@@ -10,8 +10,9 @@ from typing import Any
 
 import mcp_types as types
 
-from ferrule import Media, Text, ToolError, ToolResult
-from ferrule.values.content import as_output, render, to_text
+from ferrule.errors import ToolError
+from ferrule.values.content import Media, Text, as_output, render, to_text
+from ferrule.values.result import ToolResult
 
 _MOST_MEDIA = 50_000_000
 """Of all media of one result."""

@@ -1,4 +1,5 @@
-"""What a client is asked: a form with a yes or no, with what a tool wants to know, or with one text for its JSON."""
+"""What an MCP client is asked: a form with a yes or no, with what a tool wants to know, or with one text for its
+JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +9,9 @@ from typing import Any, NamedTuple
 
 import mcp_types as wire
 
-from ferrule import Decision, allow, deny
-from ferrule.approval import Asked
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.values.content import cut
+from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import loads
 
@@ -31,7 +31,7 @@ _KEYS_OF = {
 _QUESTION = "question"
 _MOST_IN_A_KEY = 64
 _FORMATS = {"date", "date-time", "email", "uri"}
-_MOST_IN_A_MESSAGE = 8_000
+MOST_IN_A_MESSAGE = 8_000
 
 
 class Form(NamedTuple):
@@ -51,22 +51,29 @@ class Form(NamedTuple):
     binds: dict[str, Any] = {}  # noqa: RUF012
 
 
-def form_of(asked: Asked) -> Form:
-    """The question as a form; what does not fit one is asked for as JSON."""
-    message = asked.text.strip()
-    if len(message) > _MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
-        message = cut(asked.question().text.strip(), _MOST_IN_A_MESSAGE)
-    wanted = asked.decision.schema
+def form_of(message: str, wanted: JsonObject | None, binds: JsonObject) -> Form:
+    """The question as a form; what does not fit one is asked for as JSON.
+
+    Args:
+        wanted: The JSON Schema of what is wanted; `None` for a yes.
+        binds: What holds the call to what the message shows.
+    """
     if wanted is None or (not wanted.get("properties") and _takes_nothing(wanted)):
-        return Form("yes", _QUESTION, message, _YES, thaw(asked.binds))
+        return Form("yes", _QUESTION, message, _YES, thaw(binds))
     title = wanted.get("title")
     key = title if isinstance(title, str) and 0 < len(title) <= _MOST_IN_A_KEY else _QUESTION
     flat = _flat(wanted)
     if flat is not None:
         return Form("object", key, message, flat)
-    text = cut(json.dumps(thaw(wanted), ensure_ascii=False), _MOST_IN_A_MESSAGE)
+    text = cut(json.dumps(thaw(wanted), ensure_ascii=False), MOST_IN_A_MESSAGE)
     field = {"type": "string", "title": "JSON", "description": f"A JSON object that fits this JSON Schema: {text}"}
     return Form("json", key, message, {"type": "object", "properties": {"json": field}, "required": ["json"]})
+
+
+def elicitation(form: Form) -> wire.ElicitRequest:
+    """The request that shows it."""
+    params = wire.ElicitRequestFormParams(message=form.message, requested_schema=form.schema)
+    return wire.ElicitRequest(params=params)
 
 
 def answer_of(form: Form, given: wire.ElicitResult, by: str | None, arguments: JsonObject) -> Decision:

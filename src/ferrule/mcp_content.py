@@ -1,23 +1,25 @@
-"""A result as a client gets it: blocks, structured content where the tool has an output schema, and `isError`."""
+"""A tool and a result as an MCP client gets them: name and hints; blocks, structured content where the tool has an
+output schema, and `isError`."""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import mcp_types as wire
 from pydantic_core import from_json
 
-from ferrule import Media, Text, Tool, ToolResult
-from ferrule.sources._mcp_results import TEXT_TYPE
-from ferrule.values.content import Block
+from ferrule.definition.tool import Tool
+from ferrule.mcp_results import TEXT_TYPE
+from ferrule.values.content import Block, Media, Text
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps
-from ferrule.values.result import gave
+from ferrule.values.result import ToolResult, gave
 
 _MISSHAPEN = (
     "The tool was run, and its result follows. It is not in the form that the tool declares: it was cut or changed on "
@@ -25,10 +27,45 @@ _MISSHAPEN = (
 )
 _CUT_ITEMS = re.compile(r"\[cut: \d+ items left out\]")
 _CUT_KEYS = re.compile(r"\[+cut\]+")
+_MCP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "idempotent": "idempotentHint"}
+_HINTS |= {"open_world": "openWorldHint"}
 _DETAILS = ("annotations", "_meta", "title", "description", "size")
 """What a server may say of a block besides what it is."""
 _MOST_DETAILS = 10_000
 """Characters of all that in one result, as JSON."""
+
+
+def wire_name(tool: Tool) -> str:
+    """The tool's own name where MCP takes it, else the one that every provider takes; a toolset finds it by both."""
+    return tool.name if _MCP_NAME.fullmatch(tool.name) else tool.wire_name
+
+
+def annotations_of(tool: Tool) -> wire.ToolAnnotations:
+    """Its title, and what it does to the world, as far as that does not depend on arguments."""
+    values = {hint: getattr(tool, name) for name, hint in _HINTS.items()}
+    hints = {hint: value for hint, value in values.items() if isinstance(value, bool)}
+    return wire.ToolAnnotations.model_validate({**hints, "title": tool.title})
+
+
+def tells_form(tool: Tool, around: Iterable[object]) -> bool:
+    """Whether its output schema can be told: a result says no null beside its content, and has no other form in an
+    envelope, and clients refuse one that has none where a schema was told.
+
+    Args:
+        around: The middleware of the runner; one that says `envelops` writes texts in a form of its own.
+    """
+    mounts = (mount.settings.around for mount in tool.mounts)
+    enveloped = any(getattr(one, "envelops", False) for one in chain(around, tool.around, *mounts))
+    return not enveloped and _never_null(tool)
+
+
+def _never_null(tool: Tool) -> bool:
+    """Whether null does not fit its output schema."""
+    try:
+        return bool(tool.output.misfit(None, None))
+    except Exception:  # of a validator of the tool's own, which cannot take null
+        return True
 
 
 def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
