@@ -170,13 +170,15 @@ def in_time(made: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(made, 60))
 
 
-class Conformance:
-    """Every adapter passes this."""
+class Answers:
+    """What every adapter keeps, whether or not a call can wait there for a person."""
 
     framework: ClassVar[Framework]
+    options: ClassVar[Mapping[str, Any]] = {}
+    """What the runners have besides."""
 
     def drive(self, world: World, *calls: Said, **options: Any) -> Driven:
-        return in_time(self.framework.drive(world.runner(**options), *calls))
+        return in_time(self.framework.drive(world.runner(**{**self.options, **options}), *calls))
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -243,7 +245,8 @@ class Conformance:
     def test_a_run_that_is_cancelled_cancels_its_calls(self) -> None:
         async def run() -> list[tuple[str, str]]:
             events: list[tuple[str, str]] = []
-            runner = world.runner(observers=[lambda event: events.append((event.kind, event.call.name))])
+            seen = [lambda event: events.append((event.kind, event.call.name))]
+            runner = world.runner(**self.options, observers=seen)
             task = asyncio.ensure_future(self.framework.drive(runner, Said("c1", "wait")))
             await world.entered.wait()
             task.cancel()
@@ -257,7 +260,34 @@ class Conformance:
         assert world.cancelled == 1
         assert [kind for kind, _ in events if kind in ("tool:post", "tool:error")] == ["tool:error"]
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    def test_an_approver_of_the_runner_answers_at_once(self) -> None:
+        world = World()
+        driven = self.drive(world, Said("c1", "pay", {"to": "ada"}), approve=lambda call, decision, context: True)
+        assert driven.results["c1"] == Seen("paid 1 EUR to ada")
+
+    def test_a_runner_without_a_journal_is_told_of(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.drive(World(), Said("c1", "look", {"name": "x"}))
+        assert "no journal" in caplog.text
+
+
+class Blocking(Answers):
+    """An adapter to a framework where no call can wait for a person."""
+
+    options: ClassVar = {"approve": lambda call, decision, context: call.arguments["to"] == "ada"}
+
+    def test_what_the_approver_says_no_to_does_not_run(self) -> None:
+        world = World()
+        driven = self.drive(world, Said("c1", "pay", {"to": "bob"}), Said("c2", "pay", {"to": "ada"}))
+        assert driven.results["c1"].failed and driven.results["c2"] == Seen("paid 1 EUR to ada")
+        assert world.paid == {"ada 1": 1}
+
+    def test_tools_that_may_ask_are_refused_where_nobody_can_be_asked(self) -> None:
+        with pytest.raises(DefinitionError, match="'pay' may ask a person"):
+            in_time(self.framework.drive(World().runner(), Said("c1", "look", {"name": "x"})))
+
+
+class Conformance(Answers):
+    """Every adapter to a framework where a call can wait for a person passes this."""
 
     def answered(
         self, world: World, answers: Mapping[str, bool | dict[str, Any]], *calls: Said, **given: Any
@@ -387,12 +417,3 @@ class Conformance:
         driven = in_time(run())
         assert driven.results == {"c1": Seen("paid 1 EUR to ada"), "c2": Seen("paid 1 EUR to bob")}
         assert world.paid == {"ada 1": 1, "bob 1": 1}
-
-    def test_an_approver_of_the_runner_answers_at_once(self) -> None:
-        world = World()
-        driven = self.drive(world, Said("c1", "pay", {"to": "ada"}), approve=lambda call, decision, context: True)
-        assert driven.results["c1"] == Seen("paid 1 EUR to ada")
-
-    def test_a_runner_without_a_journal_is_told_of(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.drive(World(), Said("c1", "look", {"name": "x"}))
-        assert "no journal" in caplog.text
