@@ -4,12 +4,15 @@ A framework calls its tools one by one, and asks a person in a way of its own. S
 
     adapter = Adapter(runner, "their name", suspends=True)
     result = await adapter.run(call, context)                        # once for each call id, by the journal
-    raise TheirInterrupt(record_of(call, result))                    # where result.pending
+    raise TheirInterrupt(record_of(result))                          # where result.pending
     result = await adapter.answer(call, context, True, record)       # with what a person said
 
 A call is known by its principal, its session, its tool and its id. An answer is good for the call whose record it
 brings along, or whose record is found under these four; without a record it is no answer, and the person is asked
 again.
+
+A runner that has no journal gets one in memory, which all adapters of that runner share. One that is made anew for each
+request, also by `runner.replace`, is another runner: give it a journal and a `resume_key`.
 """
 
 from __future__ import annotations
@@ -26,17 +29,22 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.journal import memory
+from ferrule.pipeline.call_key import call_key
 from ferrule.runner import Runner
-from ferrule.store import Store
+from ferrule.store import Store, StoreError
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, allow
+from ferrule.values.decision import Decision, allow, ask
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
+from ferrule.values.json_text import same
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 _PREFIX = "interop "
+_MOST_IN_MEMORY = 10_000
+"""Calls in a journal that is made here."""
+_PUTS_TRIED = 100
 _KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 """The runners that were given a journal in memory here: adapters that are made anew for each request share it."""
 
@@ -46,11 +54,9 @@ class Record(TypedDict):
 
     Attributes:
         pending: What `Runner.resume` reads: sealed, and perhaps shown to people.
-        sent: The arguments as the model sent them; guards may have changed those in `pending`.
     """
 
     pending: dict[str, Any]
-    sent: dict[str, Any]
 
 
 Tell: TypeAlias = Callable[[float, float | None, str | None], Awaitable[object]]
@@ -61,7 +67,8 @@ class Adapter:
     """A runner as the tools of a framework call it.
 
     Args:
-        runner: What runs the calls. One without a journal keeps them in memory, which is logged as a warning.
+        runner: What runs the calls. One without a journal keeps the newest ten thousand that change something in
+            memory, which is logged as a warning.
         framework: Its name, for errors and logs.
         suspends: Whether a call can wait there for a person, who answers later; a runner without an approver then
             suspends what it is to ask about.
@@ -94,6 +101,9 @@ class Adapter:
 
         Args:
             tell: Is told of the call's progress, one step after the other, before the result is given.
+
+        Raises:
+            Exception: what the store raises where it cannot keep the record.
         """
         if tell is None:
             result = await self.runner.run(call, context)
@@ -101,7 +111,7 @@ class Adapter:
             async with _Telling(tell) as told:
                 [result] = await self.runner.batch([call], context, observers=[told])
         if result.pending is not None:
-            await self.keep(call, context, record_of(call, result))
+            await self.keep(call, context, record_of(result))
         return result
 
     async def answer(
@@ -116,24 +126,29 @@ class Adapter:
 
         Args:
             call: The call as it comes now.
-            answer: What the person said; `None` where they said yes to `call.arguments` as they are now, which may
-                be others than were sent.
+            answer: What the person said; `None` where the framework only says that they approved `call.arguments` as
+                they are now, which may be others than were sent. That answers no question but whether it may run.
             record: The record that the framework brings along; where it brings none, the one that is kept here is
                 taken.
             tell: As for `run`.
+
+        Raises:
+            Exception: what the store raises where it cannot be read or written.
         """
-        kept = await self.find(call, context)
-        found: Any = kept if record is None else record if _is_record_of(record, call, context) else None
-        if found is None:
+        found: Any = await self.find(call, context) if record is None else record
+        if not _is_record_of(found, call, context):
             log.warning("an answer for a call of tool %r came without its record: the person is asked again", call.name)
             return await self.run(call, context, tell)
-        if answer is None:
-            sent = (kept or found)["sent"]  # what comes along is sealed but for this
-            answer = True if call.arguments == sent else allow(arguments=thaw(call.arguments))
+        record = {"pending": found["pending"]}
+        if answer is None and self.runner.is_sealed(record):
+            if found["pending"]["kind"] == "work":
+                return await self.run(call, context, tell)
+            answer = _approved(found["pending"], call)
         async with _Telling(tell) as told:
-            result = await self.runner.resume({"pending": found["pending"]}, answer, context, observers=[told])
+            said = False if answer is None else answer
+            result = await self.runner.resume(record, said, context, observers=[told])
         if result.pending is not None:
-            await self.keep(call, context, {"pending": thaw(result.pending), "sent": found["sent"]})
+            await self.keep(call, context, record_of(result))
         return result
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
@@ -142,7 +157,8 @@ class Adapter:
         return None if key is None else await asyncio.to_thread(self._records.get, key)
 
     async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
-        """Keep the record, in the place of what was kept of this call before; not where it has no session."""
+        """Keep the record until it expires, in the place of what was kept of this call before; not where it has no
+        session."""
         if (key := _record_key(call, context)) is not None:
             await asyncio.to_thread(_put, self._records, key, record)
 
@@ -174,13 +190,16 @@ class _Telling:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        if self._task is not None:
-            await self._task
+        if self._task is None:
+            return
+        if raised[0] is not None:  # whoever is told may wait for one that was cancelled too
+            self._task.cancel()
+        await asyncio.wait([self._task])
 
 
-def record_of(call: ToolCall, result: ToolResult) -> Record:
+def record_of(result: ToolResult) -> Record:
     """What takes this suspended call up again."""
-    return {"pending": thaw(result.pending), "sent": thaw(call.arguments)}
+    return {"pending": thaw(result.pending)}
 
 
 def may_ask(runner: Runner, tool: Tool) -> bool:
@@ -210,7 +229,7 @@ def _with_journal(runner: Runner, framework: str) -> Runner:
             "is run again. Runner(…, journal=Journal.open('calls.db')) keeps them",
             framework,
         )
-        made = _KEPT[runner] = runner.replace(journal=memory())
+        made = _KEPT[runner] = runner.replace(journal=memory(most=_MOST_IN_MEMORY))
     return made
 
 
@@ -222,12 +241,11 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
 
 
 def _is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
-    """Whether what was brought along is for this very call: a yes to another one is none to it. Whether it was changed,
-    its seal says."""
+    """Whether it is the record of this very call: a yes to another one is none to it. Whether it was changed, its seal
+    says."""
     try:
         of: Any = record
-        pending, _ = of["pending"], of["sent"]
-        sent, told = pending["call"], pending["context"]
+        sent, told = of["pending"]["call"], of["pending"]["context"]
         return bool(
             (sent["id"], sent["name"], told["principal"], told["session"])
             == (call.id, call.name, context.principal, context.session)
@@ -236,6 +254,26 @@ def _is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> 
         return False
 
 
+def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:
+    """The answer of a person who approved these arguments: a yes to what was judged, or an edit of it; for a question
+    of another kind, that it is put again."""
+    if pending["kind"] != "approval":
+        return ask(pending["reason"])
+    of = pending["context"]
+    key = call_key((of["principal"], of["session"], pending["turn"], call.name, call.id), call.raw)
+    now = thaw(call.arguments)
+    as_sent = key == pending["idempotency_key"]  # which is sealed; guards may have changed what was sent
+    return True if as_sent or same(now, pending["arguments"]) else allow(arguments=now)
+
+
 def _put(records: Store, key: str, record: Record) -> None:
-    while not records.compare_and_set(key, records.get(key), record):
-        pass
+    if not any(records.compare_and_set(key, records.get(key), record) for _ in range(_PUTS_TRIED)):
+        raise StoreError(f"{records!r} does not keep what it is given: compare_and_set(key, get(key), …) is never true")
+    if key.endswith("0"):  # one in sixteen looks for all
+        _drop_expired(records, record["pending"]["asked_at"])
+
+
+def _drop_expired(records: Store, now: float) -> None:
+    for key, kept in records.items(_PREFIX).items():
+        if kept["pending"]["expires_at"] <= now:
+            records.compare_and_set(key, kept, None)

@@ -71,7 +71,7 @@ def _their_tool(
         else:
             result = await adapter.run(sent, context, tell)
         if result.pending is not None:
-            raise ApprovalRequired(metadata={_OURS: record_of(sent, result), "reason": result.pending["reason"]})
+            raise ApprovalRequired(metadata={_OURS: record_of(result), "reason": result.pending["reason"]})
         return _returned(result)
 
     made = TheirTool.from_schema(

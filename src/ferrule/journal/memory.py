@@ -25,19 +25,25 @@ _LOOK_AFTER = 0.2
 """Seconds, as nobody tells that a loop was closed."""
 
 
-def memory() -> MemoryJournal:
-    """A journal in the memory of this process, for any of its threads and loops. See docs/journal.md."""
-    return MemoryJournal()
+def memory(*, most: int | None = None) -> MemoryJournal:
+    """A journal in the memory of this process, for any of its threads and loops. See docs/journal.md.
+
+    Args:
+        most: How many calls that have ended it keeps, the newest; `None` for all.
+    """
+    return MemoryJournal(most)
 
 
 class MemoryJournal(Journal):
-    """What `memory` makes. It grows with each call that changes something. See docs/journal.md.
+    """What `memory` makes. It grows with each call that changes something, up to its bound. See docs/journal.md.
 
     Attributes:
         events: The newest ten thousand events that it was told of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._ended: deque[tuple[str, str]] = deque()  # keys and references, the oldest first
         self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
         self._calls: dict[str, Kept] = {}
         self._of_reference: dict[str, set[str]] = {}
@@ -98,9 +104,9 @@ class MemoryJournal(Journal):
                 return
             if ended:
                 self._calls[intent.key] = dataclasses.replace(ended, intent=kept.intent)
+                self._note_ended(intent)
             else:
-                del self._calls[intent.key]
-                self._of_reference[intent.reference].discard(intent.key)
+                self._forget(intent.key, intent.reference)
         self._waiting.wake(intent.key)
 
     async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
@@ -120,6 +126,7 @@ class MemoryJournal(Journal):
             if found is None or not _is_still(found, kept):
                 return False
             self._calls[key] = dataclasses.replace(ended, intent=found.intent)
+            self._note_ended(found.intent)
         self._waiting.wake(key)
         return True
 
@@ -132,6 +139,21 @@ class MemoryJournal(Journal):
                 return False
             self._taken[key] = expires_at
             return True
+
+    def _note_ended(self, intent: Intent) -> None:
+        """Forget the oldest call that has ended, where there are too many; a deferred one has not."""
+        if self._most is None or self._calls[intent.key].state != "ended":
+            return
+        self._ended.append((intent.key, intent.reference))
+        if len(self._ended) > self._most:
+            self._forget(*self._ended.popleft())
+
+    def _forget(self, key: str, reference: str) -> None:
+        self._calls.pop(key, None)
+        same = self._of_reference.get(reference, set())
+        same.discard(key)
+        if not same:
+            self._of_reference.pop(reference, None)
 
     def _kept(self, key: str) -> Kept | None:
         """What is kept of a call; it is cut off where its loop was closed under it."""

@@ -56,8 +56,14 @@ def _key_of(state: CallState) -> str:
         key: str = state.origin.answered.record["idempotency_key"]
         return key
     if state.fields.session:
-        return _hashed(*_place_of(state), _as_received(state.sent.raw))
+        return call_key(_place_of(state), state.sent.raw)
     return urandom(_KEY_CHARACTERS // 2).hex()
+
+
+def call_key(place: tuple[str | None, ...], arguments: object) -> str:
+    """What a call of a session is known by, from its principal, session, turn, tool and id, and the arguments as they
+    were sent, as JSON or its text."""
+    return _hashed(*place, _as_received(arguments))
 
 
 def ticket_result(key: str) -> ToolResult:

@@ -1,0 +1,346 @@
+"""What the adapters share, without any framework."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from ferrule import DefinitionError, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule.guards import ask_before_changes
+from ferrule.interop.adapter import Adapter, record_of
+from ferrule.journal import memory
+from ferrule.store import Memory, StoreError
+from ferrule.testing import ManualClock
+from ferrule.values.deferred import Deferred
+
+HERE = ToolContext(session="s", principal="ada")
+
+
+class Bank:
+    """A payment, which counts; and adapters to a runner that asks about it."""
+
+    def __init__(self) -> None:
+        self.paid: Counter[str] = Counter()
+
+        @tool
+        async def pay(to: str, euros: int = 1) -> str:
+            """Pay."""
+            self.paid[f"{to} {euros}"] += 1
+            return f"paid {euros} EUR to {to}"
+
+        self.pay = pay
+
+    def adapter(self, *, records: Any = None, **options: Any) -> Adapter:
+        options = {"guards": [ask_before_changes], "journal": memory(), **options}
+        return Adapter(Runner([self.pay], **options), "a framework", suspends=True, records=records)
+
+
+def paying(euros: int = 5, id: str = "c1", to: str = "ada") -> ToolCall:
+    return ToolCall(id, "pay", {"to": to, "euros": euros})
+
+
+async def suspended(adapter: Adapter, call: ToolCall, context: ToolContext = HERE) -> Any:
+    """The record of the call, as it comes back from a framework."""
+    result = await adapter.run(call, context)
+    assert result.status == "suspended", result
+    return record_of(result)
+
+
+# -- whose answer it is ------------------------------------------------------------------------------------------------
+
+
+def test_of_two_answers_at_once_one_runs_the_call_and_the_other_is_told_so() -> None:
+    async def run() -> None:
+        adapter = bank.adapter()
+        record = await suspended(adapter, paying())
+        given = (adapter.answer(paying(), HERE, True, record) for _ in range(2))
+        texts = [result.text for result in await asyncio.gather(*given)]
+        assert sorted(texts) == ["This call was resumed already. Nothing was run.", "paid 5 EUR to ada"]
+
+    bank = Bank()
+    asyncio.run(run())
+    assert bank.paid == {"ada 5": 1}
+
+
+def test_a_call_that_was_suspended_twice_runs_once_whatever_the_two_answers_say() -> None:
+    async def run() -> None:
+        adapter = bank.adapter()
+        first, second = await suspended(adapter, paying()), await suspended(adapter, paying())
+        edit = paying(4)
+        await asyncio.gather(adapter.answer(paying(), HERE, None, first), adapter.answer(edit, HERE, None, second))
+
+    bank = Bank()
+    asyncio.run(run())
+    assert bank.paid.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "context"),
+    [
+        (paying(id="c2"), HERE),
+        (ToolCall("c1", "refund", {"to": "ada", "euros": 5}), HERE),
+        (paying(), ToolContext(session="s", principal="bob")),
+        (paying(), ToolContext(session="t", principal="ada")),
+        (paying(), ToolContext(session="s")),
+    ],
+    ids=["call", "tool", "principal", "session", "nobody"],
+)
+def test_an_answer_is_for_no_other_call_than_that_of_its_record(call: ToolCall, context: ToolContext) -> None:
+    @tool
+    async def refund(to: str, euros: int) -> str:
+        """Refund."""
+        raise AssertionError
+
+    async def run() -> ToolResult:
+        runner = Runner([bank.pay, refund], guards=[ask_before_changes], journal=memory())
+        adapter = Adapter(runner, "a framework", suspends=True)
+        record = await suspended(adapter, paying())
+        return await adapter.answer(call, context, True, record)
+
+    bank = Bank()
+    assert asyncio.run(run()).status == "suspended", "the person is asked again"
+    assert not bank.paid
+
+
+@pytest.mark.parametrize("record", [{}, {"pending": None}, {"pending": "x"}, {"pending": {}}, [], 7, "record"])
+def test_what_is_no_record_is_no_answer(record: Any) -> None:
+    async def run() -> ToolResult:
+        adapter = bank.adapter()
+        await suspended(adapter, paying())
+        return await adapter.answer(paying(), HERE, None, record)
+
+    bank = Bank()
+    assert asyncio.run(run()).status == "suspended"
+    assert not bank.paid
+
+
+@pytest.mark.parametrize("name", ["kind", "reason", "idempotency_key", "arguments", "turn", "seal", "expires_at"])
+@pytest.mark.parametrize("change", ["taken out", "changed"])
+def test_a_record_that_was_changed_anywhere_runs_nothing(name: str, change: str) -> None:
+    async def run() -> ToolResult:
+        adapter = bank.adapter()
+        record = await suspended(adapter, paying())
+        if change == "changed":
+            record["pending"][name] = {"to": "ada", "euros": 500}
+        else:
+            del record["pending"][name]
+        return await adapter.answer(paying(), HERE, None, record)
+
+    bank = Bank()
+    assert asyncio.run(run()).status == "invalid"
+    assert not bank.paid
+
+
+def test_a_no_stays_a_no_when_it_is_followed_by_a_yes() -> None:
+    async def run() -> list[str]:
+        adapter = bank.adapter()
+        record = await suspended(adapter, paying())
+        return [(await adapter.answer(paying(), HERE, said, record)).status for said in (False, True)]
+
+    bank = Bank()
+    assert asyncio.run(run()) == ["denied", "invalid"]
+    assert not bank.paid
+
+
+# -- what was approved -------------------------------------------------------------------------------------------------
+
+
+def capped(call: ToolCall, context: ToolContext) -> Any:
+    euros = call.arguments["euros"]
+    return {**call.arguments, "euros": 100} if euros > 100 else ask("it is money")
+
+
+@pytest.mark.parametrize(
+    ("sent", "approved", "paid"), [(500, 500, 100), (5, 5, 5), (5, 4, 4), (500, 100, 100), (5, 500, None)]
+)
+@pytest.mark.parametrize("session", ["s", None])
+def test_a_person_approves_what_was_judged_or_an_edit_of_it(
+    sent: int, approved: int, paid: int | None, session: str | None
+) -> None:
+    """A yes to what the model sent is one to what the guards made of it; every edit is judged. Without a session it is
+    not known what was sent, and that yes is an edit, which a guard changes again."""
+
+    async def run() -> None:
+        adapter = bank.adapter(guards=[capped])
+        record = await suspended(adapter, paying(sent), context)
+        record["sent"] = {"to": "ada", "euros": approved}  # which nobody believes
+        await adapter.answer(paying(approved), context, None, record)
+
+    bank, context = Bank(), ToolContext(session=session, principal="ada")
+    asyncio.run(run())
+    expected = None if session is None and approved == sent == 500 else paid
+    assert bank.paid == ({} if expected is None else {f"ada {expected}": 1})
+
+
+def test_an_approval_answers_no_question_of_the_tool_itself() -> None:
+    @tool(read_only=True)
+    async def wipe(context: ToolContext) -> str | InputRequired:
+        """Wipe."""
+        return InputRequired("all of it?") if context.answer is None else "wiped"
+
+    async def run() -> list[ToolResult]:
+        adapter = Adapter(Runner([wipe.replace(ask=True)], journal=memory()), "a framework", suspends=True)
+        call = ToolCall("c1", "wipe", {})
+        first = await suspended(adapter, call)
+        asked = await adapter.answer(call, HERE, None, first)
+        again = await adapter.answer(call, HERE, None)  # the record that is kept is that of the second question
+        return [asked, again, await adapter.answer(call, HERE, allow())]
+
+    asked, again, done = asyncio.run(run())
+    assert [asked.status, again.status] == ["suspended", "suspended"]
+    assert asked.pending is not None and again.pending is not None
+    assert asked.pending["reason"] == again.pending["reason"] == "all of it?"
+    assert done.text == "wiped"
+
+
+def test_an_approval_does_not_end_work_that_goes_on_elsewhere() -> None:
+    @tool
+    async def build() -> Deferred:
+        """Build."""
+        return Deferred("build-7")
+
+    async def run() -> list[ToolResult]:
+        adapter = Adapter(Runner([build], journal=memory()), "a framework", suspends=True)
+        call = ToolCall("c1", "build", {})
+        record = await suspended(adapter, call)
+        waits = await adapter.answer(call, HERE, None, record)
+        return [waits, await adapter.answer(call, HERE, ToolResult("built"), record)]
+
+    waits, done = asyncio.run(run())
+    assert waits.status == "suspended"
+    assert done.text == "built"
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def test_records_that_have_expired_are_dropped() -> None:
+    async def run() -> int:
+        clock, records = ManualClock(), Memory()
+        adapter = bank.adapter(records=records, clock=clock, resume_within=60)
+        for number in range(400):
+            await adapter.run(paying(id=f"c{number}"), HERE)
+            await clock.advance(1)
+        return len(records.items("interop "))
+
+    bank = Bank()
+    assert asyncio.run(run()) < 200, "60 have not expired"
+
+
+def test_a_journal_in_memory_with_a_bound_forgets_the_oldest_calls_that_have_ended() -> None:
+    async def run() -> None:
+        runner = Runner([bank.pay], journal=memory(most=3))
+        for number in range(10):
+            await runner.run(paying(id=f"c{number}"), HERE)
+        await runner.run(paying(id="c9"), HERE)
+        assert bank.paid.total() == 10
+        await runner.run(paying(id="c0"), HERE)
+        assert bank.paid.total() == 11
+
+    bank = Bank()
+    asyncio.run(run())
+
+
+def test_adapters_of_a_runner_without_a_journal_know_the_calls_of_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        runner = Runner([bank.pay])
+        for _ in range(2):
+            await Adapter(runner, "a framework", suspends=True).run(paying(), HERE)
+
+    bank = Bank()
+    asyncio.run(run())
+    assert bank.paid == {"ada 5": 1}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_runner_that_is_made_for_one_request_is_not_kept() -> None:
+    runner = Runner([Bank().pay])
+    Adapter(runner, "a framework", suspends=True)
+    gone = weakref.ref(runner)
+    del runner
+    gc.collect()
+    assert gone() is None
+
+
+def test_runners_that_are_made_anew_share_what_they_are_given() -> None:
+    async def run() -> str:
+        given: Any = {"journal": memory(), "resume_key": b"k" * 32}
+        await suspended(bank.adapter(**given), paying())
+        return (await bank.adapter(**given).answer(paying(), HERE, True)).text
+
+    bank = Bank()
+    assert asyncio.run(run()) == "paid 5 EUR to ada"
+
+
+class Blocking(Memory):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+
+    def get(self, key: str) -> Any:
+        assert self.open.wait(60)
+        return super().get(key)
+
+
+def test_a_store_that_blocks_keeps_nobody_but_its_own_call() -> None:
+    async def run() -> str:
+        records = Blocking()
+        adapter = bank.adapter(records=records)
+        waits = asyncio.ensure_future(adapter.run(paying(), HERE))
+        other = await adapter.runner.run("pay", {"to": "bob"}, approve_bob)
+        records.open.set()
+        await waits
+        return other.status
+
+    bank, approve_bob = Bank(), ToolContext(session="s", principal="bob")
+    assert asyncio.run(run()) == "suspended"
+
+
+def test_a_store_that_does_not_keep_is_told_of() -> None:
+    class Deaf(Memory):
+        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+            return False
+
+    with pytest.raises(StoreError, match="compare_and_set"):
+        asyncio.run(Bank().adapter(records=Deaf()).run(paying(), HERE))
+
+
+# -- how a call goes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_is_cancelled_does_not_wait_for_whoever_is_told_of_its_progress() -> None:
+    async def run() -> None:
+        told = asyncio.Event()
+
+        @tool(read_only=True)
+        async def crawl(context: ToolContext) -> str:
+            """Crawl."""
+            context.progress(1, 2)
+            await asyncio.get_running_loop().create_future()
+            return "never"
+
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            told.set()
+            await asyncio.get_running_loop().create_future()
+
+        adapter = Adapter(Runner([crawl], journal=memory()), "a framework", suspends=False)
+        task = asyncio.ensure_future(adapter.run(ToolCall("c1", "crawl", {}), HERE, tell))
+        await told.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_what_may_ask_is_refused_where_nobody_can_be_asked() -> None:
+    with pytest.raises(DefinitionError, match="approve="):
+        Adapter(Runner([Bank().pay], guards=[ask_before_changes]), "a framework", suspends=False)
+    with pytest.raises(DefinitionError, match="Runner"):
+        Adapter([Bank().pay], "a framework", suspends=True)  # type: ignore[arg-type]
