@@ -1,4 +1,5 @@
-"""`named`: the selectors that a text can name, real entry points among them; nothing is imported that was not named."""
+"""`named`: the selectors that a text can name, real entry points among them; nothing is imported that was not named.
+`discover_selectors`: all that entry points name."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from catalogue import SHOP, names
 
 from ferrule import DefinitionError
-from ferrule.selection import named
+from ferrule.selection import discover_selectors, named
 
 MODULE = """
 class Newest:
@@ -150,3 +151,31 @@ def test_a_name_of_two_packages_is_an_error_that_names_both(plugged: Path) -> No
 def test_a_built_in_name_is_nobody_else_s(plugged: Path) -> None:
     distribution(plugged, "thief", "[ferrule.selectors]\npinned = plugged_broken:Newest\n")
     assert selected("pinned:weather") == ["weather"]
+
+
+def test_all_plug_ins_are_found_and_one_that_is_broken_is_told_of_and_stops_nothing(
+    plugged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = discover_selectors()
+    assert [*found] == ["newest", "newest_made", "newest_itself"]
+    for selector in found.values():
+        assert names(asyncio.run(selector.select("", SHOP))) == names(SHOP)[-1:]
+    assert "'broken' (plugged_broken:Newest) cannot be imported: OSError: no disk" in caplog.text
+    assert "'number' is 7, and no selector" in caplog.text and "'absent'" in caplog.text
+
+
+def test_the_selectors_of_axio_are_found_by_both(plugged: Path) -> None:
+    distribution(
+        plugged, "theirs", "[axio.selector]\nlast = plugged_newest:Newest\n[axio.tools]\nx = plugged_broken:x\n"
+    )
+    assert "last" in discover_selectors() and "x" not in discover_selectors()
+    assert selected("last") == names(SHOP)[-1:]
+
+
+def test_the_first_of_a_name_keeps_it_even_where_it_is_broken(plugged: Path, caplog: pytest.LogCaptureFixture) -> None:
+    distribution(
+        plugged, "a_thief", "[axio.selector]\nbroken = plugged_newest:newest\nkeyword = plugged_newest:newest\n"
+    )
+    assert not {"broken", "keyword"} & discover_selectors().keys()
+    assert "'broken' (plugged_newest:newest of a_thief) is left out: its name is taken" in caplog.text
+    assert "'keyword' (plugged_newest:newest of a_thief) is left out: its name is taken" in caplog.text

@@ -21,7 +21,7 @@ from ferrule.selection.evaluation import LabelledQuery, evaluate, read_queries, 
 from ferrule.selection.hybrid import hybrid
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
-from ferrule.selection.named import named
+from ferrule.selection.named import discover_selectors, named
 from ferrule.selection.pinned import pinned
 from ferrule.selection.search_tool import found, search_tool
 from ferrule.selection.tokens import definition_tokens
@@ -36,6 +36,7 @@ __all__ = [
     "by_budget",
     "chain",
     "definition_tokens",
+    "discover_selectors",
     "embedding",
     "evaluate",
     "found",

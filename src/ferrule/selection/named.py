@@ -1,10 +1,11 @@
-"""`named`: a selector by a text, as a command line has it; plug-ins by their entry points."""
+"""`named`: a selector by a text, as a command line has it; `discover_selectors`: all plug-ins by their entry points."""
 
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import Distribution, EntryPoint, distributions
 
 from ferrule import startup
 from ferrule.errors import DefinitionError
@@ -14,7 +15,8 @@ from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import ToolSelector
 from ferrule.selection.pinned import pinned
 
-_GROUP = "ferrule.selectors"
+log = logging.getLogger("ferrule")
+_GROUPS = ("ferrule.selectors", "axio.selector")
 _WRITTEN_AS = "'keyword:8', 'pinned:read_*,write', 'by_budget:8000', the name of a plug-in, or 'module:attribute'"
 
 
@@ -25,9 +27,9 @@ def named(text: str) -> ToolSelector:
 
     Args:
         text: `keyword` or `keyword:LIMIT`, `pinned:NAMES` with commas between them, `by_budget:TOKENS`; the name of an
-            entry point of the group `ferrule.selectors`, where the path of imports led when Ferrule was imported; or
-            `MODULE:ATTRIBUTE`. An entry point, and an attribute, is a selector, or what makes one when it is called
-            without arguments. Nothing else is imported.
+            entry point of the groups `ferrule.selectors` and `axio.selector`, where the path of imports led when
+            Ferrule was imported; or `MODULE:ATTRIBUTE`. An entry point, and an attribute, is a selector, or what makes
+            one when it is called without arguments. Nothing else is imported.
 
     Raises:
         DefinitionError: for a name that nobody has, which names the nearest; a number that is none; what cannot be
@@ -44,6 +46,27 @@ def named(text: str) -> ToolSelector:
         )
     module = module_of(text)
     return selector_from(text, _plug_in(name) if module is None else _from_module(text, module, rest))
+
+
+def discover_selectors() -> dict[str, ToolSelector]:
+    """The selectors of all plug-ins by their names, each imported and made. See docs/selection.md#plug-ins.
+
+    They are the entry points that `named` finds. The first of a name keeps it, those of `ferrule.selectors` before
+    those of `axio.selector`; one that cannot be imported or is no selector is left out, with a warning in the log, and
+    so is one with the name of a built-in selector.
+    """
+    found: dict[str, ToolSelector] = {}
+    seen = {*_BUILT_IN, *_NEED_CODE}
+    for point in _points():
+        if point.name in seen:
+            log.warning("the selector %r (%s) is left out: its name is taken", point.name, _origins([point]))
+            continue
+        seen.add(point.name)
+        try:
+            found[point.name] = selector_from(point.name, _loaded(point))
+        except DefinitionError as error:
+            log.warning("a selector is left out: %s", error)
+    return found
 
 
 def module_of(text: str) -> str | None:
@@ -78,10 +101,18 @@ _BUILT_IN: dict[str, Callable[[str], ToolSelector]] = {
 _NEED_CODE = ("chain", "embedding", "hybrid")
 
 
-def _plug_in(name: str) -> object:
+def _points() -> list[EntryPoint]:
+    """The entry points of plug-ins, by group and then as the path of imports leads to them."""
     # What was put on the path since is the user's own, and a model may write its metadata.
-    installed = {about.name: about for about in reversed([*distributions(path=[*startup.IMPORT_PATH])])}
-    points = [point for about in installed.values() for point in about.entry_points if point.group == _GROUP]
+    installed: dict[str, Distribution] = {}
+    for about in distributions(path=[*startup.IMPORT_PATH]):
+        installed.setdefault(about.name, about)
+    points = [point for about in installed.values() for point in about.entry_points]
+    return [point for group in _GROUPS for point in points if point.group == group]
+
+
+def _plug_in(name: str) -> object:
+    points = _points()
     found = [point for point in points if point.name == name]
     if not found:
         known = [*_BUILT_IN, *sorted({point.name for point in points})]
@@ -91,10 +122,16 @@ def _plug_in(name: str) -> object:
         raise DefinitionError(
             f"several packages offer a selector {name!r}: {_origins(found)}; name one of them 'module:attribute'"
         )
+    return _loaded(found[0])
+
+
+def _loaded(point: EntryPoint) -> object:
     try:
-        return found[0].load()
+        return point.load()
     except Exception as error:
-        raise DefinitionError(f"the plug-in {name!r} ({found[0].value}) cannot be imported: {_said(error)}") from error
+        raise DefinitionError(
+            f"the plug-in {point.name!r} ({point.value}) cannot be imported: {_said(error)}"
+        ) from error
 
 
 def _origins(points: Iterable[EntryPoint]) -> str:
