@@ -62,7 +62,8 @@ log = logging.getLogger("ferrule")
 _offer: Callable[..., Toolset | None] = options.kind(
     "a Toolset, such as runner.tools.only('read_*')", lambda value: isinstance(value, Toolset), none=None
 )
-_turn = options.label
+_turn, _seen_by = options.label, options.observers
+_OF_RUN: dict[str, Any] = {"timeout": seconds, "offered": _offer, "observers": _seen_by, "turn": _turn}
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _ASKERS = 32  # open questions to an approver that is a plain function, where `concurrency` says nothing
 
@@ -71,6 +72,7 @@ class CallOptions(RunOptions, total=False):
     """What `run` takes by name; in its signature, each of these would cost every call 150 instructions."""
 
     offered: Toolset | None
+    observers: Iterable[Observer]
     turn: str | None
 
 
@@ -159,7 +161,7 @@ class Runner:
         state = RunnerState(
             settings=settings,
             tools=toolset,
-            observers=options.observers("observers", observers),
+            observers=_seen_by("observers", observers),
             approve=options.approver("approve", approve),
             journal=options.journal("journal", journal),
             grace=0.0 if grace == 0 else float(seconds("grace", grace) or 0.0),
@@ -211,7 +213,7 @@ class Runner:
         if approve is not None:
             changed["approve"] = options.approver("approve", approve)
         if observers is not None:
-            changed["observers"] = options.observers("observers", observers)
+            changed["observers"] = _seen_by("observers", observers)
         if tools is not None:
             changed["tools"] = tools if isinstance(tools, Toolset) else Toolset(tools)
         if guards is not None:
@@ -283,8 +285,8 @@ class Runner:
         What the call may use is in the context, or given by name: `run("name", {...}, deps=…, principal=…, session=…)`.
         What is given by name goes before the context, and the context before the runner's own `deps` and `secrets`.
         It never raises for anything that a model or a tool caused. A cancellation from outside cancels.
-        `offered` is the tools that the model was offered, such as `runner.tools.only("read_*")`: a call of any other
-        is `not_found`; see docs/execution.md.
+        `observers` see the events of this call only. Of tools that are not in `offered`, which the model was offered,
+        such as `runner.tools.only("read_*")`, none runs: a call is `not_found`; see docs/execution.md.
 
         Raises:
             DefinitionError: for what is no call and no context, a wrong time-out, what was offered and is no toolset,
@@ -301,13 +303,12 @@ class Runner:
             context = given  # type: ignore[assignment]
         origin = NO_ORIGIN
         if options:
-            timeout, offered = options.pop("timeout", None), options.pop("offered", None)
-            turn = _turn("turn", options.pop("turn", None))
-            origin = Origin(timeout=seconds("timeout", timeout), offered=_offer("offered", offered), turn=turn)
+            every: Any = options
+            origin = Origin(**{key: check(key, every.pop(key)) for key, check in _OF_RUN.items() if key in every})
         if context is None:
             context = NO_CONTEXT
         if options or not isinstance(context, ToolContext):
-            context = context_of(context, options, "run('name', {…}, context, deps=…)", ("timeout", "offered", "turn"))
+            context = context_of(context, options, "run('name', {…}, context, deps=…)", tuple(_OF_RUN))
         return receive(self._state, call, context.fields, origin)
 
     def run_sync(
@@ -389,7 +390,7 @@ class Runner:
         if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
         offered = _offer("offered", offered)
-        seen_by = options.observers("observers", observers)
+        seen_by = _seen_by("observers", observers)
         return Batch(self._state, listed, fields, seen_by, offered, _turn("turn", turn)).begin()
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
@@ -503,7 +504,7 @@ class Runner:
             .replace(**answered.record["context"])
             .fields
         )
-        return await receive_again(self._state, answered, fields, options.observers("observers", observers))
+        return await receive_again(self._state, answered, fields, _seen_by("observers", observers))
 
     async def resolve(self, ticket: str, answer: ToolResult | bool, by: str | None = None) -> ToolResult:
         """`resume` for deferred work that the journal has under this ticket, as a web hook knows it: await its result,

@@ -64,12 +64,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"around": [ask_before_changes]}, "around must be callable with"),
     ({"inside": [retry]}, "inside must be callable with"),
 ]
+
+
+class SeesTwo:
+    def __call__(self, event: object, call: object) -> None: ...
+
+
+class SeesLater:
+    async def __call__(self, event: object) -> None: ...
+
+
 OF_A_RUNNER: list[tuple[dict[str, Any], str]] = [
     ({"observers": [lambda: None]}, "each of observers must be a plain function of the event"),
     ({"observers": [lambda event, call: None]}, "observers must be a plain function of the event"),
     ({"observers": [sees_events]}, "queue.put_nowait"),
     ({"observers": [functools.partial(sees_events)]}, "queue.put_nowait"),
     ({"observers": [yields_events]}, "queue.put_nowait"),
+    ({"observers": [SeesTwo()]}, "observers must be a plain function of the event"),
+    ({"observers": [SeesLater()]}, "queue.put_nowait"),
     ({"approve": lambda call: True}, r"approve must be callable with \(call, decision, context\)"),
     ({"approve": "yes"}, "approve must be callable with"),
 ]
@@ -98,6 +110,21 @@ def test_a_hook_that_cannot_be_called_is_refused(hook: Any) -> None:
     for function in (lambda: None, lambda a, b, c: None, lambda *, a: None):
         with pytest.raises(DefinitionError, match="must take one argument"):
             hook(function)
+
+
+def test_the_events_of_one_call_are_seen_by_who_is_given_with_it() -> None:
+    seen: list[str] = []
+    runner = Runner([double])
+
+    async def story() -> None:
+        for call_id in ("1", "2"):
+            observers = [lambda event: seen.append(event.call.id)] if call_id == "2" else []
+            await runner.run(ToolCall(call_id, "double", {"n": 1}), observers=observers)
+        with pytest.raises(DefinitionError, match=r"queue\.put_nowait"):
+            runner.run(ToolCall("3", "double", {"n": 1}), observers=[sees_events])
+
+    asyncio.run(story())
+    assert set(seen) == {"2"}
 
 
 def test_a_batch_has_no_observer_that_nothing_awaits_and_is_of_a_list() -> None:

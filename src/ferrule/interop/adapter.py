@@ -109,7 +109,7 @@ class Adapter:
             result = await self.runner.run(call, context)
         else:
             async with _Telling(tell) as told:
-                [result] = await self.runner.batch([call], context, observers=[told])
+                result = await self.runner.run(call, context, observers=[told])
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result

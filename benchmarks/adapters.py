@@ -1,0 +1,205 @@
+"""What a call costs through an adapter, beside the framework's own way for a plain function and beside the runner's.
+
+Run: python benchmarks/adapters.py [NAME …]
+
+Each framework is measured in its environment (scripts/frameworks.py), all three ways in turns, in process time.
+What is promised: through the adapter costs at most the framework's own way plus ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from measure import Block, interleaved
+
+ROOT = Path(__file__).parent.parent
+ROUNDS, CALLS = 15, 100
+ARGUMENTS = {"a": 20, "b": 22}
+Way: TypeAlias = Callable[[int], Awaitable[Any]]
+"""Makes the call of this number, whose id nothing else has."""
+
+
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def runner() -> Any:
+    """With a journal, as adapters want one."""
+    from ferrule import Runner, tool
+    from ferrule.journal import memory
+
+    return Runner([tool(add, read_only=True)], journal=memory())
+
+
+async def pydantic_ai() -> tuple[Way, Way]:
+    from pydantic_ai import FunctionToolset, RunContext
+    from pydantic_ai.models.test import TestModel
+    from pydantic_ai.usage import RunUsage
+
+    from ferrule.interop import pydantic_ai as ours
+
+    async def way(toolset: Any) -> Way:
+        def context(number: int) -> Any:
+            given = {"deps": None, "model": TestModel(), "usage": RunUsage(), "conversation_id": "s"}
+            return RunContext(tool_call_id=f"c{number}", tool_name="add", **given)
+
+        tool = (await toolset.get_tools(context(0)))["add"]
+
+        async def call(number: int) -> Any:
+            validated = tool.args_validator.validate_python(ARGUMENTS)
+            return await toolset.call_tool("add", validated, context(number), tool)
+
+        return call
+
+    return await way(FunctionToolset([add])), await way(ours.toolset(runner()))
+
+
+async def openai_agents() -> tuple[Way, Way]:
+    from agents import RunContextWrapper, function_tool
+    from agents.tool_context import ToolContext
+
+    from ferrule.interop import openai_agents as ours
+
+    def way(tool: Any) -> Way:
+        text = json.dumps(ARGUMENTS)
+
+        async def call(number: int) -> Any:
+            context = ToolContext(context=None, tool_name="add", tool_call_id=f"c{number}", tool_arguments=text)
+            return await tool.on_invoke_tool(context, text)
+
+        return call
+
+    assert RunContextWrapper
+    return way(function_tool(add)), way(ours.tools(runner())[0])
+
+
+async def langchain() -> tuple[Way, Way]:
+    from langchain_core.tools import tool as their_tool
+
+    from ferrule.interop import langchain as ours
+
+    def way(tool: Any) -> Way:
+        async def call(number: int) -> Any:
+            sent = {"type": "tool_call", "id": f"c{number}", "name": "add", "args": ARGUMENTS}
+            return await tool.ainvoke(sent, {"configurable": {"thread_id": "s"}})
+
+        return call
+
+    return way(their_tool(add)), way(ours.tools(runner())[0])
+
+
+async def fastmcp() -> tuple[Way, Way]:
+    from fastmcp import Client, FastMCP
+
+    from ferrule.interop import fastmcp as ours
+
+    async def way(server: Any) -> Way:
+        client = await Client(server).__aenter__()
+
+        async def call(number: int) -> Any:
+            return await client.call_tool("add", ARGUMENTS)
+
+        return call
+
+    own, through = FastMCP("own"), FastMCP("through")
+    own.tool(add)
+    through.add_provider(ours.provider(runner()))
+    return await way(own), await way(through)
+
+
+async def google_adk() -> tuple[Way, Way]:
+    from google.adk.agents import LlmAgent
+    from google.adk.agents.invocation_context import InvocationContext
+    from google.adk.models.base_llm import BaseLlm
+    from google.adk.sessions import InMemorySessionService
+    from google.adk.tools import FunctionTool
+    from google.adk.tools.tool_context import ToolContext
+
+    from ferrule.interop import google_adk as ours
+
+    sessions = InMemorySessionService()
+    session = await sessions.create_session(app_name="a", user_id="u")
+    agent = LlmAgent(name="a", model=BaseLlm(model="none"))
+    invocation = InvocationContext(session_service=sessions, session=session, invocation_id="i", agent=agent)
+
+    def way(tool: Any) -> Way:
+        async def call(number: int) -> Any:
+            context = ToolContext(invocation_context=invocation, function_call_id=f"c{number}")
+            return await tool.run_async(args=dict(ARGUMENTS), tool_context=context)
+
+        return call
+
+    return way(FunctionTool(add)), way((await ours.toolset(runner()).get_tools())[0])
+
+
+async def strands() -> tuple[Way, Way]:
+    import strands as theirs
+
+    from ferrule.interop import strands as ours
+
+    agent = theirs.Agent(model=object(), callback_handler=None)  # type: ignore[arg-type]
+
+    def way(tool: Any) -> Way:
+        async def call(number: int) -> Any:
+            sent = {"name": "add", "toolUseId": f"c{number}", "input": dict(ARGUMENTS)}
+            return [event async for event in tool.stream(sent, {"agent": agent})][-1]
+
+        return call
+
+    return way(theirs.tool(add)), way(ours.tools(runner())[0])
+
+
+WAYS = {made.__name__: made for made in (pydantic_ai, openai_agents, langchain, google_adk, fastmcp, strands)}
+
+
+async def measure(name: str) -> str:
+    """A line of the table."""
+    from ferrule import ToolCall, ToolContext
+
+    own, through = await WAYS[name]()
+    ours, context, ids = runner(), ToolContext(session="s"), count()
+
+    async def run(number: int) -> Any:
+        return await ours.run(ToolCall(f"c{number}", "add", ARGUMENTS), context)
+
+    def block(way: Way) -> Block:
+        async def calls(count: int) -> None:
+            for _ in range(count):
+                await way(next(ids))
+
+        return calls
+
+    blocks = {"own": block(own), "ours": block(run), "through": block(through)}
+    times = await interleaved(blocks, calls=CALLS, rounds=ROUNDS)
+    own_time, our_time, through_time = (statistics.median(found) for found in times.values())
+    ratio = through_time / (own_time + our_time)
+    return f"{name:15}{own_time:10.0f}{our_time:10.1f}{through_time:10.0f}{ratio:12.2f}"
+
+
+def main() -> None:
+    if inside := os.environ.get("FERRULE_FRAMEWORK"):
+        warnings.simplefilter("ignore")
+        print(asyncio.run(measure(inside)))
+        return
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from frameworks import environment
+
+    print("µs for a call   their own      ours   through   of the sum")
+    for name in sys.argv[1:] or WAYS:
+        given = {**os.environ, "FERRULE_FRAMEWORK": name, "PYTHONPATH": str(ROOT / "src")}
+        subprocess.run([str(environment(name)), __file__], env=given, check=True)
+
+
+if __name__ == "__main__":
+    main()
