@@ -267,6 +267,31 @@ def test_cancel_stops_a_work_that_has_one_end() -> None:
     asyncio.run(main())
 
 
+def test_a_work_can_be_looked_at_and_stopped_again_while_the_journal_is_told_that_it_was_stopped() -> None:
+    async def main() -> None:
+        mill, writing, written = Mill(), asyncio.Event(), asyncio.Event()
+
+        class Slow(MemoryJournal):
+            async def end(self, intent: Intent, outcome: Any) -> None:
+                if intent.call_id.startswith("work_"):
+                    writing.set()
+                    await written.wait()
+                await super().end(intent, outcome)
+
+        runner = runner_of(mill, journal=Slow())
+        ticket = ticket_of(await runner.run(call(), **WHO))
+        await mill.began.wait()
+        stopping = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
+        await writing.wait()
+        look = asyncio.create_task(checked(runner, ticket, wait_seconds=60))
+        stop = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
+        asyncio.get_running_loop().call_later(0.01, written.set)
+        assert [result.error for result in await asyncio.gather(stopping, look, stop)] == [None] * 3
+        assert "was cancelled" in str((await checked(runner, ticket, wait_seconds=60)).error)
+
+    asyncio.run(main())
+
+
 def test_a_look_waits_no_longer_than_it_says_and_than_its_deadline() -> None:
     async def main() -> None:
         clock, mill = ManualClock(), Mill()
@@ -360,6 +385,22 @@ def test_with_a_journal_a_call_that_comes_again_gets_the_same_ticket_and_no_seco
         mill.go_on.set()
         assert (await checked(runner, ticket, wait_seconds=1)).output == "3 kg of flour"
         assert (await runner.run(call(), **WHO)).metadata["ticket"] == ticket and mill.ran == [3]
+
+    asyncio.run(main())
+
+
+def test_a_work_that_was_not_begun_in_time_is_begun_when_its_call_comes_again() -> None:
+    async def main() -> None:
+        clock, mill = ManualClock(), Mill(concurrency=1)
+        runner = runner_of(mill, journal=memory(), clock=clock, queue_timeout=5)
+        await runner.run(call(1, "c1"), **WHO)
+        ticket = ticket_of(await runner.run(call(2, "c2"), **WHO))
+        await clock.advance(5)
+        assert "2 kg" not in str((await checked(runner, ticket)).output) and mill.ran == [1]
+        mill.go_on.set()
+        await runner.works[0].wait(60)
+        assert ticket_of(await runner.run(call(2, "c2"), **WHO)) == ticket
+        assert (await checked(runner, ticket, wait_seconds=1)).output == "2 kg of flour" and mill.ran == [1, 2]
 
     asyncio.run(main())
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from journals import WatchedJournal
+from journals import WatchedJournal, forever
 from watched import BOUND, go
 
 import probe
@@ -23,6 +23,9 @@ async def turns(count: int = 20) -> None:
     """Let all go on that can."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def passes() -> None: ...
 
 
 async def leave(runner: Runner) -> None:
@@ -135,6 +138,23 @@ def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_err
         assert place.results == [None]
 
     go(main())
+
+
+def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leaving_on_another() -> None:
+    runner = Runner([tool(passes)], journal=WatchedJournal(ends=forever), drain=LONG)
+
+    async def there() -> None:
+        call = asyncio.ensure_future(runner.run("passes"))
+        await turns()
+        call.cancel()
+        await asyncio.wait({call})
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(there())
+    loop.close()
+    go(leave(runner))
+    for writing in runner._state.writing:
+        writing._log_destroy_pending = False  # type: ignore[attr-defined]  # as such a loop leaves it
 
 
 # -- several -----------------------------------------------------------------------------------------------------------

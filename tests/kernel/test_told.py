@@ -245,6 +245,40 @@ def test_a_result_reaches_the_journal_though_its_caller_is_cancelled_meanwhile()
     assert [outcome["output"] for outcome in journal.outcomes] == ["paid"]
 
 
+def test_a_call_has_its_end_though_its_caller_is_cancelled_while_the_journal_is_told_that_nothing_was_run() -> None:
+    async def main() -> tuple[list[Event], WatchedJournal]:
+        seen, writing, gate = list[Event](), asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            writing.set()
+            await gate.wait()
+
+        async def full() -> None:
+            raise OSError("the disk is full")
+
+        journal = WatchedJournal(begins=full, ends=slow)
+
+        @tool
+        async def pay() -> None: ...
+
+        runner = Runner([pay], journal=journal, observers=[seen.append])
+        batch = runner.batch([ToolCall("c1", "pay")])
+        call = asyncio.create_task(runner.run("pay"))
+        await writing.wait()
+        call.cancel()
+        batch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert [result.executed for result in batch.results] == [False]
+        async with runner:
+            asyncio.get_running_loop().call_soon(gate.set)
+        return seen, journal
+
+    seen, journal = go(main())
+    assert [event.kind for event in seen].count("tool:error") == 2 == [event.kind for event in seen].count("tool:pre")
+    assert journal.log == [("end", "pay", None)] * 2, "and who leaves the runner waits for that"
+
+
 def test_an_after_hook_sees_that_the_resources_of_a_call_are_not_known() -> None:
     saw: list[Any] = []
 

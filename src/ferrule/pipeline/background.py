@@ -74,6 +74,11 @@ class Work:
         """Whether it has come to an end, and not to wait."""
         return self.result is not None and self.result.status != "suspended"
 
+    @property
+    def came_to_nothing(self) -> bool:
+        """Whether it has ended, and nothing of it was run."""
+        return self.result is not None and self.result.executed is False and self.has_ended
+
     def note(self, event: Event) -> None:
         """Keep what it says of its progress."""
         if event.kind == "tool:progress":
@@ -90,7 +95,7 @@ class Work:
         timer = self.runner.timer
         if self.result is not None or seconds <= 0:
             return
-        if self.state is None:  # it runs in another process
+        if self.state is None or self.state.ended:  # it runs in another process, or what it came to is written
             await _kept(self.runner, self.ticket, seconds)
         else:
             await wait_until(end_of(self.state.task), timer.time() + seconds, timer)
@@ -124,7 +129,7 @@ async def _begin_work(plan: Plan, values: object, state: CallState) -> ToolResul
     runner, fields, works = plan.runner, state.fields, plan.runner.works
     key = in_journal(state).key if plan.journaled else urandom(16).hex()
     ticket = TICKET + key
-    if ticket not in works:
+    if ticket not in works or works[ticket].came_to_nothing:
         work = works[ticket] = Work(runner, ticket, plan.name, fields.principal, fields.session)
         ended = (other for other, one in works.items() if one.has_ended)
         if len(works) > _MOST_WORKS and (first := next(ended, None)) is not None:

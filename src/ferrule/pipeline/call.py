@@ -40,6 +40,7 @@ from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, RESUMED_ALREADY, Rejected, seal
 from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
 from ferrule.pipeline.suspension import Answered, recorded_arguments, take_up
+from ferrule.scheduling.clock import end_of
 from ferrule.types import Coro, Observer
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call, new_id
@@ -168,10 +169,13 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         if runner.idle is not None:
             runner.tell_idle()
     if plan.journaled and is_claimed(state) and not isinstance(ends_task, GeneratorExit):
+        writing = loop.create_task(end(plan, state, result))
+        runner.go_on_writing(writing)
         if ends_task is None:
-            await end(plan, state, result)
-        else:
-            runner.go_on_writing(loop.create_task(end(plan, state, result)))
+            try:
+                await end_of(writing)
+            except asyncio.CancelledError as error:  # the call has its end all the same
+                ends_task = error
     if state.observers:
         told = state.told if plan.hidden else state.call
         emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result, fields, state.run)

@@ -235,8 +235,9 @@ class RunnerState:
             for call in left:
                 interrupt(call, closed)
             await self._emptied(self.grace + _CANCELLING)
-        if self.writing:
-            await wait_by_machine(set(self.writing), self.drain)
+        written_here: set[asyncio.Future[Any]] = {task for task in self.writing if task.get_loop() is self.loop}
+        if written_here:
+            await wait_by_machine(written_here, self.drain)
 
     def _check_leaving(self) -> None:
         here = asyncio.current_task()
