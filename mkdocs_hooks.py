@@ -40,6 +40,7 @@ PUBLIC += (
     "ferrule.journal",
     "ferrule.serve",
     "ferrule.interop.afk",
+    "ferrule.interop.chapter1",
     "ferrule.isolation.workers",
     "ferrule.testing",
     "ferrule.cli",

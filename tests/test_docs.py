@@ -29,6 +29,7 @@ from ferrule import (
     tool,
 )
 from ferrule.definition.options import OPTIONS
+from ferrule.interop import chapter1
 from ferrule.loop import Status
 from ferrule.providers import NAMES, Stop
 
@@ -171,6 +172,7 @@ def test_each_name_of_ours_on_the_page_for_who_comes_from_elsewhere_is_there() -
     places = (
         *(ferrule, Runner, Toolset, ToolContext, ToolResult, middleware, guards, loop, models, serve, sources, testing),
         *(loop.LoopResult, *map(importlib.import_module, ("ferrule.sources.mcp", "ferrule.interop.afk"))),
+        *(chapter1, chapter1.ToolRegistry, chapter1.RegisteredTool),
     )
     takes = {*OPTIONS, *inspect.signature(Runner).parameters, *inspect.signature(loop.run).parameters}
     known = takes.union(*map(dir, places), ["name", "into", "output", "content", "openai_responses", "strict"])
