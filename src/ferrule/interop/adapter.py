@@ -136,7 +136,7 @@ class Adapter:
             Exception: what the store raises where it cannot be read or written.
         """
         found: Any = await self.find(call, context) if record is None else record
-        if not _is_record_of(found, call, context):
+        if not is_record_of(found, call, context):
             log.warning("an answer for a call of tool %r came without its record: the person is asked again", call.name)
             return await self.run(call, context, tell)
         record = {"pending": found["pending"]}
@@ -240,7 +240,7 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
     return _PREFIX + sha256(of.encode()).hexdigest()[:32]
 
 
-def _is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
+def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
     """Whether it is the record of this very call: a yes to another one is none to it. Whether it was changed, its seal
     says."""
     try:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule import DefinitionError, Event, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, ask, tool
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 
@@ -87,6 +87,8 @@ class Framework(ABC):
     """Whether the record travels with the answer."""
     asks_once: ClassVar[bool] = False
     """Whether a person can be asked only once about a call: the model is then told to make it again."""
+    has_principals: ClassVar[bool] = False
+    """Whether it knows on whose behalf a run is."""
     tells_progress: ClassVar[bool] = True
     refused_names: ClassVar[tuple[str, ...]] = ()
     """The names of parameters that the adapter refuses, because they would not arrive."""
@@ -104,6 +106,8 @@ class World:
         self.paid: Counter[str] = Counter()
         self.deps: list[object] = []
         self.sessions: set[str | None] = set()
+        self.principals: set[str | None] = set()
+        self.released = asyncio.Event()
         self.entered = asyncio.Event()
         self.cancelled = 0
         self.both = asyncio.Barrier(2)
@@ -127,6 +131,7 @@ class World:
             """Look."""
             world.deps.append(context.deps)
             world.sessions.add(context.session)
+            world.principals.add(context.principal)
             return f"saw {name}"
 
         @tool(read_only=True)
@@ -151,6 +156,18 @@ class World:
                 raise
             return "never"
 
+        @tool(read_only=True, timeout=0.05)
+        async def late() -> str:
+            """Outlives its deadline."""
+            await asyncio.get_running_loop().create_future()
+            return "never"
+
+        @tool(read_only=True)
+        async def hold() -> str:
+            """Keeps its slot until it is released."""
+            await world.released.wait()
+            return "held"
+
         @tool(read_only=True)
         def count(to: int, context: ToolContext) -> str:
             """Count, in a thread."""
@@ -164,7 +181,7 @@ class World:
             raise RuntimeError("the secret inside")
 
         options = {"guards": [ask_before_changes], "timeout": 20, **options}
-        return Runner([pay, look, picture, meet, wait, count, explode], **options)
+        return Runner([pay, look, picture, meet, wait, late, hold, count, explode], **options)
 
 
 def in_time(made: Coroutine[Any, Any, Any]) -> Any:
@@ -190,6 +207,7 @@ class Answers:
         assert driven.results["c1"] == Seen("saw x")
         assert world.deps == ["DEPS"]
         assert all(world.sessions), "without a session no call is known again"
+        assert world.principals == {"ada" if self.framework.has_principals else None}
 
     def test_wrong_arguments_are_answered_with_what_would_be_right_and_nothing_runs(self) -> None:
         world = World()
@@ -213,6 +231,23 @@ class Answers:
         driven = self.drive(World(), Said("c1", "explode"), Said("c2", "look", {"name": "x"}))
         assert driven.results["c1"].failed and "secret" not in driven.results["c1"].text
         assert driven.results["c2"] == Seen("saw x")
+
+    def test_a_call_that_outlives_its_deadline_is_told_as_a_failure(self) -> None:
+        driven = self.drive(World(), Said("c1", "late"), Said("c2", "look", {"name": "x"}))
+        assert driven.results["c1"].failed and "0.05 s" in driven.results["c1"].text
+        assert driven.results["c2"] == Seen("saw x")
+
+    def test_a_call_that_gets_no_slot_is_told_as_a_failure(self) -> None:
+        def release(event: Event) -> None:
+            if event.kind == "tool:error":
+                world.released.set()
+
+        world = World()
+        calls = Said("c1", "hold"), Said("c2", "look", {"name": "x"})
+        driven = self.drive(world, *calls, concurrency=1, queue_timeout=0.05, observers=[release])
+        assert driven.results["c1"] == Seen("held")
+        assert driven.results["c2"].failed and "look" in driven.results["c2"].text
+        assert not world.deps
 
     def test_a_name_that_no_tool_has_runs_nothing(self) -> None:
         world = World()
@@ -292,12 +327,17 @@ class Conformance(Answers):
     """Every adapter to a framework where a call can wait for a person passes this."""
 
     def answered(
-        self, world: World, answers: Mapping[str, bool | dict[str, Any]], *calls: Said, **given: Any
+        self,
+        world: World,
+        answers: Mapping[str, bool | dict[str, Any]],
+        *calls: Said,
+        runner: dict[str, Any] | None = None,
+        **given: Any,
     ) -> tuple[Driven, Driven]:
-        """The run while it waits, and after the answers."""
+        """The run while it waits, and after the answers; with options for its runner."""
 
         async def run() -> tuple[Driven, Driven]:
-            driven = await self.framework.drive(world.runner(), *calls)
+            driven = await self.framework.drive(world.runner(**(runner or {})), *calls)
             waiting = copy.copy(driven)
             waiting.questions, waiting.results = dict(driven.questions), dict(driven.results)
             await driven.answer(answers, **given)
@@ -328,6 +368,26 @@ class Conformance(Answers):
         assert "paid 4 EUR to ada" in driven.results["c1"].text
         assert world.paid == {"ada 4": 1}
 
+    def test_an_edit_that_changes_nothing_is_a_yes(self) -> None:
+        if not self.framework.edits:
+            return
+        world = World()
+        same = {"to": "ada", "euros": 5}
+        _, driven = self.answered(world, {"c1": same}, Said("c1", "pay", same))
+        assert "paid 5 EUR to ada" in driven.results["c1"].text
+        assert world.paid == {"ada 5": 1}
+
+    def test_a_yes_is_one_to_what_the_guards_made_of_the_call(self) -> None:
+        def capped(call: ToolCall, context: ToolContext) -> Any:
+            too_much = call.arguments["euros"] > 100
+            return {**call.arguments, "euros": 100} if too_much else ask("it is money")
+
+        world = World()
+        call = Said("c1", "pay", {"to": "ada", "euros": 500})
+        _, driven = self.answered(world, {"c1": True}, call, runner={"guards": [capped]})
+        assert driven.results["c1"] == Seen("paid 100 EUR to ada")
+        assert world.paid == {"ada 100": 1}
+
     def test_what_a_person_changes_is_judged_again(self) -> None:
         if not self.framework.edits:
             return
@@ -354,6 +414,25 @@ class Conformance(Answers):
         call = Said("c1", "pay", {"to": "ada", "euros": 5})
         _, driven = self.answered(world, {"c1": True}, call, record="changed")
         assert not world.paid, driven.results
+
+    @pytest.mark.parametrize("other", [True, False])
+    def test_an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more(self, other: bool) -> None:
+        """Such as another process that has the same journal."""
+
+        async def run() -> Driven:
+            runner = world.runner(journal=memory())
+            driven = await self.framework.drive(runner, Said("c1", "pay", {"to": "ada", "euros": 5}))
+            [record] = runner.journal.store.items("interop ").values()
+            await runner.resume(record, other)
+            await driven.answer({"c1": True})
+            return driven
+
+        if not self.framework.brings_record:
+            return
+        world = World()
+        driven = in_time(run())
+        assert world.paid == ({"ada 5": 1} if other else {})
+        assert ("paid 5 EUR to ada" in driven.results["c1"].text) is other
 
     def test_an_answer_without_any_record_is_asked_again(self) -> None:
         """One that neither came along nor is kept."""

@@ -110,6 +110,7 @@ def seen(response: types.FunctionResponse) -> Seen:
 
 
 class GoogleADK(Framework):
+    has_principals = True
     asks_once = True
     """It makes no confirmation out of what a tool asks when it is run with an answer, read in 2.13."""
     tells_progress = False
