@@ -326,7 +326,7 @@ class Runner:
             RuntimeError: where this thread runs that loop: `await runner.run(…)` here; and where the loop ended before
                 the call did.
         """
-        return own_loop.wait(self._loop_to_wait_for(), lambda: self.run(call, given, context, **options))
+        return own_loop.wait(self.loop_for_sync(), lambda: self.run(call, given, context, **options))
 
     def run_all_sync(
         self,
@@ -339,9 +339,10 @@ class Runner:
     ) -> list[ToolResult]:
         """`run_all` for programs without a loop, which `run_sync` says more of."""
         coroutine = partial(self.run_all, calls, context, offered=offered, turn=turn, **given)
-        return own_loop.wait(self._loop_to_wait_for(), coroutine)
+        return own_loop.wait(self.loop_for_sync(), coroutine)
 
-    def _loop_to_wait_for(self) -> asyncio.AbstractEventLoop:
+    def loop_for_sync(self) -> asyncio.AbstractEventLoop:
+        """The loop that `run_sync` runs calls on: one where calls run already, or the runner's own."""
         return self._state.busy_loop or self._own_loop.get()
 
     # -- batch --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,500 @@
+"""LangChain and LangGraph, both ways: a runner as tools of an agent, and their tools as ours.
+See docs/frameworks/langchain.md.
+
+    agent = create_agent(model, tools=langchain.tools(runner), checkpointer=InMemorySaver())
+
+Read in langchain-core 1.8, langchain 1.5 and langgraph 1.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_type_hints
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, BaseToolkit, InjectedToolArg, InjectedToolCallId, ToolException
+from langchain_core.tools.base import get_all_basemodel_annotations
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import interrupt
+from pydantic import PrivateAttr
+from pydantic import ValidationError as TheirValidationError
+
+from ferrule import own_loop
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.interop.adapter import Adapter, record_of
+from ferrule.runner import Runner
+from ferrule.store import Store
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text, jsonable
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+log = logging.getLogger("ferrule")
+_OURS = "ferrule"
+_DECISIONS = ("approve", "edit", "reject", "respond")
+
+# -- out: a runner as their tools --------------------------------------------------------------------------------------
+
+
+def tools(
+    runner: Runner,
+    *,
+    context: Callable[[Runtime[Any]], ToolContext[Any]] | None = None,
+    records: Store | None = None,
+) -> list[BaseTool]:
+    """Tools whose calls the runner runs, for `create_agent(tools=…)` or a `ToolNode`.
+
+    Args:
+        context: Gives what the calls may use, of the graph's runtime; `context_of` where it is left out.
+        records: Where the records of suspended calls are kept; the journal's store where it is left out.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
+    adapter = Adapter(runner, "LangChain", suspends=True, records=records)
+    return [_their_tool(adapter, tool, context or context_of) for tool in runner.tools]
+
+
+def context_of(runtime: Runtime[Any]) -> ToolContext[Any]:
+    """The thread as session, the graph's `context` as `deps`, and as principal the user of a LangGraph server."""
+    info, server = runtime.execution_info, runtime.server_info
+    user = None if server is None else server.user
+    return ToolContext(
+        session=None if info is None else info.thread_id,
+        principal=None if user is None else user.identity,
+        deps=runtime.context,
+    )
+
+
+class RunnerTool(BaseTool):
+    """A tool of a runner. What the model sends goes to the runner as it is, whatever its parameters are called."""
+
+    _adapter: Adapter = PrivateAttr()
+    _tool: Tool = PrivateAttr()
+    _context_of: Callable[[Runtime[Any]], ToolContext[Any]] = PrivateAttr()
+
+    def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        # No keywords for `_arun`: LangChain would take away those that are called `config` or `run_manager`.
+        return (tool_input, tool_call_id), {}
+
+    async def arun(self, *given: Any, **options: Any) -> Any:
+        # A member from here on, before any callback is awaited: the calls of one message are all known at once.
+        async with _member(_runtime()):
+            return await super().arun(*given, **options)
+
+    async def _arun(self, arguments: Any, call_id: str | None, /) -> Any:
+        return await self._call(arguments, call_id)
+
+    def _run(self, arguments: Any, call_id: str | None, /) -> Any:
+        async def call() -> Any:
+            async with _member(_runtime()):
+                return await self._call(arguments, call_id)
+
+        return own_loop.wait(self._adapter.runner.loop_for_sync(), call)
+
+    async def _call(self, arguments: Any, call_id: str | None) -> Any:
+        execution, runtime = _execution(), _runtime() or Runtime()
+        call, context = ToolCall(call_id or "", self._tool.name, arguments), self._context(runtime)
+
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            step = {"type": "tool_progress", "tool_call_id": call_id, "name": self.name}
+            runtime.stream_writer({**step, "done": done, "total": total, "message": message})
+
+        record = None if execution is None else await self._adapter.find(call, context)
+        if record is not None and record["sent"] != thaw(call.arguments):
+            record = None  # another call of this thread had this id
+        result, said = None, None
+        if record is None:
+            result = await self._adapter.run(call, context, tell)
+        while execution is not None and (result is None or result.pending is not None):
+            shown = record if result is None else record_of(call, result)
+            question = _Question(self._adapter, self.name, call, context, shown, after=said.place if said else -1)
+            said = await execution.answer_to(question)
+            result = await self._adapter.answer(call, context, said.answer, said.record, tell)
+        assert result is not None
+        if said is not None and said.instead is not None and result.status == "denied":
+            return ToolMessage(said.instead, tool_call_id=call_id, name=self.name, artifact=_artifact(result))
+        if call_id is None:  # called as a function, not with what a model made
+            if not result.success:
+                raise ToolException(result.text)
+            return _their_content(result)
+        return ToolMessage(
+            _their_content(result),
+            tool_call_id=call_id,
+            name=self.name,
+            status="success" if result.success else "error",
+            artifact=_artifact(result),
+        )
+
+    def _context(self, runtime: Runtime[Any]) -> ToolContext[Any]:
+        context = self._context_of(runtime)
+        if context.session is None and runtime.execution_info is not None:
+            return context.replace(session=runtime.execution_info.thread_id)  # without one, no answer finds its record
+        return context
+
+
+def _their_tool(adapter: Adapter, tool: Tool, context_of: Callable[[Runtime[Any]], ToolContext[Any]]) -> RunnerTool:
+    schema = {"properties": {}, **thaw(tool.input_schema)}  # `BaseTool.args` reads them
+    made = RunnerTool(
+        name=tool.wire_name, description=tool.description, args_schema=schema, metadata={_OURS: tool.name}
+    )
+    made._adapter, made._tool, made._context_of = adapter, tool, context_of
+    return made
+
+
+def _runtime() -> Runtime[Any] | None:
+    """That of the graph; `None` outside one."""
+    try:
+        return get_runtime()
+    except (RuntimeError, KeyError):
+        return None
+
+
+def _artifact(result: ToolResult) -> dict[str, Any]:
+    """What the program finds at the message, and the model does not read."""
+    return {"status": result.status, "metadata": jsonable(dict(result.metadata))}
+
+
+def _their_content(result: ToolResult) -> str | list[str | dict[str, Any]]:
+    if all(isinstance(block, Text) for block in result.content):
+        return result.text
+    return [_their_block(block) for block in result.content]
+
+
+def _their_block(block: Text | Media) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    kind = "image" if block.kind == "image" else "file"  # a `ToolNode` makes text of what it calls otherwise
+    if block.data is not None:
+        data = base64.b64encode(block.data).decode("ascii")
+        return {"type": kind, "base64": data, "mime_type": block.mime_type}
+    if block.fetch and block.uri:
+        return {"type": kind, "url": block.uri, "mime_type": block.mime_type}
+    return {"type": "text", "text": f"[{block.kind} {block.uri}]"}
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a person said of a call.
+
+    Attributes:
+        answer: For `Adapter.answer`.
+        place: Which of the answers of its node's run it stands in.
+        record: The record that the answer brings along.
+        instead: What the model reads in place of the result, in the person's words.
+    """
+
+    answer: Decision | bool | ToolResult
+    place: int
+    record: Any = None
+    instead: str | None = None
+
+
+@dataclass(eq=False)
+class _Question:
+    """A call that waits for a person.
+
+    Attributes:
+        record: Takes it up again. Where it was asked before, `record["asked"]` says in which place.
+        after: The place of the answer that it has had.
+    """
+
+    adapter: Adapter
+    name: str
+    call: ToolCall
+    context: ToolContext[Any]
+    record: Any
+    after: int
+    woken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def said(self, value: Any, index: int, count: int, place: int) -> _Said | None:
+        """What the value says of this call, which was asked about at `index` among `count`; `None` where that cannot
+        be read."""
+        decisions = value.get("decisions", [value] if count == 1 else None) if isinstance(value, Mapping) else [value]
+        if not isinstance(decisions, list) or len(decisions) != count:
+            return None
+        record = next(iter(_brought(value)[index:]), None)
+        one, works = decisions[index], self.record["pending"]["kind"] == "work"
+        if isinstance(one, bool):
+            one = {"type": "approve" if one else "reject"}
+        match one:
+            case {"type": "approve"}:
+                return _Said(True, place, record)
+            case {"type": "edit", "edited_action": {"name": self.name, "args": dict(arguments)}} if not works:
+                return _Said(allow(arguments), place, record)
+            case {"type": "reject"}:
+                why = one.get("message")
+                return _Said(deny(why) if isinstance(why, str) and why.strip() and not works else False, place, record)
+            case {"type": "respond", "message": str(text)} if text.strip():
+                if works:
+                    return _Said(ToolResult(text), place, record)
+                return _Said(deny(text), place, record, instead=text)
+        return None
+
+
+class _Execution:
+    """The calls that run in one run of a node. LangGraph runs a node again from its start with each answer, and
+    gives the answers to its `interrupt`s by their order.
+
+    So the calls of a node ask at once, by one `interrupt`, when all others have ended; each record keeps in which place
+    it was asked, and is answered from this place alone. A record that was made in this run cannot have been answered:
+    all answers that there are are passed over.
+    """
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self.running = 0
+        self._answers: list[Any] = []
+        self._waiting: list[_Question] = []
+        self._raised: GraphInterrupt | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.running and not self._waiting
+
+    async def answer_to(self, question: _Question) -> _Said:
+        """What the person said.
+
+        Raises:
+            GraphInterrupt: where nothing is said yet, when all calls have ended or wait.
+        """
+        try:
+            return self._said_before(question)
+        except GraphInterrupt:
+            self._waiting.append(question)
+        self.running -= 1
+        try:
+            await self.ask_when_all_wait()
+            await question.woken
+        finally:
+            self.running += 1
+            if question in self._waiting:
+                self._waiting.remove(question)
+        raise AssertionError("a question that was asked ends by an interrupt")
+
+    def _said_before(self, question: _Question) -> _Said:
+        asked = question.record.get("asked")
+        if asked is not None and asked["task"] == self.task:
+            place = asked["place"]
+            said = question.said(self._answer_at(place), asked["index"], asked["count"], place)
+            if said is not None:
+                return said
+            log.warning(
+                "an answer about a call of tool %r is none, and the person is asked again: "
+                "Command(resume={'decisions': [{'type': 'approve'}]}) is one, with a decision for each action request",
+                question.call.name,
+            )
+        place = question.after + 1
+        while True:
+            value = self._answer_at(place)
+            brought = _brought(value)
+            for index, record in enumerate(brought):
+                said = question.said(value, index, len(brought), place)
+                if said is not None and _id_of(record) == question.call.id:
+                    return said
+            place += 1
+
+    def _answer_at(self, place: int) -> Any:
+        """Raises `GraphInterrupt` where there is none."""
+        while len(self._answers) <= place:
+            self._answers.append(interrupt(None))
+        return self._answers[place]
+
+    async def ask_when_all_wait(self) -> None:
+        """Ask about all calls that wait, where no other runs."""
+        if self.running or not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        try:
+            if self._raised is None:  # a run of a node ends by one interrupt; who comes later is asked in the next run
+                self._raised = self._interrupted(_value(waiting))
+                for index, one in enumerate(waiting):
+                    asked = {"task": self.task, "place": len(self._answers), "index": index, "count": len(waiting)}
+                    await one.adapter.keep(one.call, one.context, one.record | {"asked": asked})
+        finally:
+            for one in waiting:
+                if not one.woken.done():
+                    one.woken.set_exception(GraphInterrupt(*(self._raised.args if self._raised else ())))
+
+    def _interrupted(self, value: Any) -> GraphInterrupt:
+        try:
+            while True:
+                self._answers.append(interrupt(value))
+        except GraphInterrupt as raised:
+            return raised
+
+
+def _value(waiting: list[_Question]) -> dict[str, Any]:
+    """What the person is shown, as by `HumanInTheLoopMiddleware`; what it has of ours may come back with the answer."""
+    requests, reviews = [], []
+    for one in waiting:
+        pending = one.record["pending"]
+        action = {"name": one.name, "args": pending["arguments"], "description": pending["reason"]}
+        decisions = ["approve", "reject", "respond"] if pending["kind"] == "work" else list(_DECISIONS)
+        wanted = {"args_schema": pending["schema"]} if pending["kind"] == "input" else {}
+        requests.append(action)
+        reviews.append({"action_name": one.name, "allowed_decisions": decisions, **wanted})
+    records = [{"pending": one.record["pending"], "sent": one.record["sent"]} for one in waiting]
+    return {"action_requests": requests, "review_configs": reviews, _OURS: records}
+
+
+def _brought(value: Any) -> list[Any]:
+    """The records that an answer brings along, one for each decision."""
+    records = value.get(_OURS) if isinstance(value, Mapping) else None
+    return records if isinstance(records, list) else []
+
+
+def _id_of(record: Any) -> Any:
+    try:
+        return record["pending"]["call"]["id"]
+    except (TypeError, LookupError):
+        return None
+
+
+_EXECUTIONS: OrderedDict[Any, _Execution] = OrderedDict()
+_MOST_EXECUTIONS = 1_000
+"""So many are known at least: a call may come when those of its node that came first have ended."""
+_LOCK = threading.Lock()
+_WITHIN: ContextVar[tuple[_Execution | None, ...]] = ContextVar("ferrule.langchain", default=())
+"""The runs of nodes that the present code is called in, the innermost last; `None` for a call outside a graph."""
+
+
+def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
+    """The same for all calls of one run of a node, and for no other: not for those of its next run."""
+    info = None if runtime is None else runtime.execution_info
+    if info is None:
+        return None
+    key = (info.thread_id, info.checkpoint_ns, info.task_id, info.node_first_attempt_time)
+    with _LOCK:
+        found = _EXECUTIONS.setdefault(key, _Execution(info.task_id))
+        for oldest in list(_EXECUTIONS)[:-_MOST_EXECUTIONS]:
+            if _EXECUTIONS[oldest].is_idle and _EXECUTIONS[oldest] is not found:
+                del _EXECUTIONS[oldest]
+        return found
+
+
+@asynccontextmanager
+async def _member(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
+    """A call in the run of its node. One that a tool of the same node makes is none: that tool could not go on."""
+    execution, above = _execution_of(runtime), _WITHIN.get()
+    token = _WITHIN.set((*above, execution))
+    counted = None if execution in above else execution
+    if counted is not None:
+        counted.running += 1
+    try:
+        yield
+    finally:
+        _WITHIN.reset(token)
+        if counted is not None:
+            counted.running -= 1
+            await counted.ask_when_all_wait()
+
+
+def _execution() -> _Execution | None:
+    """Where the present call may ask a person; `None` where it cannot."""
+    *above, execution = _WITHIN.get() or (None,)
+    return None if execution in above else execution
+
+
+# -- in: their tools as ours -------------------------------------------------------------------------------------------
+
+
+def from_tools(tools: Iterable[BaseTool] | BaseToolkit) -> Toolset:
+    """The tools, or a toolkit's, as tools for a runner.
+
+    Raises:
+        DefinitionError: for a tool that needs the state, the store or the runtime of a graph, and for what is no tool.
+    """
+    given = tools.get_tools() if isinstance(tools, BaseToolkit) else tools
+    if isinstance(given, BaseTool) or not isinstance(given, Iterable):
+        raise DefinitionError(f"from_tools takes a list of LangChain's tools, not {given!r}: from_tools([…])")
+    return Toolset([_our_tool(tool) for tool in given])
+
+
+def _our_tool(theirs: BaseTool) -> Tool:
+    if not isinstance(theirs, BaseTool):
+        raise DefinitionError(f"{theirs!r} is no tool of LangChain: from_tools([…]) takes a list of those")
+    for name, kind in _injected(theirs):
+        raise DefinitionError(
+            f"the tool {theirs.name!r} wants {kind} in {name!r}, which only a graph has: give what it needs another "
+            "way, as a parameter or in a closure, or leave the tool to the ToolNode of its graph"
+        )
+
+    async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> ToolResult:
+        assert context.call is not None
+        call = {"type": "tool_call", "id": context.call.id, "name": theirs.name, "args": dict(payload)}
+        config: RunnableConfig = {"metadata": dict(context.metadata)}
+        if context.session is not None:
+            config["configurable"] = {"thread_id": context.session}
+        try:
+            return _our_result(theirs, await theirs.ainvoke(call, config))
+        except (ToolException, TheirValidationError) as error:
+            raise ToolError(str(error)) from error
+        except GraphBubbleUp:
+            raise ToolError(f"{theirs.name} stops its graph here, and is not called by one") from None
+
+    shown = convert_to_openai_tool(theirs)["function"]
+    return Tool(
+        theirs.name,
+        handler,
+        description=theirs.description,
+        input_schema=shown.get("parameters") or {"type": "object"},
+        metadata=jsonable(theirs.metadata or {}),
+    )
+
+
+def _injected(theirs: BaseTool) -> Iterable[tuple[str, str]]:
+    """The parameters that neither the model nor we can fill, and what they want."""
+    annotations = dict(get_all_basemodel_annotations(theirs.get_input_schema()))
+    for function in (getattr(theirs, "func", None), getattr(theirs, "coroutine", None), theirs._run, theirs._arun):
+        if function is not None:
+            annotations |= get_type_hints(function, include_extras=True)
+    for name, annotation in annotations.items():
+        for one in (annotation, getattr(annotation, "__origin__", None), *get_args(annotation)):
+            kind = one if isinstance(one, type) else type(one)
+            if issubclass(kind, (InjectedToolArg, ToolRuntime)) and not issubclass(kind, InjectedToolCallId):
+                yield name, kind.__name__
+
+
+def _our_result(theirs: BaseTool, said: Any) -> ToolResult:
+    if not isinstance(said, ToolMessage):
+        raise ToolError(f"{theirs.name} came to a {type(said).__name__}, which only a graph can follow")
+    if said.status == "error":
+        raise ToolError(str(said.text))
+    metadata = {} if said.artifact is None else {"artifact": jsonable(said.artifact)}
+    if isinstance(said.content, str):
+        return ToolResult(said.content, metadata=metadata)
+    return ToolResult(said.text, content=[_our_block(block) for block in said.content], metadata=metadata)
+
+
+def _our_block(block: str | dict[str, Any]) -> Text | Media:
+    if isinstance(block, str):
+        return Text(block)
+    kind: Any = block.get("type")
+    url = block["image_url"].get("url") if kind == "image_url" and isinstance(block.get("image_url"), dict) else None
+    if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
+        mime_type, _, data = url[5:].partition(";base64,")
+        return Media("image", base64.b64decode(data), mime_type)
+    if kind in ("image", "audio", "file") and block.get("base64") and block.get("mime_type"):
+        return Media(kind, base64.b64decode(block["base64"]), block["mime_type"])
+    return Text(block["text"] if kind == "text" else json.dumps(jsonable(block), ensure_ascii=False))

@@ -1,0 +1,640 @@
+"""LangChain's agents and LangGraph's own `ToolNode`, driven by a scripted chat model."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from conformance import Conformance, Driven, Framework, Question, Said, Seen, World, in_time
+from langchain.agents import create_agent
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, BaseToolkit, InjectedToolArg, InjectedToolCallId, ToolException
+from langchain_core.tools import tool as lc_tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphInterrupt
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
+from langgraph.types import Command
+
+from ferrule import (
+    Deferred,
+    DefinitionError,
+    InputRequired,
+    Journal,
+    Media,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    ask,
+    tool,
+)
+from ferrule.guards import ask_before_changes
+from ferrule.interop import langchain
+from ferrule.journal import memory
+from ferrule.values.frozen import thaw
+
+
+class Scripted(GenericFakeChatModel):
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        return self
+
+
+def model_of(*calls: Said) -> Scripted:
+    """A model that makes these calls, and ends."""
+    made = [{"name": said.name, "args": said.arguments, "id": said.id, "type": "tool_call"} for said in calls]
+    return Scripted(messages=iter([AIMessage("", tool_calls=made), AIMessage("done")]))
+
+
+def agent_of(model: Any, tools: Any, saver: Any = None) -> Any:
+    """Each call of a message is a task of its own."""
+    return create_agent(model, tools=tools, checkpointer=saver or InMemorySaver(), context_schema=str)
+
+
+def graph_of(model: Any, tools: Any, saver: Any = None) -> Any:
+    """All calls of a message are one task."""
+    graph = StateGraph(MessagesState, context_schema=str)
+    graph.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("tools", ToolNode(tools))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", tools_condition)
+    graph.add_edge("tools", "model")
+    return graph.compile(checkpointer=saver or InMemorySaver())
+
+
+class DrivenGraph(Driven):
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        self.program = program
+        self.config: Any = {"configurable": {"thread_id": "t1"}}
+        self.waiting: list[Any] = []
+
+    async def run(self, given: Any) -> None:
+        async for mode, seen in self.program.astream(
+            given, self.config, context="DEPS", stream_mode=["custom", "values"]
+        ):
+            if mode == "custom":
+                self.progress.append((seen["tool_call_id"], seen["done"], seen["total"], seen["message"]))
+        await self.see()
+
+    async def see(self) -> None:
+        state = await self.program.aget_state(self.config)
+        for message in state.values["messages"]:
+            if isinstance(message, ToolMessage):
+                self.results[message.tool_call_id] = seen_by_model(message)
+        self.questions = {}
+        if state.interrupts:
+            self.waiting = list(state.interrupts)
+        for one in state.interrupts:
+            for request, record in zip(one.value["action_requests"], one.value["ferrule"], strict=True):
+                question = Question(request["args"], request["description"])
+                self.questions[record["pending"]["call"]["id"]] = question
+
+    async def answer(
+        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+    ) -> None:
+        resume = {}
+        for one in self.waiting:
+            ids = [kept["pending"]["call"]["id"] for kept in one.value["ferrule"]]
+            if not answers.keys() & set(ids):
+                continue
+            names = [request["name"] for request in one.value["action_requests"]]
+            decisions = [decision(answers[call_id], name) for call_id, name in zip(ids, names, strict=True)]
+            resume[one.id] = {"decisions": decisions}
+            if record != "lost":
+                resume[one.id]["ferrule"] = one.value["ferrule"]
+            if record == "changed":
+                for kept in one.value["ferrule"]:
+                    kept["pending"]["arguments"]["euros"] = 500
+        await self.run(Command(resume=resume))
+
+
+def decision(answer: bool | dict[str, Any], name: str) -> dict[str, Any]:
+    if isinstance(answer, dict):
+        return {"type": "edit", "edited_action": {"name": name, "args": answer}}
+    return {"type": "approve"} if answer else {"type": "reject", "message": "no"}
+
+
+def seen_by_model(message: ToolMessage) -> Seen:
+    blocks = message.content if isinstance(message.content, list) else []
+    media = tuple(base64.b64decode(block["base64"]) for block in blocks if block["type"] == "image")
+    return Seen(message.text, message.status == "error", media)
+
+
+class LangChain(Framework):
+    def __init__(self, program_of: Callable[[Any, Any], Any]) -> None:
+        self._program_of = program_of
+
+    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+        driven = DrivenGraph(self._program_of(model_of(*calls), langchain.tools(runner)))
+        await driven.run({"messages": [HumanMessage("go")]})
+        return driven
+
+
+class TestCreateAgent(Conformance):
+    framework = LangChain(agent_of)
+
+
+class TestToolNode(Conformance):
+    framework = LangChain(graph_of)
+
+
+PROGRAMS = pytest.mark.parametrize("program_of", [agent_of, graph_of], ids=["create_agent", "ToolNode"])
+"""Where each call is a task of its own, and where all calls of a message are one."""
+
+
+def waiting_for(driven: Driven) -> list[str]:
+    return sorted(driven.questions)
+
+
+@PROGRAMS
+def test_an_answer_reaches_its_own_call_whichever_guard_is_quicker(program_of: Any) -> None:
+    async def slow_for_ada(call: ToolCall, context: ToolContext) -> None:
+        judged[call.arguments["to"]] += 1
+        rounds = 50 if (call.arguments["to"] == "ada") is (judged["ada"] == 1) else 0  # the first time, then bob
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+
+    async def run() -> Driven:
+        runner = world.runner(guards=[slow_for_ada, ask_before_changes])
+        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})]
+        driven = await LangChain(program_of).drive(runner, *calls)
+        assert waiting_for(driven) == ["c1", "c2"]
+        await driven.answer({"c1": True, "c2": False})
+        return driven
+
+    world, judged = World(), Counter[str]()
+    driven = in_time(run())
+    assert world.paid == {"ada 1": 1}
+    assert driven.results["c1"] == Seen("paid 1 EUR to ada") and driven.results["c2"].failed
+
+
+@PROGRAMS
+def test_an_answer_to_a_record_that_is_gone_reaches_nobody(program_of: Any) -> None:
+    async def run() -> Driven:
+        runner = world.runner(journal=memory())
+        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"}), Said("c3", "pay", {"to": "cy"})]
+        driven = await LangChain(program_of).drive(runner, *calls)
+        records = runner.journal.store
+        for key, record in records.items("interop ").items():
+            if record["sent"]["to"] == "ada":
+                assert records.compare_and_set(key, record, None)
+        await driven.answer({"c1": True, "c2": False, "c3": True}, record="lost")
+        assert waiting_for(driven) == ["c1"] and world.paid == {"cy 1": 1}
+        await driven.answer({"c1": True}, record="lost")
+        return driven
+
+    world = World()
+    driven = in_time(run())
+    assert not driven.questions
+    assert world.paid == {"ada 1": 1, "cy 1": 1} and driven.results["c2"].failed
+
+
+def test_a_record_that_comes_along_is_enough_where_none_is_kept() -> None:
+    async def run() -> Driven:
+        runner = world.runner(journal=memory())
+        driven = await LangChain(graph_of).drive(
+            runner, Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})
+        )
+        records = runner.journal.store
+        for key, record in records.items("interop ").items():
+            assert records.compare_and_set(key, record, None)
+        await driven.answer({"c1": False, "c2": True})
+        return driven
+
+    world = World()
+    driven = in_time(run())
+    assert world.paid == {"bob 1": 1} and driven.results["c1"].failed and not driven.questions
+
+
+def test_calls_of_one_node_are_asked_at_once_when_the_others_have_ended() -> None:
+    """A `ToolNode` leaves its other calls behind at the first interrupt, and a program that ends cancels them."""
+
+    @tool
+    async def save(name: str) -> str:
+        """Save."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+        saved.append(name)
+        return f"saved {name}"
+
+    def for_pay(call: ToolCall, context: ToolContext) -> Any:
+        return ask("paying") if call.name == "pay" else None
+
+    async def begin() -> Driven:
+        runner = Runner([save, *world.runner().tools], guards=[for_pay], timeout=20)
+        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "save", {"name": "x"}), Said("c3", "pay", {"to": "bob"})]
+        return await LangChain(graph_of).drive(runner, *calls)
+
+    world, saved = World(), list[str]()
+    driven = in_time(begin())
+    assert saved == ["x"] and waiting_for(driven) == ["c1", "c3"]
+    in_time(driven.answer({"c1": True, "c3": True}))
+    assert saved == ["x"] and world.paid == {"ada 1": 1, "bob 1": 1}
+    assert driven.results["c2"] == Seen("saved x")
+
+
+@PROGRAMS
+def test_another_program_goes_on_with_what_the_first_has_asked(program_of: Any, tmp_path: Path) -> None:
+    async def begin(journal: Journal) -> Any:
+        runner = world.runner(journal=journal, resume_key=b"k" * 32)
+        driven = await LangChain(lambda model, tools: program_of(model, tools, saver)).drive(runner, *calls)
+        await driven.answer({"c1": True, "c2": True} if program_of is graph_of else {"c1": True})
+        return driven
+
+    async def go_on(journal: Journal) -> Driven:
+        runner = world.runner(journal=journal, resume_key=b"k" * 32)
+        driven = DrivenGraph(program_of(model_of(), langchain.tools(runner), saver))
+        await driven.see()
+        while driven.questions:
+            await driven.answer(dict.fromkeys(driven.questions, True), record="lost")
+        return driven
+
+    def in_a_program(run: Any) -> Any:
+        journal = Journal.open(tmp_path / "calls.db")
+        try:
+            return in_time(run(journal))
+        finally:
+            journal.close()
+
+    world, saver = World(), InMemorySaver()
+    calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})]
+    in_a_program(begin)
+    driven = in_a_program(go_on)
+    assert world.paid == {"ada 1": 1, "bob 1": 1}
+    assert driven.results == {"c1": Seen("paid 1 EUR to ada"), "c2": Seen("paid 1 EUR to bob")}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"decisions": [{"type": "approve"}]},
+        {"type": "approve"},
+        True,
+    ],
+    ids=repr,
+)
+def test_a_yes_is_one_in_each_of_its_forms(answer: Any) -> None:
+    world = World()
+    message = answered_with(world, answer)
+    assert message.content == "paid 1 EUR to ada" and message.artifact["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "yes",
+        {"decisions": []},
+        {"decisions": [{"type": "approve"}, {"type": "approve"}]},
+        {"decisions": [{"type": "approved"}]},
+        {"decisions": [{"type": "edit", "edited_action": {"name": "look", "args": {"to": "bob"}}}]},
+        {"decisions": "approve"},
+        [True],
+        1,
+    ],
+    ids=repr,
+)
+def test_what_is_no_answer_is_none_and_the_person_is_asked_again(answer: Any) -> None:
+    world = World()
+    assert answered_with(world, answer) is None
+    assert not world.paid
+
+
+def test_a_person_may_answer_in_the_place_of_the_tool() -> None:
+    world = World()
+    message = answered_with(world, {"decisions": [{"type": "respond", "message": "It was paid in cash."}]})
+    assert message.content == "It was paid in cash." and message.status == "success"
+    assert message.artifact["status"] == "denied" and not world.paid
+
+
+def answered_with(world: World, answer: Any) -> ToolMessage | None:
+    """The message of the one call, after this answer."""
+
+    async def run() -> Any:
+        driven: Any = await LangChain(agent_of).drive(world.runner(), Said("c1", "pay", {"to": "ada"}))
+        await driven.run(Command(resume=answer))
+        state = await driven.program.aget_state(driven.config)
+        found = [message for message in state.values["messages"] if isinstance(message, ToolMessage)]
+        assert bool(found) is not bool(driven.questions)
+        return found[0] if found else None
+
+    return in_time(run())
+
+
+def test_what_a_handler_wants_to_know_is_asked_with_its_schema() -> None:
+    day = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+
+    @tool
+    async def book(city: str, context: ToolContext) -> str | InputRequired:
+        """Book."""
+        if context.answer is None:
+            return InputRequired("Which day?", day)
+        return f"{city} on {context.answer.value['day']}"
+
+    async def run() -> Driven:
+        driven: Any = await LangChain(agent_of).drive(Runner([book]), Said("c1", "book", {"city": "Rome"}))
+        [waiting] = driven.waiting
+        assert waiting.value["review_configs"][0]["args_schema"] == day
+        await driven.answer({"c1": {"day": "2026-12-24"}})
+        return driven
+
+    assert in_time(run()).results["c1"] == Seen("Rome on 2026-12-24")
+
+
+def test_work_that_ends_elsewhere_ends_by_the_answer() -> None:
+    @tool
+    async def print_book(pages: int) -> Deferred:
+        """Print."""
+        return Deferred("order-7", reason="the print shop")
+
+    async def run() -> Driven:
+        driven: Any = await LangChain(agent_of).drive(Runner([print_book]), Said("c1", "print_book", {"pages": 3}))
+        [waiting] = driven.waiting
+        assert waiting.value["review_configs"][0]["allowed_decisions"] == ["approve", "reject", "respond"]
+        await driven.run(Command(resume={"type": "respond", "message": "3 pages"}))
+        return driven
+
+    assert in_time(run()).results["c1"] == Seen("3 pages")
+
+
+@PROGRAMS
+def test_a_program_without_a_loop_may_run_the_graph(program_of: Any) -> None:
+    world = World()
+    calls = [
+        Said("c0", "look", {"name": "x"}),
+        Said("c1", "pay", {"to": "ada"}),
+        Said("c2", "pay", {"to": "bob"}),
+    ]
+    program = program_of(model_of(*calls), langchain.tools(world.runner()))
+    config = {"configurable": {"thread_id": "t1"}}
+    found = program.invoke({"messages": [HumanMessage("go")]}, config, context="DEPS")
+    for _ in range(2):
+        resume = {}
+        for one in found.get("__interrupt__", ()):
+            people = [request["args"]["to"] for request in one.value["action_requests"]]
+            resume[one.id] = {"decisions": [decision(to == "ada", "pay") for to in people]}
+        found = program.invoke(Command(resume=resume), config, context="DEPS") if resume else found
+    texts = {message.tool_call_id: message for message in found["messages"] if isinstance(message, ToolMessage)}
+    assert texts["c0"].content == "saw x" and texts["c1"].content == "paid 1 EUR to ada"
+    assert texts["c2"].status == "error" and world.paid == {"ada 1": 1}
+    assert set(world.deps) == {"DEPS"}
+
+
+def test_callbacks_see_the_call_and_how_it_ended() -> None:
+    class Seeing(AsyncCallbackHandler):
+        async def on_tool_start(self, serialized: Any, text: str, **given: Any) -> None:
+            seen.append((serialized["name"], given["tool_call_id"], given["inputs"]))
+
+        async def on_tool_end(self, output: Any, **given: Any) -> None:
+            seen.append(output.content)
+
+    async def run() -> None:
+        program = agent_of(model_of(Said("c1", "look", {"name": "x"})), langchain.tools(World().runner()))
+        config = {"configurable": {"thread_id": "t1"}, "callbacks": [Seeing()]}
+        await program.ainvoke({"messages": [HumanMessage("go")]}, config, context="DEPS")
+
+    seen: list[Any] = []
+    in_time(run())
+    assert seen == [("look", "c1", {"name": "x"}), "saw x"]
+
+
+@pytest.mark.parametrize("name", ["run_manager", "callbacks", "tool_call_id", "root", "kwargs", "args", "input"])
+def test_no_name_of_a_parameter_is_taken_away(name: str) -> None:
+    async def handler(payload: dict[str, Any]) -> str:
+        return f"{name} is {payload[name]}"
+
+    schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+    runner = Runner([Tool("named", handler, input_schema=schema, read_only=True)])
+    for program_of in (agent_of, graph_of):
+        driven = in_time(LangChain(program_of).drive(runner, Said("c1", "named", {name: "x"})))
+        assert driven.results["c1"] == Seen(f"{name} is x")
+
+
+def test_a_context_of_ones_own_is_made_of_the_runtime() -> None:
+    def context_of(runtime: Any) -> ToolContext:
+        return ToolContext(principal=runtime.context["user"])
+
+    @tool(read_only=True)
+    async def who(context: ToolContext) -> str:
+        """Who."""
+        return f"{context.principal} in {context.session}"
+
+    async def run() -> Any:
+        made = langchain.tools(Runner([who]), context=context_of)
+        program = create_agent(model_of(Said("c1", "who")), tools=made, checkpointer=InMemorySaver())
+        config = {"configurable": {"thread_id": "t1"}}
+        return await program.ainvoke({"messages": [HumanMessage("go")]}, config, context={"user": "ada"})
+
+    assert in_time(run())["messages"][2].content == "ada in t1"
+
+
+def test_a_tool_that_calls_another_of_its_node_does_not_wait_for_itself() -> None:
+    @tool
+    async def pay_by_hand(to: str) -> str:
+        """Calls the agent's tool."""
+        message = await pay.ainvoke({"type": "tool_call", "id": "inner", "name": "pay", "args": {"to": to}})
+        return f"{message.status}: {message.content}"
+
+    def for_pay(call: ToolCall, context: ToolContext) -> Any:
+        return ask("paying") if call.name == "pay" else None
+
+    world = World()
+    runner = Runner([pay_by_hand, *world.runner().tools], guards=[for_pay])
+    made = langchain.tools(runner)
+    pay = next(one for one in made if one.name == "pay")
+    driven = DrivenGraph(graph_of(model_of(Said("c1", "pay_by_hand", {"to": "ada"})), made))
+    in_time(driven.run({"messages": [HumanMessage("go")]}))
+    assert driven.results["c1"].text.startswith("error: pay waits for a decision")
+    assert not world.paid
+
+
+def test_outside_a_graph_a_tool_is_called_as_a_function() -> None:
+    async def run() -> None:
+        assert await made["look"].ainvoke({"name": "x"}) == "saw x"
+        assert await made["look"].arun({"name": "x"}) == "saw x"
+        with pytest.raises(ToolException, match="waits for a decision"):
+            await made["pay"].ainvoke({"to": "ada"})
+
+    world = World()
+    made = {one.name: one for one in langchain.tools(world.runner())}
+    in_time(run())
+    assert made["look"].invoke({"name": "y"}) == "saw y"
+    assert not world.paid
+
+
+def test_the_model_is_shown_the_schema_of_the_tool() -> None:
+    runner = World().runner()
+    shown = {one.name: convert_to_openai_tool(one)["function"] for one in langchain.tools(runner)}
+    for one in runner.tools:
+        assert shown[one.name]["description"] == one.description
+        assert shown[one.name]["parameters"]["properties"] == thaw(one.input_schema).get("properties", {})
+
+
+# -- their tools as ours -----------------------------------------------------------------------------------------------
+
+
+@lc_tool(parse_docstring=True)
+async def roll(
+    sides: int, tool_call_id: Annotated[str, InjectedToolCallId], config: RunnableConfig, times: int = 2
+) -> str:
+    """Roll.
+
+    Args:
+        sides: How many it has.
+    """
+    if sides < 2:
+        raise ToolException("at least 2")
+    return f"{config['configurable']['thread_id']} {tool_call_id}: {sides} x {times}"
+
+
+def run_theirs(theirs: Any, arguments: dict[str, Any]) -> ToolResult:
+    async def run() -> ToolResult:
+        return await Runner(langchain.from_tools([theirs])).run(
+            ToolCall("c1", theirs.name, arguments), ToolContext(session="s1")
+        )
+
+    return in_time(run())
+
+
+def test_their_tool_is_a_tool_with_their_schema_and_our_call_and_session() -> None:
+    [ours] = langchain.from_tools([roll])
+    assert ours.name == "roll" and ours.description == "Roll."
+    assert ours.input_schema["properties"].keys() == {"sides", "times"}
+    assert ours.input_schema["properties"]["sides"]["description"] == "How many it has."
+    assert not ours.read_only
+    assert run_theirs(roll, {"sides": 6}).text == "s1 c1: 6 x 2"
+
+
+def test_wrong_arguments_are_refused_before_their_tool_runs() -> None:
+    assert run_theirs(roll, {"sides": "six"}).status == "invalid"
+    assert run_theirs(roll, {"sides": 6, "tool_call_id": "forged"}).status == "invalid"
+
+
+@pytest.mark.parametrize("handled", [False, True, "It went wrong."], ids=repr)
+def test_a_failure_of_theirs_is_one_however_they_tell_it(handled: Any) -> None:
+    theirs = roll.model_copy(update={"handle_tool_error": handled})
+    result = run_theirs(theirs, {"sides": 1})
+    assert not result.success and (handled if isinstance(handled, str) else "at least 2") in result.text
+
+
+def test_a_plain_function_of_theirs_runs_in_a_thread() -> None:
+    @lc_tool
+    def where() -> str:
+        "Where."
+        return threading.current_thread().name
+
+    assert run_theirs(where, {}).text != threading.main_thread().name
+
+
+def test_their_blocks_and_their_artifact_arrive() -> None:
+    data = base64.b64encode(b"\x89PNG").decode()
+
+    @lc_tool(response_format="content_and_artifact")
+    def picture() -> Any:
+        "Picture."
+        blocks = [
+            {"type": "text", "text": "a dot"},
+            {"type": "image", "base64": data, "mime_type": "image/png"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        ]
+        return blocks, {"size": 4}
+
+    result = run_theirs(picture, {})
+    assert result.content == (Text("a dot"), *2 * (Media("image", b"\x89PNG", "image/png"),))
+    assert thaw(result.metadata)["artifact"] == {"size": 4}
+
+
+@lc_tool
+def with_runtime(x: int, runtime: ToolRuntime) -> str:
+    "Wants the runtime."
+    return ""
+
+
+@lc_tool
+def with_state(x: int, state: Annotated[dict[str, Any], InjectedState]) -> str:
+    "Wants the state."
+    return ""
+
+
+@lc_tool
+def with_field(x: int, name: Annotated[str, InjectedState("name")]) -> str:
+    "Wants a field of the state."
+    return ""
+
+
+@lc_tool
+def with_store(x: int, store: Annotated[Any, InjectedStore()]) -> str:
+    "Wants the store."
+    return ""
+
+
+@lc_tool
+def with_own(x: int, user: Annotated[str, InjectedToolArg]) -> str:
+    "Wants what a program of its own gives."
+    return ""
+
+
+class WithRuntime(BaseTool):
+    name: str = "with_runtime_in_run"
+    description: str = "Wants the runtime in its method."
+
+    def _run(self, x: int, runtime: ToolRuntime) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "kind"),
+    [
+        (with_runtime, "ToolRuntime"),
+        (with_state, "InjectedState"),
+        (with_field, "InjectedState"),
+        (with_store, "InjectedStore"),
+        (with_own, "InjectedToolArg"),
+        (WithRuntime(), "ToolRuntime"),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_a_tool_that_needs_its_graph_is_refused_when_it_is_taken_in(theirs: Any, kind: str) -> None:
+    with pytest.raises(DefinitionError, match=f"{theirs.name}.*{kind}"):
+        langchain.from_tools([theirs])
+
+
+def test_what_only_a_graph_can_follow_is_told_as_a_failure() -> None:
+    @lc_tool
+    def go() -> Any:
+        "Goes on elsewhere."
+        return Command(goto="end")
+
+    @lc_tool
+    def wait() -> Any:
+        "Stops the graph."
+        raise GraphInterrupt(())
+
+    assert "graph" in run_theirs(go, {}).text and not run_theirs(go, {}).success
+    assert "graph" in run_theirs(wait, {}).text and not run_theirs(wait, {}).success
+
+
+@pytest.mark.parametrize("given", [roll, [len], 3], ids=["a tool", "a function", "a number"])
+def test_what_is_no_list_of_their_tools_is_refused(given: Any) -> None:
+    with pytest.raises(DefinitionError, match="from_tools"):
+        langchain.from_tools(given)
+
+
+def test_the_tools_of_a_toolkit_are_taken() -> None:
+    class Kit(BaseToolkit):
+        def get_tools(self) -> list[BaseTool]:
+            return [roll]
+
+    assert [one.name for one in langchain.from_tools(Kit())] == ["roll"]
