@@ -21,7 +21,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any, TypeAlias, TypedDict
 from weakref import WeakKeyDictionary
@@ -215,6 +215,14 @@ def _asks(guard: object, tool: Tool) -> bool:
     return bool(said(tool) if callable(said) else said)
 
 
+def is_as_sent(pending: Mapping[str, Any], call: ToolCall) -> bool:
+    """Whether the call has the arguments that it had when it was suspended; guards may have changed those in
+    `pending`, whose key is sealed."""
+    of = pending["context"]
+    key = call_key((of["principal"], of["session"], pending["turn"], call.name, call.id), call.raw)
+    return bool(key == pending["idempotency_key"])
+
+
 async def _later(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
     return decision
 
@@ -259,11 +267,8 @@ def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:
     of another kind, that it is put again."""
     if pending["kind"] != "approval":
         return ask(pending["reason"])
-    of = pending["context"]
-    key = call_key((of["principal"], of["session"], pending["turn"], call.name, call.id), call.raw)
     now = thaw(call.arguments)
-    as_sent = key == pending["idempotency_key"]  # which is sealed; guards may have changed what was sent
-    return True if as_sent or same(now, pending["arguments"]) else allow(arguments=now)
+    return True if is_as_sent(pending, call) or same(now, pending["arguments"]) else allow(arguments=now)
 
 
 def _put(records: Store, key: str, record: Record) -> None:

@@ -36,7 +36,7 @@ from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, record_of
+from ferrule.interop.adapter import Adapter, is_as_sent, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -96,7 +96,7 @@ class RunnerTool(BaseTool):
 
     async def arun(self, *given: Any, **options: Any) -> Any:
         # A member from here on, before any callback is awaited: the calls of one message are all known at once.
-        async with _member(_runtime()):
+        async with _in_execution(_runtime()):
             return await super().arun(*given, **options)
 
     async def _arun(self, arguments: Any, call_id: str | None, /) -> Any:
@@ -104,7 +104,7 @@ class RunnerTool(BaseTool):
 
     def _run(self, arguments: Any, call_id: str | None, /) -> Any:
         async def call() -> Any:
-            async with _member(_runtime()):
+            async with _in_execution(_runtime()):
                 return await self._call(arguments, call_id)
 
         return own_loop.wait(self._adapter.runner.loop_for_sync(), call)
@@ -118,13 +118,13 @@ class RunnerTool(BaseTool):
             runtime.stream_writer({**step, "done": done, "total": total, "message": message})
 
         record = None if execution is None else await self._adapter.find(call, context)
-        if record is not None and record["sent"] != thaw(call.arguments):
+        if record is not None and not is_as_sent(record["pending"], call):
             record = None  # another call of this thread had this id
         result, said = None, None
         if record is None:
             result = await self._adapter.run(call, context, tell)
         while execution is not None and (result is None or result.pending is not None):
-            shown = record if result is None else record_of(call, result)
+            shown = record if result is None else record_of(result)
             question = _Question(self._adapter, self.name, call, context, shown, after=said.place if said else -1)
             said = await execution.answer_to(question)
             result = await self._adapter.answer(call, context, said.answer, said.record, tell)
@@ -194,7 +194,7 @@ def _their_block(block: Text | Media) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Said:
+class _AnswerGiven:
     """What a person said of a call.
 
     Attributes:
@@ -227,7 +227,7 @@ class _Question:
     after: int
     woken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def said(self, value: Any, index: int, count: int, place: int) -> _Said | None:
+    def said(self, value: Any, index: int, count: int, place: int) -> _AnswerGiven | None:
         """What the value says of this call, which was asked about at `index` among `count`; `None` where that cannot
         be read."""
         decisions = value.get("decisions", [value] if count == 1 else None) if isinstance(value, Mapping) else [value]
@@ -239,16 +239,18 @@ class _Question:
             one = {"type": "approve" if one else "reject"}
         match one:
             case {"type": "approve"}:
-                return _Said(True, place, record)
+                return _AnswerGiven(True, place, record)
             case {"type": "edit", "edited_action": {"name": self.name, "args": dict(arguments)}} if not works:
-                return _Said(allow(arguments), place, record)
+                return _AnswerGiven(allow(arguments), place, record)
             case {"type": "reject"}:
                 why = one.get("message")
-                return _Said(deny(why) if isinstance(why, str) and why.strip() and not works else False, place, record)
+                return _AnswerGiven(
+                    deny(why) if isinstance(why, str) and why.strip() and not works else False, place, record
+                )
             case {"type": "respond", "message": str(text)} if text.strip():
                 if works:
-                    return _Said(ToolResult(text), place, record)
-                return _Said(deny(text), place, record, instead=text)
+                    return _AnswerGiven(ToolResult(text), place, record)
+                return _AnswerGiven(deny(text), place, record, instead=text)
         return None
 
 
@@ -272,7 +274,7 @@ class _Execution:
     def is_idle(self) -> bool:
         return not self.running and not self._waiting
 
-    async def answer_to(self, question: _Question) -> _Said:
+    async def answer_to(self, question: _Question) -> _AnswerGiven:
         """What the person said.
 
         Raises:
@@ -292,7 +294,7 @@ class _Execution:
                 self._waiting.remove(question)
         raise AssertionError("a question that was asked ends by an interrupt")
 
-    def _said_before(self, question: _Question) -> _Said:
+    def _said_before(self, question: _Question) -> _AnswerGiven:
         asked = question.record.get("asked")
         if asked is not None and asked["task"] == self.task:
             place = asked["place"]
@@ -354,7 +356,7 @@ def _value(waiting: list[_Question]) -> dict[str, Any]:
         wanted = {"args_schema": pending["schema"]} if pending["kind"] == "input" else {}
         requests.append(action)
         reviews.append({"action_name": one.name, "allowed_decisions": decisions, **wanted})
-    records = [{"pending": one.record["pending"], "sent": one.record["sent"]} for one in waiting]
+    records = [{"pending": one.record["pending"]} for one in waiting]
     return {"action_requests": requests, "review_configs": reviews, _OURS: records}
 
 
@@ -394,7 +396,7 @@ def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
 
 
 @asynccontextmanager
-async def _member(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
+async def _in_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
     """A call in the run of its node. One that a tool of the same node makes is none: that tool could not go on."""
     execution, above = _execution_of(runtime), _WITHIN.get()
     token = _WITHIN.set((*above, execution))

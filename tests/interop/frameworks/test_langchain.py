@@ -189,7 +189,7 @@ def test_an_answer_to_a_record_that_is_gone_reaches_nobody(program_of: Any) -> N
         driven = await LangChain(program_of).drive(runner, *calls)
         records = runner.journal.store
         for key, record in records.items("interop ").items():
-            if record["sent"]["to"] == "ada":
+            if record["pending"]["arguments"]["to"] == "ada":
                 assert records.compare_and_set(key, record, None)
         await driven.answer({"c1": True, "c2": False, "c3": True}, record="lost")
         assert waiting_for(driven) == ["c1"] and world.paid == {"cy 1": 1}
