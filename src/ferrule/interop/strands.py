@@ -1,0 +1,306 @@
+"""Strands Agents, both ways: a runner's tools for an agent, and its tools as ours. See docs/frameworks/strands.md.
+
+    agent = Agent(tools=strands.tools(runner))
+    tools = strands.from_tools([their_tool])
+
+Read in strands-agents 1.62.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from typing import Any
+
+from strands import ToolContext as StrandsContext
+from strands.interrupt import Interrupt, InterruptException
+from strands.tools.decorator import DecoratedFunctionTool
+from strands.types.events import ToolResultEvent
+from strands.types.tools import AgentTool, ToolSpec, ToolUse
+
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.interop.adapter import Adapter, Tell, record_of
+from ferrule.runner import Runner
+from ferrule.store import Store
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, jsonable, to_text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.frozen import thaw
+from ferrule.values.input import InputRequired
+from ferrule.values.result import ToolResult
+
+_IMAGE_FORMATS = {f"image/{format}": format for format in ("png", "jpeg", "gif", "webp")}
+_OPEN_XML = "application/vnd.openxmlformats-officedocument."
+_DOCUMENT_FORMATS = {
+    "application/pdf": "pdf",
+    "application/msword": "doc",
+    "application/vnd.ms-excel": "xls",
+    f"{_OPEN_XML}wordprocessingml.document": "docx",
+    f"{_OPEN_XML}spreadsheetml.sheet": "xlsx",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/markdown": "md",
+    "text/plain": "txt",
+}
+_MIME_TYPES = {format: mime_type for mime_type, format in (_IMAGE_FORMATS | _DOCUMENT_FORMATS).items()}
+_UNFIT_FOR_NAMES = r"[^a-zA-Z0-9 ()\[\]-]"
+"""What Bedrock refuses in the name of a document."""
+_RESPONSE = {"type": "object", "properties": {"response": {}}, "required": ["response"]}
+_LOOK_EVERY = 0.05
+"""Seconds between two looks at whether the agent was cancelled: its signal is an event of threads, at which Strands
+looks as often."""
+
+
+def tools(
+    runner: Runner,
+    *,
+    context: Callable[[StrandsContext], ToolContext[Any]] | None = None,
+    records: Store | None = None,
+) -> list[AgentTool]:
+    """The runner's tools, for an agent.
+
+    A call that a person is to be asked about interrupts the agent. The reason of the interrupt is
+    `{"reason": …, "call_id": …, "tool": …, "arguments": …}`, with a `"schema"` where a tool wants to know something.
+    Its response is `True`; or `{"arguments": …}`, a yes to other arguments, or what the tool wants to know. A text is a
+    no with that reason, and everything else a no. An interrupt is for one record: a response to a question that is not
+    kept any more, or is another one now, answers nothing, and the person is asked again.
+
+    Args:
+        runner: What runs the calls.
+        context: What a call is made with, out of a context of Strands; `context_of` where it is left out. A call can
+            only wait for a person where it has a `session`.
+        records: Where records are kept until they are answered; the journal's store where it is left out.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
+    adapter = Adapter(runner, "Strands Agents", suspends=True, records=records)
+    return [_RunnerAgentTool(adapter, tool, context or context_of) for tool in adapter.runner.tools]
+
+
+def context_of(context: StrandsContext) -> ToolContext[Any]:
+    """The agent's session, and the invocation state as deps; Strands has no principal."""
+    return ToolContext(session=getattr(context.agent, "session_id", None), deps=context.invocation_state)
+
+
+class _RunnerAgentTool(AgentTool):
+    def __init__(self, adapter: Adapter, tool: Tool, context_of: Callable[[StrandsContext], ToolContext[Any]]) -> None:
+        super().__init__()
+        self._adapter, self._tool, self._context_of = adapter, tool, context_of
+
+    @property
+    def tool_name(self) -> str:
+        return self._tool.wire_name
+
+    @property
+    def tool_type(self) -> str:
+        return "ferrule"
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        tool = self._tool
+        schema = {"json": thaw(tool.input_schema)}
+        return {"name": tool.wire_name, "description": tool.description or tool.name, "inputSchema": schema}
+
+    async def stream(
+        self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        agent = invocation_state["agent"]
+        signal = getattr(agent, "cancel_signal", None) or threading.Event()
+        theirs = StrandsContext(tool_use, agent, invocation_state, signal)
+        steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            steps.put_nowait({"done": done, "total": total, "message": message})
+
+        work = asyncio.ensure_future(self._result(theirs, tell))
+        work.add_done_callback(lambda _: steps.put_nowait(None))
+        watch = asyncio.ensure_future(_cancel_with(signal, work))
+        try:
+            while (step := await steps.get()) is not None:
+                yield step
+            result = ToolResult(None, "The call was cancelled.", status="cancelled")
+            yield ToolResultEvent(_strands_result(tool_use, result if work.cancelled() else work.result()))
+        finally:
+            watch.cancel()
+            work.cancel()
+            await asyncio.wait([work, watch])
+
+    async def _result(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
+        """What came of the call.
+
+        Raises:
+            InterruptException: where it waits for a person.
+        """
+        call = ToolCall(theirs.tool_use["toolUseId"], self._tool.name, theirs.tool_use["input"])
+        context = self._context_of(theirs)
+        record = await self._adapter.find(call, context)
+        if record is None:
+            result = await self._adapter.run(call, context, tell)
+            record = None if result.pending is None else record_of(result)
+        while record is not None:
+            if not context.session:
+                raise DefinitionError("strands.tools(context=…): a call can only wait for a person in a session")
+            response = theirs.interrupt(f"ferrule {record['pending']['key']}", _interrupt_reason(record["pending"]))
+            result = await self._adapter.answer(call, context, _response_decision(response), record, tell)
+            record = None if result.pending is None else record_of(result)
+        return result
+
+
+async def _cancel_with(signal: threading.Event, work: asyncio.Future[Any]) -> None:
+    while not signal.is_set():  # noqa: ASYNC110 - it is of threads, and cannot be awaited
+        await asyncio.sleep(_LOOK_EVERY)
+    work.cancel()
+
+
+def _interrupt_reason(pending: Mapping[str, Any]) -> dict[str, Any]:
+    call = pending["call"]
+    about = {"call_id": call["id"], "tool": call["name"], "arguments": thaw(pending["arguments"])}
+    schema = {"schema": thaw(pending["schema"])} if pending["schema"] else {}
+    return {"reason": pending["reason"], **about, **schema}
+
+
+def _response_decision(response: object) -> Decision | bool:
+    if isinstance(response, str):
+        return deny(response)
+    if isinstance(response, Mapping) and isinstance(arguments := response.get("arguments"), Mapping):
+        return allow(arguments=arguments)
+    return response is True
+
+
+def _strands_result(tool_use: ToolUse, result: ToolResult) -> Any:
+    status = "success" if result.success else "error"
+    content = [_strands_block(block) for block in result.content]
+    return {"toolUseId": tool_use["toolUseId"], "status": status, "content": content}
+
+
+def _strands_block(block: Block) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"text": block.text}
+    mime_type = block.mime_type.partition(";")[0]
+    if block.data is not None and mime_type in _IMAGE_FORMATS:
+        return {"image": {"format": _IMAGE_FORMATS[mime_type], "source": {"bytes": block.data}}}
+    if block.data is not None and mime_type in _DOCUMENT_FORMATS:
+        name = re.sub(_UNFIT_FOR_NAMES, "-", block.name or "document")
+        return {"document": {"format": _DOCUMENT_FORMATS[mime_type], "name": name, "source": {"bytes": block.data}}}
+    return {"text": f"[{block.kind} {block.uri or block.name or block.mime_type}]"}
+
+
+# -- their tools as ours ----------------------------------------------------------------------------------------------
+
+
+def from_tools(theirs: Iterable[AgentTool], *, agent: Any = None) -> Toolset:
+    """Tools of Strands as tools of ours.
+
+    What a tool streams is told as progress; a result whose status is `"error"` is a failure. One that interrupts is
+    run again with the answer, whose value is `{"response": …}`. Annotations are hints of whoever serves the tool, and
+    go into `metadata["annotations"]`; `.replace(read_only=True)` says that you trust them.
+
+    Args:
+        agent: The agent that tools get which take a `ToolContext` or the agent.
+
+    Raises:
+        DefinitionError: for such a tool without an agent, and for what is no tool of Strands.
+    """
+    return Toolset(_from_strands(tool, agent) for tool in theirs)
+
+
+def _from_strands(theirs: Any, agent: Any) -> Tool:
+    if not isinstance(theirs, AgentTool):
+        raise DefinitionError(f"strands.from_tools takes tools of Strands, made with @tool, not {theirs!r}")
+    spec = theirs.tool_spec
+    schema = spec["inputSchema"].get("json", spec["inputSchema"])
+    if agent is None and (needs := _injected(theirs, schema)):
+        raise DefinitionError(
+            f"{theirs.tool_name!r} takes {needs[0]!r}, which a run of an agent has: from_tools([…], agent=…) gives it "
+            "that agent, with its state and messages"
+        )
+
+    async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
+        state = {**context.deps} if isinstance(context.deps, Mapping) else {"deps": context.deps}
+        call_id = context.call.id if context.call else ""
+        used: ToolUse = {"name": theirs.tool_name, "toolUseId": call_id, "input": payload}
+        if agent is not None:
+            state["agent"] = agent
+        answered: list[Any] = []
+        if context.answer is not None:
+            given = thaw(context.answer.state)
+            answered = [*given["answered"], {**given["asked"], "response": thaw(context.answer.value["response"])}]
+        for one in answered:
+            _give(StrandsContext(used, agent, state), **one)
+        last = await _last_event(theirs, used, state, context)
+        if isinstance(last, Interrupt):
+            question = last.reason if isinstance(last.reason, str) else to_text(last.reason or last.name)
+            asked = {"name": last.name, "reason": jsonable(last.reason)}
+            return InputRequired(question, _RESPONSE, {"answered": answered, "asked": asked})
+        return _from_strands_result(last)
+
+    output_schema = spec.get("outputSchema")
+    return Tool(
+        theirs.tool_name,
+        handler,
+        description=spec["description"],
+        input_schema=schema,
+        output_schema=output_schema and output_schema.get("json", output_schema),
+        metadata={"annotations": spec["annotations"]} if "annotations" in spec else {},
+    )
+
+
+def _injected(theirs: AgentTool, schema: Mapping[str, Any]) -> list[str]:
+    """The parameters of a function that Strands fills."""
+    if not isinstance(theirs, DecoratedFunctionTool):
+        return []
+    parameters = inspect.signature(theirs).parameters.values()
+    named = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    return [name for name in named if name not in (*schema.get("properties", ()), "self", "cls")]
+
+
+async def _last_event(theirs: AgentTool, used: ToolUse, state: dict[str, Any], context: ToolContext[Any]) -> Any:
+    """The result of a tool, or its interrupt; what it streams before is announced."""
+    last: Any = None
+    try:
+        async for event in theirs.stream(used, state):
+            if "tool_interrupt_event" in event:
+                return event["tool_interrupt_event"]["interrupts"][0]
+            if "tool_stream_event" in event:
+                context.announce({"chunk": jsonable(event["tool_stream_event"]["data"])})
+            last = event
+    except InterruptException as raised:
+        return raised.interrupt
+    return last.get("tool_result", last)
+
+
+def _give(context: StrandsContext, name: str, reason: object, response: object) -> None:
+    """Have the interrupt of this name give this response."""
+    try:
+        context.interrupt(name, reason, response)
+    except InterruptException as known:  # in the process that was interrupted
+        known.interrupt.response = response
+
+
+def _from_strands_result(given: Any) -> object:
+    blocks = [block for item in given["content"] for block in _our_blocks(item)]
+    text = "\n".join(block.text for block in blocks if isinstance(block, Text))
+    if given["status"] == "error":
+        raise ToolError(text)
+    if "structuredContent" in given:
+        return ToolResult(given["structuredContent"], content=blocks)
+    found = [item["json"] for item in given["content"] if "json" in item]
+    output = found[0] if len(found) == len(given["content"]) == 1 else text
+    return ToolResult(output, content=blocks)
+
+
+def _our_blocks(item: Mapping[str, Any]) -> Iterable[Block]:
+    for kind, value in item.items():
+        if kind in ("image", "document") and "bytes" in value["source"]:
+            mime_type = _MIME_TYPES.get(value["format"], "application/octet-stream")
+            data, name = value["source"]["bytes"], value.get("name")
+            yield Media("image" if kind == "image" else "file", data, mime_type, name=name)
+        else:
+            yield Text(value if kind == "text" else to_text(value))
