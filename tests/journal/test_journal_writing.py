@@ -207,7 +207,22 @@ def test_the_thread_that_writes_is_called_once_for_all_changes_of_a_turn_of_the_
         assert [one.kept for one in begun] == [None] * 64
 
     run(begin())
-    assert len(calls) == 1
+    assert len(calls) == 2, "it is told that something waits, and once that the turn is over"
+
+
+def test_what_came_in_the_last_turn_of_a_loop_is_written_too(journal: SQLiteJournal) -> None:
+    mine = intent("one")
+    run(journal.begin(mine))
+
+    async def leave() -> asyncio.Task[None]:
+        return asyncio.ensure_future(journal.end(mine, {"status": "ok"}))
+
+    loop = asyncio.new_event_loop()
+    ending: Any = loop.run_until_complete(leave())
+    loop.close()
+    ending._log_destroy_pending = False  # nobody is told of it any more
+    kept = run(journal.find("one", wait=True))
+    assert kept is not None and kept.state == "ended"
 
 
 def test_who_goes_away_before_it_is_begun_has_begun_nothing(journal: SQLiteJournal) -> None:

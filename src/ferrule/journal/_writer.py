@@ -1,7 +1,8 @@
 """The thread that writes a journal: all that waits is committed in one transaction, and then told.
 
 order(change)   a change that somebody waits for; it is in the next transaction, with all that come in the same turn of
-                its loop: else the thread and the loop would take turns for each, which costs more than the work
+                its loop: else the thread and the loop would take turns for each, which costs more than the work.
+                Where the loop stands still in that turn, or was stopped in it, it is written as events are
 note(event)     nobody waits; it is in the next transaction, which begins at most 20 ms later
 
 A transaction has the events that were noted before its changes, or the first 256 where there are more. One that fails
@@ -173,6 +174,9 @@ class Writer:
             if self._closing:
                 raise JournalError(f"the journal {self._path!r} is closed")
             self._orders.append(order)
+            if not self._stirred:  # its loop may be stopped, or closed, before its turn is over
+                self._stirred = True
+                self._changed.notify()
             if order.loop is None:
                 self._call(None)
             elif order.loop not in self._calling:
