@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ferrule.definition.tool import Tool
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask
@@ -20,3 +21,11 @@ def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
         return None
     name = call.name if call.name.isidentifier() and call.name.isprintable() else repr(call.name)
     return ask(f"{name if len(name) <= _EACH else name[:_EACH] + '…'} changes things")
+
+
+def _may_ask(tool: Tool) -> bool:
+    """Whether it may ask about a call of a tool."""
+    return tool.read_only is not True
+
+
+vars(ask_before_changes)["asks"] = _may_ask

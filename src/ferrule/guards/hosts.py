@@ -87,6 +87,7 @@ def hosts(
         judge.mapping(call.arguments, [judge.schema], (), None)
         return judge.decision
 
+    vars(guard)["asks"] = bool(rules.ask or rules.deny)  # it may not be known whether a URL is one to be denied
     guard.__name__ = guard.__qualname__ = f"hosts({', '.join(map(repr, allowed))})"
     return guard
 

@@ -80,6 +80,7 @@ def within(
         return allow(arguments=arguments) if judge.changed else None
 
     vars(guard)["roots"] = tuple(fixed.seen_from(None))  # for who has to keep something apart from them
+    vars(guard)["asks"] = False
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
     return guard
 

@@ -32,6 +32,7 @@ from ferrule.journal import memory
 from ferrule.pipeline.call_key import call_key
 from ferrule.runner import Runner
 from ferrule.store import Store, StoreError
+from ferrule.types import Guard
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask
@@ -203,11 +204,14 @@ def record_of(result: ToolResult) -> Record:
 
 
 def may_ask(runner: Runner, tool: Tool) -> bool:
-    """Whether a person may be asked about a call of the tool: it says so, has parameters that a person fills, or a
-    guard has no `asks` that says no."""
-    if tool.ask is not False:
-        return True
-    return any(_asks(guard, tool) for guard in (*runner.guards, *tool.guards))
+    """Whether a person may be asked about a call of the tool: it says so, or a guard has no `asks` that says no."""
+    return tool.ask is not False or any(_asks(guard, tool) for guard in guards_of(runner, tool))
+
+
+def guards_of(runner: Runner, tool: Tool) -> list[Guard]:
+    """All that judge the calls of a tool, those of the runners that it is mounted from among them."""
+    mounted = (guard for mount in tool.mounts for guard in mount.settings.guards)
+    return [*runner.guards, *mounted, *tool.guards]
 
 
 def _asks(guard: object, tool: Tool) -> bool:

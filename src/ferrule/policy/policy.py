@@ -266,6 +266,20 @@ class Policy:
             self._compare(self._shadow, decision, call, context, tool)
         return decision
 
+    def asks(self, tool: Any) -> bool:
+        """Whether its rules, as they are now, may ask about a call of a tool: of a rule that denies it may not be known
+        whether it matches, which is asked about."""
+        compiled = self._compiled
+        if compiled.broken or "never_ask" in self.modes or ("read_only" in self.modes and tool.read_only is False):
+            return False
+        call = ToolCall("", tool.name)
+        parts = compiled.for_tool(call, tool)
+        if parts.ask or parts.deny:
+            return True
+        of_every_call = (one for one in parts.allow if not one.rule.arguments and not one.rule.principals)
+        allowed = any(one.answer(call, ToolContext(), tool) for one in of_every_call)
+        return tool.read_only is not True and not allowed
+
     def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> Judged:
         """The same, with what each rule says; nothing is noted of it.
 

@@ -1,0 +1,175 @@
+"""A guard that says that it does not ask about a tool asks about no call of it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
+from ferrule.guards import ask_before_changes, commands, hosts, rules, within
+from ferrule.interop.adapter import may_ask
+from ferrule.types import Guard
+
+NAMES = st.sampled_from(["command", "cmds", "args", "note", "url", "item"])
+TEXTS = st.sampled_from(["rm -rf x", "git status", "$x", "https://example.org/a", "https://a.b/", "/etc/passwd", "x"])
+OPEN = st.dictionaries(NAMES, TEXTS | st.lists(TEXTS, max_size=2), max_size=2)
+Described = tuple[dict[str, Any], st.SearchStrategy[Any]]
+"""A schema, and what fits it."""
+
+
+def _object(fields: dict[str, Described]) -> Described:
+    schema = {"properties": {name: of for name, (of, _) in fields.items()}, "additionalProperties": False}
+    return {"type": "object", **schema}, st.fixed_dictionaries({}, optional={k: v for k, (_, v) in fields.items()})
+
+
+def _list(of: Described) -> Described:
+    return {"type": "array", "items": of[0]}, st.lists(of[1], max_size=2)
+
+
+def _either(of: Described) -> Described:
+    return {"anyOf": [of[0], {"type": "null"}]}, of[1] | st.none()
+
+
+LEAVES: st.SearchStrategy[Described] = st.sampled_from(
+    [
+        ({"type": "string"}, TEXTS),
+        ({"enum": ["x", "rm -rf x"]}, st.sampled_from(["x", "rm -rf x"])),
+        ({"type": "object"}, OPEN),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, st.dictionaries(NAMES, TEXTS, max_size=2)),
+        ({"type": "array"}, st.lists(OPEN, max_size=2)),
+        ({}, OPEN | TEXTS),
+    ]
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.dictionaries(NAMES, inner, max_size=2).map(_object) | inner.map(_list) | inner.map(_either),
+    max_leaves=4,
+)
+CALLS = st.dictionaries(NAMES, VALUES, max_size=3).map(_object).flatmap(lambda of: st.tuples(st.just(of[0]), of[1]))
+GUARDS = st.sampled_from(
+    [
+        ask_before_changes,
+        within("/tmp"),
+        hosts(),
+        hosts("*.example.org"),
+        hosts(ask=["example.org"]),
+        hosts(deny=["example.org"]),
+        commands(),
+        commands(allow=["git status"], text=["command"]),
+        commands(ask=["git *"], parameters=["note"]),
+    ]
+)
+
+
+def nothing(payload: dict[str, Any]) -> str:
+    return ""
+
+
+def kind_of(made: Tool, guard: Guard, arguments: dict[str, Any]) -> str:
+    return asyncio.run(Runner([made], guards=[guard]).decide(ToolCall("c1", made.name, arguments))).kind
+
+
+@given(called=CALLS, guard=GUARDS, read_only=st.sampled_from([True, False, lambda arguments: "note" in arguments]))
+@settings(max_examples=300, deadline=None)
+def test_a_guard_asks_about_no_tool_of_which_it_says_that_it_does_not(called: Any, guard: Any, read_only: Any) -> None:
+    schema, arguments = called
+    made = Tool("a_tool", nothing, description="A tool.", input_schema=schema, read_only=read_only)
+    if not may_ask(Runner([made], guards=[guard]), made):
+        assert kind_of(made, guard, arguments) != "ask"
+
+
+LINES = [
+    'allow = ["refund"]',
+    'allow = ["refund(amount<=100)"]',
+    'ask = ["refund(amount>5)"]',
+    'ask = ["other"]',
+    'deny = ["refund"]',
+    'deny = ["look(name=*.pem)"]',
+    'deny = ["*(name=*rm*)"]',
+    'allow = ["*"]',
+    'mode = "never_ask"',
+    'mode = "read_only"',
+    '[[rule]]\ndecide = "allow"\ntools = ["refund"]\nprincipals = ["ada"]',
+    '[[rule]]\ndecide = "allow"\ntraits = ["read_only"]',
+]
+
+
+@tool
+def refund(amount: int = 1, note: str = "") -> None:
+    """Pay money back."""
+
+
+@tool(read_only=True)
+def look(name: str = "") -> None:
+    """Look."""
+
+
+@tool(read_only=lambda arguments: arguments["amount"] == 1)
+def maybe(amount: int = 1) -> None:
+    """Changes things, or not."""
+
+
+@given(
+    lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=2),
+    made=st.sampled_from([refund, look, maybe, refund.replace(name="other")]),
+    number=st.sampled_from([1, 6, 200]),
+    text=TEXTS,
+)
+@settings(max_examples=150, deadline=None)
+def test_a_policy_asks_about_no_tool_of_which_it_says_that_it_does_not(
+    lines: list[str], made: Tool, number: int, text: str
+) -> None:
+    given_arguments = {"amount": number, "note": text, "name": text}
+    arguments = {name: given_arguments[name] for name in made.input_schema["properties"]}
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, f"{at}.toml") for at, _ in enumerate(lines)]
+        for file, line in zip(files, lines, strict=True):
+            file.write_text(line)
+        try:
+            policy = rules(*files)
+        except DefinitionError:  # rules that contradict each other
+            return
+        if not policy.asks(made):
+            assert kind_of(made, policy, arguments) != "ask"
+
+
+@pytest.mark.parametrize(
+    ("guard", "made", "asks"),
+    [
+        (ask_before_changes, look, False),
+        (ask_before_changes, refund, True),
+        (ask_before_changes, maybe, True),
+        (within("/tmp"), refund, False),
+        (hosts(), refund, False),
+        (hosts(deny=["example.org"]), refund, True),
+        (commands(), refund, False),
+        (commands(parameters=["note"]), refund, True),
+        (lambda call, context: None, look, True),
+    ],
+)
+def test_what_the_guards_say(guard: Any, made: Tool, asks: bool) -> None:
+    assert may_ask(Runner([made], guards=[guard]), made) is asks
+
+
+def test_what_a_tool_says_of_itself_and_a_runner_that_it_is_mounted_from() -> None:
+    inner = Runner([refund], guards=[ask_before_changes])
+    outer = Runner(inner.as_tools(), guards=[within("/tmp")])
+    [mounted] = outer.tools
+    assert may_ask(outer, mounted)
+    assert may_ask(Runner([look.replace(ask=True)]), look.replace(ask=True))
+    assert not may_ask(Runner([refund]), refund)
+
+
+def test_a_guard_of_ones_own_says_it_by_a_function_of_the_tool() -> None:
+    def large(call: ToolCall, context: object) -> None:
+        """A guard."""
+
+    vars(large)["asks"] = lambda made: made.name == "refund"
+    runner = Runner([refund, look], guards=[large])
+    assert [may_ask(runner, made) for made in runner.tools] == [True, False]
