@@ -1,0 +1,362 @@
+"""OpenAI Agents, both ways: a runner as tools of an agent, and its tools as ours. See docs/frameworks/openai-agents.md.
+
+    agent = Agent("desk", tools=openai_agents.tools(runner))
+
+There a call can wait for a person only before it has begun: the SDK asks `needs_approval`, and calls the tool once the
+person has said yes. So the call is suspended as soon as `needs_approval` is asked, and its record is kept until the
+tool is called: what was not asked about, or with other arguments, is not run.
+
+Read in openai-agents 0.24.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import isawaitable
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from agents import (
+    FunctionTool,
+    RunContextWrapper,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+    get_current_trace,
+)
+from agents.exceptions import ModelBehaviorError
+from agents.tool import (
+    FunctionToolCustomDataContext,
+    ToolOriginType,
+    default_tool_error_function,
+    get_function_tool_origin,
+    resolve_function_tool_failure_error_function,
+    set_function_tool_failure_error_function,
+)
+from agents.tool_context import ToolContext as TheirContext
+
+from ferrule.arguments.parameters import Invalid
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.interop.adapter import Adapter, guards_of, is_as_sent, may_ask
+from ferrule.runner import Runner
+from ferrule.types import Guard
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, ask
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import same
+from ferrule.values.result import ToolResult
+
+log = logging.getLogger("ferrule")
+_FRAMEWORK: Final = "OpenAI Agents"
+_IN_THE_ITEM: Final = frozenset({"input", "output", "error"})
+"""Of the record of a result, what the SDK has in its own items."""
+_THEIR_BLOCKS: Final = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+_DATA_URL: Final = re.compile(r"data:(?P<type>[^;,]+)[^,]*;base64,(?P<data>.*)", re.DOTALL)
+
+
+# -- a runner as their tools -------------------------------------------------------------------------------------------
+
+
+def tools(
+    runner: Runner, *, context: Callable[[RunContextWrapper[Any]], ToolContext[Any]] | None = None
+) -> list[FunctionTool]:
+    """Tools whose calls the runner runs.
+
+    What the runner is to ask about interrupts the agent's run, where the runner has no approver of its own.
+
+    Args:
+        context: What a call is run with; `context_of` where it is left out. The same call has to get the same session
+            from it before and after a person was asked, in another process too.
+
+    Raises:
+        DefinitionError: for what is no runner, and for a tool with a private parameter that nobody can fill.
+    """
+    adapter = Adapter(runner, _FRAMEWORK, suspends=True)
+    for tool in runner.tools:
+        _check_fillable(runner, tool)
+    interrupts = runner.approve is None
+    return [_TheirTool(adapter, tool, context or context_of, interrupts).made() for tool in runner.tools]
+
+
+def context_of(ctx: RunContextWrapper[Any]) -> ToolContext[Any]:
+    """`RunConfig(group_id=…)` as session, or the id of the trace where there is none; and the run's context as `deps`.
+
+    Both are kept in a `RunState`. With tracing turned off there is no session, so that nobody can be asked: then
+    `tools(runner, context=…)` has to give one.
+    """
+    trace: Any = get_current_trace()
+    session = None if trace is None or trace.export() is None else trace.export()["group_id"] or trace.trace_id
+    return ToolContext(session=session, deps=ctx.context)
+
+
+def _check_fillable(runner: Runner, tool: Tool) -> None:
+    parameters = tool.handling.parameters
+    missing = parameters.missing(parameters.bound)
+    if missing and not guards_of(runner, tool):
+        raise DefinitionError(
+            f"{_FRAMEWORK}: {tool.name!r} has the private parameter {missing[0]!r}, which no person can fill there: "
+            f"bind it, tool.bind({missing[0]}=…), or give the runner a guard that supplies it"
+        )
+
+
+class _TheirTool:
+    """One tool of a runner, as the SDK asks about its calls and runs them."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        tool: Tool,
+        context_of: Callable[[RunContextWrapper[Any]], ToolContext[Any]],
+        interrupts: bool,
+    ) -> None:
+        self._adapter = adapter
+        self._tool = tool
+        self._context_of = context_of
+        self._interrupts = interrupts and may_ask(adapter.runner, tool)
+        self._results: WeakKeyDictionary[TheirContext[Any], ToolResult] = WeakKeyDictionary()
+
+    def made(self) -> FunctionTool:
+        """What the SDK gets. Where nothing can ask, arguments that are no JSON reach the runner, which repairs them:
+        of a tool with a callable `needs_approval` the SDK itself has a person asked about them."""
+        return FunctionTool(
+            name=self._tool.wire_name,
+            description=self._tool.description,
+            params_json_schema=thaw(self._tool.input_schema),
+            on_invoke_tool=self.invoke,
+            strict_json_schema=False,
+            needs_approval=self.needs_approval if self._interrupts else False,
+            custom_data_extractor=self.told_to_program,
+        )
+
+    def told_to_program(self, extracted: FunctionToolCustomDataContext) -> dict[str, Any] | None:
+        """What the program finds in `custom_data` of the output's item, beside the text that the model reads."""
+        result = self._results.get(extracted.tool_context)
+        if result is None:
+            return None
+        return {"ferrule": {key: value for key, value in result.record().items() if key not in _IN_THE_ITEM}}
+
+    async def needs_approval(self, ctx: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
+        """Whether the run is interrupted for this call; it is suspended then, and its record kept."""
+        call, context = ToolCall(call_id, self._tool.name, arguments), self._context_of(ctx)
+        if (await self._adapter.runner.decide(call, context)).kind != "ask":
+            return False
+        if not context.session:
+            raise DefinitionError(
+                f"{_FRAMEWORK}: a person is to be asked about {call.name!r}, and the run has no session that the "
+                "answer could be told by: turn tracing on, or give tools(runner, context=…) a function whose "
+                "ToolContext has a session"
+            )
+        result = await self._adapter.run(call, context)
+        return result.pending is not None and self._why_not_shown(result.pending, call) is None
+
+    async def invoke(self, ctx: TheirContext[Any], arguments: str) -> Any:
+        """What the model reads of the call."""
+        call, context = ToolCall(ctx.tool_call_id, self._tool.name, arguments), self._context_of(ctx)
+        record = await self._record(ctx, call, context) if self._interrupts else None
+        if record is None:
+            result = await self._adapter.runner.run(call, context)
+        else:
+            result = await self._adapter.answer(call, context, True, record)
+        self._results[ctx] = result
+        return _their_output(result) if result.pending is None else self._not_asked(result, call)
+
+    async def _record(self, ctx: TheirContext[Any], call: ToolCall, context: ToolContext[Any]) -> Any:
+        """The record of what a person has said yes to; `None` where that is not this very call. What the SDK says is
+        not enough: a yes to all calls of the tool (`always_approve`) is one that nobody was asked for."""
+        if not any(ctx.is_tool_approved(name, call.id) for name in (ctx.tool_name, ctx.qualified_tool_name)):
+            return None
+        record = await self._adapter.find(call, context)
+        if record is None or not is_as_sent(record["pending"], call):
+            return None
+        return record if self._why_not_shown(record["pending"], call) is None else None
+
+    def _why_not_shown(self, pending: Mapping[str, Any], call: ToolCall) -> str | None:
+        """Why a person, who is shown what the model has sent, would not know what they allow; `None` where they do."""
+        if pending["kind"] != "approval":
+            return "it needs input while it runs"
+        if pending["into"] is not None:
+            return "a person has to give a value that no model may know"
+        judged = thaw(pending["arguments"])
+        return None if same(judged, self._validated(call)) else f"send these arguments: {json.dumps(judged)}"
+
+    def _validated(self, call: ToolCall) -> Any:
+        """The arguments as they are judged where no guard changes them."""
+        parameters = self._tool.handling.parameters
+        try:
+            read = parameters.read_ahead(self._tool.name, call.raw)
+        except Invalid:
+            return None
+        return {name: thaw(value) for name, value in read.items() if name not in parameters.hidden}
+
+    def _not_asked(self, result: ToolResult, call: ToolCall) -> str:
+        """What the model is told of a call that waits, which it cannot here."""
+        pending: Any = result.pending
+        if pending["kind"] == "work":
+            return result.text
+        why = self._why_not_shown(pending, call)
+        if why is None:
+            why = "call it again, so that a person is asked"
+            log.warning(
+                "%s: a call of tool %r has to be asked about, and a person was not, or about another one; it was not "
+                "run. A yes to all calls is none here: ferrule.approval.remembered keeps what a person grants",
+                *(_FRAMEWORK, call.name),
+            )
+        return f"{call.name} waits for a person, and cannot wait here ({pending['reason']}): {why}. Nothing was run."
+
+
+def _their_output(result: ToolResult) -> Any:
+    """The content of a result as the SDK has it."""
+    if not result.success or all(isinstance(block, Text) for block in result.content):
+        return result.text
+    return [_their_block(block) for block in result.content]
+
+
+def _their_block(block: Text | Media) -> Any:
+    if isinstance(block, Text):
+        return ToolOutputText(text=block.text)
+    data = None if block.data is None else f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
+    address = data or (block.uri if block.fetch else None)
+    if address is None or block.kind == "audio":
+        return ToolOutputText(text=f"[{block.kind} {block.uri or block.name or block.mime_type}]")
+    if block.kind == "image":
+        return ToolOutputImage(image_url=address)
+    if data is None:
+        return ToolOutputFileContent(file_url=address)
+    return ToolOutputFileContent(file_data=data, filename=block.name or "file")
+
+
+# -- their tools as ours -----------------------------------------------------------------------------------------------
+
+
+def from_tools(theirs: Iterable[object]) -> Toolset:
+    """A toolset of function tools: their names, descriptions, schemas, approval and time-outs.
+
+    A parameter with a default may be left out, as in the function, though a strict schema requires it. What a handler
+    raises is a failure: told with the text of the tool's own `failure_error_function`, where it has one. A tool that is
+    made by hand, and catches what its handler raises, gives a text that looks like any other result.
+
+    Raises:
+        DefinitionError: for what is no function tool, and for what only a run of the SDK can keep.
+    """
+    return Toolset([_our_tool(tool) for tool in theirs])
+
+
+def _our_tool(tool: object) -> Tool:
+    if not isinstance(tool, FunctionTool):
+        kind = type(tool).__name__
+        raise DefinitionError(
+            f"{_FRAMEWORK}: from_tools([…]) takes function tools, and {kind} is none"
+            + (": the API itself runs it, or the SDK" if hasattr(tool, "name") else "")
+        )
+    if problem := _needs_their_run(tool):
+        raise DefinitionError(f"{_FRAMEWORK}: the tool {tool.name!r} {problem}")
+    made = copy.copy(tool)
+    failure = resolve_function_tool_failure_error_function(tool)
+    of_its_own = None if failure is None or failure is default_tool_error_function else _as_failure(failure)
+    set_function_tool_failure_error_function(made, of_its_own)
+    schema, nullable = _with_optional(tool) if tool.strict_json_schema else (tool.params_json_schema, [])
+
+    async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> Any:
+        text = json.dumps({**dict.fromkeys(nullable), **payload})
+        try:
+            return _our_output(await made.on_invoke_tool(_their_context(tool, text, context), text))
+        except ModelBehaviorError as error:  # the arguments do not fit the function
+            raise ToolError(str(error)) from error
+
+    return Tool(
+        tool.name,
+        handler,
+        description=tool.description,
+        input_schema=schema,
+        output_schema=tool.output_json_schema,
+        timeout=tool.timeout_seconds,
+        ask=tool.needs_approval is True,
+        guards=[_approval_guard(tool, tool.needs_approval)] if callable(tool.needs_approval) else [],
+    )
+
+
+def _needs_their_run(tool: FunctionTool) -> str | None:
+    """Why a tool cannot be taken out of the SDK, and what to do instead."""
+    if tool.tool_input_guardrails or tool.tool_output_guardrails:
+        return "has guardrails, which its agent's run asks: give the runner guards and middleware that do the same"
+    if tool.is_enabled is False:
+        return "is not enabled: leave it out"
+    if tool.is_enabled is not True:
+        return "is enabled by a function of its agent's run: set is_enabled=True, and say what may run by a guard"
+    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
+        return "may be called by programs of the API alone"
+    origin = get_function_tool_origin(tool)
+    if origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL:
+        return (
+            "is an agent, whose own tools may interrupt a run: give a function that runs it, "
+            "async def answer(input: str) -> str: return (await agents.Runner.run(agent, input)).final_output"
+        )
+    return None
+
+
+def _with_optional(tool: FunctionTool) -> tuple[dict[str, Any], list[str]]:
+    """A strict schema whose parameters with a default may be left out, and those that are null then: a strict schema
+    does not say whether null is a default."""
+    schema = copy.deepcopy(tool.params_json_schema)
+    properties: dict[str, Any] = schema.get("properties", {})
+    nullable = [
+        name for name, one in properties.items() if "default" not in one and {"type": "null"} in one.get("anyOf", ())
+    ]
+    optional = {name for name, one in properties.items() if "default" in one}.union(nullable)
+    schema["required"] = [name for name in schema.get("required", ()) if name not in optional]
+    return schema, nullable
+
+
+def _their_context(tool: FunctionTool, arguments: str, context: ToolContext[Any]) -> TheirContext[Any]:
+    call: Any = context.call
+    return TheirContext(context=context.deps, tool_name=tool.name, tool_call_id=call.id, tool_arguments=arguments)
+
+
+def _as_failure(failure: Callable[..., Any]) -> Callable[..., Awaitable[str]]:
+    """A `failure_error_function` whose text is raised, and not returned as if it were a result."""
+
+    async def raised(ctx: RunContextWrapper[Any], error: Exception) -> str:
+        text = failure(ctx, error)
+        raise ToolError(str(await text if isawaitable(text) else text)) from error
+
+    return raised
+
+
+def _approval_guard(tool: FunctionTool, needs_approval: Callable[..., Any]) -> Guard:
+    async def needs_approval_guard(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+        arguments = thaw(call.arguments)
+        needed = needs_approval(_their_context(tool, json.dumps(arguments), context), arguments, call.id)
+        return ask(f"{call.name} needs approval") if (await needed if isawaitable(needed) else needed) else None
+
+    return needs_approval_guard
+
+
+def _our_output(output: Any) -> Any:
+    """What a tool of theirs gave, as blocks where it is one of theirs or a list of them."""
+    blocks = output if isinstance(output, list) else [output]
+    if not blocks or not all(isinstance(one, _THEIR_BLOCKS) for one in blocks):
+        return output
+    return ToolResult(content=[_our_block(one) for one in blocks])
+
+
+def _our_block(block: Any) -> Text | Media:
+    if isinstance(block, ToolOutputText):
+        return Text(block.text)
+    is_image = isinstance(block, ToolOutputImage)
+    address = block.image_url if is_image else block.file_data or block.file_url
+    name = None if is_image else block.filename
+    found = _DATA_URL.fullmatch(address or "")
+    if found:
+        return Media("image" if is_image else "file", b64decode(found["data"]), found["type"], name=name)
+    if not is_image and block.file_data:
+        return Media("file", b64decode(block.file_data), "application/octet-stream", name=name)
+    return Media("image" if is_image else "file", None, "application/octet-stream", uri=address, name=name)
