@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 from pydantic_ai import BinaryContent, FunctionToolset, RunContext, ToolReturn
 from pydantic_ai import Tool as TheirTool
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, UserError
-from pydantic_ai.messages import CustomEvent, FileUrl, TextContent, UploadedFile
+from pydantic_ai.messages import AudioUrl, CustomEvent, DocumentUrl, FileUrl, ImageUrl, TextContent, UploadedFile
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
@@ -38,6 +38,7 @@ from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
 _OURS = "ferrule"
+_URLS: dict[str, type[FileUrl]] = {"image": ImageUrl, "audio": AudioUrl}
 
 
 # -- outward -----------------------------------------------------------------------------------------------------------
@@ -144,9 +145,13 @@ def _returned(result: ToolResult) -> Any:
 
 
 def _their_block(block: Block) -> Any:
-    if isinstance(block, Media) and block.data is not None:
+    if isinstance(block, Text):
+        return block.text
+    if block.data is not None:
         return BinaryContent(block.data, media_type=block.mime_type)
-    return block.text if isinstance(block, Text) else f"[{block.kind} {block.uri}]"
+    if block.fetch and block.uri:
+        return _URLS.get(block.kind, DocumentUrl)(block.uri, media_type=block.mime_type)
+    return f"[{block.kind} {block.uri or block.name or block.mime_type}]"
 
 
 async def answer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping
 from datetime import date
@@ -367,6 +368,21 @@ def test_a_durable_engine_runs_the_calls_of_the_toolset_in_its_own_units() -> No
     assert returned(approve_in(agent)).content == "paid ada"
     assert (paid, units) == (["ada"], ["_ApprovalRequired", "_ToolReturn"])
     assert durable.id == "bank"
+
+
+def test_an_address_is_given_to_the_model_only_where_the_developer_says_so() -> None:
+    @tool(read_only=True)
+    async def pictures() -> ToolResult:
+        """Pictures."""
+        blocks = [Media("image", None, "image/png", uri=f"https://a.example/{name}") for name in ("one", "two")]
+        return ToolResult("two", content=[Text("two"), blocks[0], dataclasses.replace(blocks[1], fetch=True)])
+
+    told = returned(in_time(asks_once(Runner([pictures]), ToolCallPart("pictures", {}, "c1")).run("go")))
+    assert told.content == [
+        "two",
+        "[image https://a.example/one]",
+        ImageUrl("https://a.example/two", media_type="image/png"),
+    ]
 
 
 def test_arguments_that_are_not_declared_reach_a_tool_that_takes_them() -> None:
