@@ -91,6 +91,8 @@ class Framework(ABC):
     """Whether a person is asked about a call that guards have changed: else the model is told what to send."""
     has_principals: ClassVar[bool] = False
     """Whether it knows on whose behalf a run is."""
+    knows_calls: ClassVar[bool] = True
+    """Whether a call that comes without its record is known to be the same."""
     tells_progress: ClassVar[bool] = True
     refused_names: ClassVar[tuple[str, ...]] = ()
     """The names of parameters that the adapter refuses, because they would not arrive."""
@@ -464,6 +466,8 @@ class Conformance(Answers):
             assert "c1" in driven.questions
 
     def test_an_answer_whose_record_is_kept_here_needs_none_that_comes_along(self) -> None:
+        if not self.framework.knows_calls:
+            return
         world = World()
         _, driven = self.answered(world, {"c1": True}, Said("c1", "pay", {"to": "ada"}), record="lost")
         assert driven.results["c1"] == Seen("paid 1 EUR to ada")
