@@ -140,6 +140,26 @@ def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_err
     go(main())
 
 
+def test_a_call_whose_outcome_is_being_written_when_its_runner_is_closed_comes_to_that_outcome() -> None:
+    async def main() -> None:
+        writing, written = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            writing.set()
+            await written.wait()
+
+        journal = WatchedJournal(ends=slow)
+        async with Runner([tool(passes)], journal=journal, drain=0) as runner:
+            call = asyncio.ensure_future(runner.run("passes"))
+            await writing.wait()
+        assert (await call).status == "ok"
+        written.set()
+        await leave(runner)
+        assert journal.log == [("begin", "passes", {}), ("end", "passes", "ok")]
+
+    go(main())
+
+
 def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leaving_on_another() -> None:
     runner = Runner([tool(passes)], journal=WatchedJournal(ends=forever), drain=LONG)
 

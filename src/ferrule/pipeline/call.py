@@ -33,7 +33,7 @@ from ferrule.pipeline.acquire import Holdings, acquire, release
 from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_kept, question_of, resume
 from ferrule.pipeline.call_key import TICKET, in_journal, is_claimed
 from ferrule.pipeline.hooks import run_hooks
-from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back
+from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back, told_as_kept
 from ferrule.pipeline.journaling import end, invoke_once, known, replay
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
@@ -270,7 +270,7 @@ def _end_of(state: CallState, found: Any) -> tuple[ToolResult, BaseException | N
     elif state.task.cancelling() > state.cancels:
         stop = take_back(state)
         if cancelled and stop is not None:
-            found = reject(state, stop)
+            found = told_as_kept(state) or reject(state, stop)
         elif stop is None and (cancelled or RELIABLE_CANCELLING):
             ends_task = state.attempt.raised or (found if cancelled else asyncio.CancelledError())
     if ends_task is not None:

@@ -80,17 +80,24 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
 
 def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
     """The result of a call that was cancelled from outside, whatever its task made of that."""
-    attempt, keep = state.attempt, not state.plan.has_middleware  # which may have changed it, or hidden some of it
+    attempt = state.attempt
     attempt.given_up = True
-    if attempt.kept is not None and keep:
-        return attempt.kept
+    if (kept := told_as_kept(state)) is not None:
+        return kept
     executed, exception = attempt.executed, None
     if isinstance(cause, ToolResult):
         executed = cause.executed
     else:
         exception = cause
     text = f"The call was cancelled. {results.what_ran(executed, running=attempt.left_running)}"
+    keep = not state.plan.has_middleware
     return results.unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
+
+
+def told_as_kept(state: CallState) -> ToolResult | None:
+    """What the journal has, or is being given, of a call that is stopped; not where a middleware may have changed or
+    hidden some of it."""
+    return None if state.plan.has_middleware else state.attempt.kept
 
 
 class Deadline:
