@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from measure import Block, interleaved
@@ -119,9 +120,7 @@ async def fastmcp() -> tuple[Way, Way]:
 
 
 async def google_adk() -> tuple[Way, Way]:
-    from google.adk.agents import LlmAgent
     from google.adk.agents.invocation_context import InvocationContext
-    from google.adk.models.base_llm import BaseLlm
     from google.adk.sessions import InMemorySessionService
     from google.adk.tools import FunctionTool
     from google.adk.tools.tool_context import ToolContext
@@ -130,8 +129,7 @@ async def google_adk() -> tuple[Way, Way]:
 
     sessions = InMemorySessionService()
     session = await sessions.create_session(app_name="a", user_id="u")
-    agent = LlmAgent(name="a", model=BaseLlm(model="none"))
-    invocation = InvocationContext(session_service=sessions, session=session, invocation_id="i", agent=agent)
+    invocation = InvocationContext(session_service=sessions, session=session, invocation_id="i")
 
     def way(tool: Any) -> Way:
         async def call(number: int) -> Any:
@@ -148,7 +146,8 @@ async def strands() -> tuple[Way, Way]:
 
     from ferrule.interop import strands as ours
 
-    agent = theirs.Agent(model=object(), callback_handler=None)  # type: ignore[arg-type]
+    no_model: Any = SimpleNamespace(stateful=False)
+    agent = theirs.Agent(model=no_model, callback_handler=None)
 
     def way(tool: Any) -> Way:
         async def call(number: int) -> Any:

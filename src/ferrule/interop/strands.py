@@ -121,16 +121,17 @@ class _RunnerAgentTool(AgentTool):
 
         work = asyncio.ensure_future(self._result(theirs, tell))
         work.add_done_callback(lambda _: steps.put_nowait(None))
-        watch = asyncio.ensure_future(_cancel_with(signal, work))
+        watch = _Watch(signal, work)
         try:
             while (step := await steps.get()) is not None:
                 yield step
             result = ToolResult(None, "The call was cancelled.", status="cancelled")
             yield ToolResultEvent(_strands_result(tool_use, result if work.cancelled() else work.result()))
         finally:
-            watch.cancel()
-            work.cancel()
-            await asyncio.wait([work, watch])
+            watch.end()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
 
     async def _result(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
         """What came of the call.
@@ -140,7 +141,7 @@ class _RunnerAgentTool(AgentTool):
         """
         call = ToolCall(theirs.tool_use["toolUseId"], self._tool.name, theirs.tool_use["input"])
         context = self._context_of(theirs)
-        record = await self._adapter.find(call, context)
+        record = await self._adapter.find(call, context) if _may_run_again(theirs.agent) else None
         if record is None:
             result = await self._adapter.run(call, context, tell)
             record = None if result.pending is None else record_of(result)
@@ -153,10 +154,27 @@ class _RunnerAgentTool(AgentTool):
         return result
 
 
-async def _cancel_with(signal: threading.Event, work: asyncio.Future[Any]) -> None:
-    while not signal.is_set():  # noqa: ASYNC110 - it is of threads, and cannot be awaited
-        await asyncio.sleep(_LOOK_EVERY)
-    work.cancel()
+def _may_run_again(agent: Any) -> bool:
+    """Whether its call may be one that was interrupted; no of an agent that says that it was not resumed, which spares
+    to look for a record."""
+    return bool(getattr(getattr(agent, "_interrupt_state", None), "activated", True))
+
+
+class _Watch:
+    """Cancels the work when the signal is set."""
+
+    def __init__(self, signal: threading.Event, work: asyncio.Future[Any]) -> None:
+        self._signal, self._work = signal, work
+        self._loop = asyncio.get_running_loop()
+        self._look()
+
+    def _look(self) -> None:
+        if self._signal.is_set():
+            self._work.cancel()
+        self._next = self._loop.call_later(_LOOK_EVERY, self._look)
+
+    def end(self) -> None:
+        self._next.cancel()
 
 
 def _interrupt_reason(pending: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class DrivenAgent(Driven):
         for call_id, call in self.waiting.items():
             asked = call.args["toolConfirmation"]
             self.questions[call_id] = Question(asked["payload"]["arguments"], asked["hint"])
-            del self.results[call_id]
+            self.results.pop(call_id, None)
 
     async def answer(
         self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"

@@ -129,6 +129,20 @@ class Strands(Framework):
         return driven
 
 
+class Looked:
+    """A store that counts how often somebody looks."""
+
+    def __init__(self) -> None:
+        self.store, self.looked = memory().store, 0
+
+    def get(self, key: str) -> Any:
+        self.looked += 1
+        return self.store.get(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
 class TestStrands(Conformance):
     framework = Strands()
 
@@ -179,6 +193,24 @@ class TestStrands(Conformance):
         in_time(run())
         assert world.paid == {"ada 1": 1}
 
+    def test_a_record_is_looked_for_only_where_an_agent_was_resumed(self) -> None:
+        async def run() -> tuple[int, int]:
+            driven = DrivenAgent(world.runner())
+            driven.agent = Agent(
+                model=Scripted((Said("c1", "pay", {"to": "ada"}), Said("c2", "look", {"name": "x"}))),
+                tools=strands.tools(world.runner(), context=with_deps, records=records),
+                callback_handler=None,
+            )
+            await driven.run("go")
+            fresh = records.looked
+            records.looked = 0
+            await driven.answer({"c1": True})
+            return fresh, records.looked
+
+        world, records = World(), Looked()
+        assert in_time(run()) == (1, 1), "the first is of `keep`, which looks at what it replaces"
+        assert world.paid == {"ada 1": 1}
+
     def test_a_text_is_a_no_with_that_reason(self) -> None:
         world = World()
         _, driven = self.answered(world, {"c1": "too much"}, Said("c1", "pay", {"to": "ada"}))  # type: ignore[dict-item]
@@ -204,6 +236,13 @@ class TestStrands(Conformance):
 
         assert in_time(run()).results["c1"] == Seen("Monday")
 
+    def test_a_direct_call_that_is_asked_about_runs_nothing(self) -> None:
+        world = World()
+        agent = Agent(model=Scripted(()), tools=strands.tools(world.runner()), callback_handler=None)
+        with pytest.raises(RuntimeError, match="interrupt"):
+            agent.tool.pay(to="ada")
+        assert not world.paid
+
     def test_an_agent_that_is_cancelled_cancels_its_calls(self) -> None:
         async def run() -> None:
             driven = DrivenAgent(world.runner(), (Said("c1", "wait"),))
@@ -211,7 +250,7 @@ class TestStrands(Conformance):
             await world.entered.wait()
             driven.agent.cancel()
             await task
-            assert driven.results["c1"].failed
+            assert driven.results["c1"] == Seen("The call was cancelled.", failed=True)
 
         world = World()
         in_time(run())
