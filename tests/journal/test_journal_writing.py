@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import re
@@ -190,6 +191,17 @@ def test_a_change_that_cannot_be_written_is_no_reason_to_write_no_other(journal:
     assert rows(journal, "SELECT count(*) FROM calls") == [(10,)]
 
 
+def test_of_a_change_that_fails_midway_nothing_is_kept(journal: SQLiteJournal) -> None:
+    def change(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM calls")
+        connection.execute("UPDATE calls SET at = ?", (10**30,))
+
+    run(journal.begin(intent("one")))
+    with pytest.raises(JournalError, match="too large"):
+        run(journal._writer.order(change))
+    assert rows(journal, "SELECT key FROM calls") == [("one",)]
+
+
 def test_the_thread_that_writes_is_called_once_for_all_changes_of_a_turn_of_the_loop(
     journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +277,26 @@ def test_events_whose_calls_never_end_are_not_remembered_for_ever() -> None:
         assert tracemalloc.get_traced_memory()[0] < 2 * before
     finally:
         tracemalloc.stop()
+
+
+def test_what_cannot_be_flushed_is_told_to_who_waits_and_to_nobody_else(
+    journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lockfile, "WAIT_SECONDS", 0.01)
+
+    async def flush() -> list[Any]:
+        told = list[Any]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        journal.note(Event("tool:pre", ToolCall("c1", "pay", {})))
+        with open_lock_file(f"{journal.path}-lock").committing():
+            flushing = asyncio.ensure_future(journal.flush())
+            await asyncio.wait({flushing})
+        assert "at it for" in str(flushing.exception())
+        del flushing
+        gc.collect()
+        return told
+
+    assert run(flush()) == []
 
 
 def test_a_journal_that_is_closed_says_so(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from ferrule.values.event import Event
 log = logging.getLogger("ferrule")
 _T = TypeVar("_T")
 Change: TypeAlias = Callable[[sqlite3.Connection], _T]
-"""Reads and changes rows, within a transaction; once a statement has changed something, none that follows can fail."""
+"""Reads and changes rows, within a transaction. Where it fails once it has changed something, all of that is undone."""
 
 LINGER_SECONDS = 0.02
 """How long events wait for others, so that a transaction has many."""
@@ -149,8 +149,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
         self._events.append(_Order(_changes_nothing, written, loop))
-        await self.order(_changes_nothing)
-        await written
+        await asyncio.gather(self.order(_changes_nothing), written)  # both may fail, and the first says why
 
     def order_now(self, change: Change[_T]) -> _T:
         """The same, for a thread that waits."""
@@ -285,9 +284,13 @@ class Writer:
         try:
             _insert_events(connection, self._rows)
             for order in orders:
+                before = connection.total_changes
                 try:
                     order.answer, order.error = order.change(connection), None
-                except _OF_ONE_CHANGE as error:  # nothing of it was written: it is no reason to write no other
+                except _OF_ONE_CHANGE as error:
+                    if connection.total_changes != before:
+                        raise
+                    # Nothing of it was written: it is no reason to write no other.
                     order.error = JournalError(_why_unwritten(self._path, error))
             connection.execute("COMMIT")
         except BaseException:
