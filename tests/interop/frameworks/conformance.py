@@ -247,11 +247,11 @@ class Answers:
                 world.released.set()
 
         world = World()
-        calls = Said("c1", "hold"), Said("c2", "look", {"name": "x"})
+        calls = Said("c1", "hold"), Said("c2", "hold")  # which of them comes first is the framework's affair
         driven = self.drive(world, *calls, concurrency=1, queue_timeout=0.05, observers=[release])
-        assert driven.results["c1"] == Seen("held")
-        assert driven.results["c2"].failed and "look" in driven.results["c2"].text
-        assert not world.deps
+        held, refused = sorted(driven.results.values(), key=lambda one: one.failed)
+        assert held == Seen("held")
+        assert refused.failed and "hold" in refused.text
 
     def test_a_name_that_no_tool_has_runs_nothing(self) -> None:
         world = World()

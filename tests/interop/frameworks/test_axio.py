@@ -36,6 +36,7 @@ class DrivenAgent(Driven):
 
 
 class Axio(Framework):
+    has_principals = True
     tells_progress = False  # a before_tools hook has no way to the stream of events
 
     async def drive(self, runner: Runner, *calls: Said) -> Driven:
@@ -50,7 +51,7 @@ def turn(*calls: Said) -> list[Any]:
 
 
 def agent_of(runner: Runner, *calls: Said, **options: Any) -> Agent:
-    context = ToolContext(session="s", deps="DEPS")
+    context = ToolContext(session="s", principal="ada", deps="DEPS")
     given = {"before_tools": axio.before_tools(runner, context), "tools": axio.tools(runner), **options}
     return Agent("You pay.", StubTransport([turn(*calls), make_text_response()]), **given)
 

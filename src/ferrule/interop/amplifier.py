@@ -1,0 +1,343 @@
+"""amplifier, both ways: a runner as a module of tools, and tools of modules as ours. See docs/frameworks/amplifier.md.
+
+    mount = amplifier.mount(runner)                                     # a module's `mount(coordinator, config)`
+    async with amplifier.load(tool_bash.mount, config) as coordinator:  # their module, for a runner
+        runner = Runner(coordinator.tools)
+
+The hooks of a coordinator are told `tool:pre`, and `tool:post` or `tool:error`, once for each call: by the orchestrator
+where it does so itself, which is seen by its own `tool:pre`, else from here.
+
+Read in amplifier-core 2.0.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+from amplifier_core import HookResult, ModuleCoordinator
+from amplifier_core import ToolResult as TheirResult
+from amplifier_core.approval import ApprovalTimeoutError
+from amplifier_core.events import PROMPT_SUBMIT, TOOL_ERROR, TOOL_POST, TOOL_PRE
+
+from ferrule.characters import visible
+from ferrule.definition.decorator import as_tool
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
+from ferrule.interop.adapter import Adapter
+from ferrule.runner import Runner
+from ferrule.types import Approver, Executable, Middleware, Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, to_text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+CleanUp: TypeAlias = Callable[[], Awaitable[None]]
+Mount: TypeAlias = Callable[..., Awaitable[Any]]
+"""`async mount(coordinator, config)`, which gives a clean-up or `None`."""
+
+PROGRESS = "tool:progress"
+"""The event of the hooks that has what a tool told by `context.progress`: `done`, `total` and `message`."""
+
+_ALLOW, _DENY = "Allow", "Deny"
+_FROM_HERE: ContextVar[bool] = ContextVar("ferrule.interop.amplifier", default=False)
+"""Whether the event that is emitted comes from here; hooks run in the context of who emits."""
+
+
+def context_of(coordinator: ModuleCoordinator) -> ToolContext[Any]:
+    """The coordinator's session, and itself as `deps`."""
+    return ToolContext(session=coordinator.session_id, deps=coordinator)
+
+
+def mount(
+    runner: Runner, *, context: Callable[[ModuleCoordinator], ToolContext[Any]] | None = None
+) -> Callable[..., Awaitable[CleanUp]]:
+    """The `mount(coordinator, config=None)` of a module whose tools are those of the runner; it gives a clean-up.
+
+    Where the runner has no approver, the coordinator's approval system is asked.
+
+    Args:
+        context: The context of the calls.
+
+    Raises:
+        DefinitionError: for what is no runner. `mount(coordinator)` raises it for tools that may ask, where neither the
+            runner nor the coordinator has anybody to ask.
+    """
+    if not isinstance(runner, Runner):
+        raise DefinitionError(f"amplifier.mount takes a Runner, not {runner!r}: Runner([…])")
+
+    async def mount(coordinator: ModuleCoordinator, config: Mapping[str, Any] | None = None) -> CleanUp:
+        asking = runner.approve is None and coordinator.approval_system is not None
+        adapter = Adapter(
+            runner.replace(approve=approver(coordinator)) if asking else runner, "amplifier", suspends=False
+        )
+        watch = _Watch(coordinator)
+        mounted = [_MountedTool(adapter, tool, coordinator, watch, context or context_of) for tool in runner.tools]
+
+        async def clean_up() -> None:
+            watch.end()
+            for one in mounted:
+                if coordinator.get("tools", one.name) is one:
+                    await coordinator.unmount("tools", name=one.name)
+
+        for one in mounted:
+            await coordinator.mount("tools", one, name=one.name)
+        return clean_up
+
+    return mount
+
+
+def approver(coordinator: ModuleCoordinator, *, timeout: float = 300.0) -> Approver:
+    """Asks the coordinator's approval system; whatever is not its "Allow" denies.
+
+    Args:
+        timeout: How many seconds a person has.
+    """
+
+    async def ask_their_system(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
+        system = coordinator.approval_system
+        if system is None:
+            return deny("the coordinator has no approval system")
+        if decision.into is not None or decision.schema is not None:
+            return deny("a value is wanted, and the approval system of amplifier takes a yes or a no")
+        prompt, _ = visible(f"{decision.reason}\n{call.name} {to_text(thaw(call.arguments))}")
+        try:
+            answer = await system.request_approval(prompt, [_ALLOW, _DENY], timeout, "deny")
+        except ApprovalTimeoutError:
+            return deny("nobody answered in time")
+        return allow() if answer == _ALLOW else deny("a person said no")
+
+    return ask_their_system
+
+
+def from_tools(theirs: Iterable[object] | Mapping[str, object]) -> Toolset:
+    """amplifier's tools as ours; of a mapping, such as `coordinator.get("tools")`, by the names in it.
+
+    Raises:
+        DefinitionError: for what has no name or no `execute`.
+    """
+    named = theirs.items() if isinstance(theirs, Mapping) else ((getattr(one, "name", ""), one) for one in theirs)
+    return Toolset([_our_tool(name, one) for name, one in named])
+
+
+class Coordinator(ModuleCoordinator):
+    """A coordinator whose modules are loaded by `load`, without a session of amplifier.
+
+    Args:
+        session_id: What the modules read as the session.
+        approval_system: What `approver` asks.
+    """
+
+    def __new__(cls, session_id: str = "ferrule", approval_system: Any = None) -> Coordinator:
+        config = {"session": {"orchestrator": "ferrule", "context": "ferrule"}}
+        session = SimpleNamespace(session_id=session_id, parent_id=None, config=config)
+        return super().__new__(cls, session, approval_system, None)  # type: ignore[no-any-return]
+
+    def __init__(self, session_id: str = "ferrule", approval_system: Any = None) -> None:
+        """All of it is done where it is made."""
+
+    async def load(self, mount: Mount, config: Mapping[str, Any] | None = None) -> None:
+        """Mount a module; its clean-up is called when the coordinator is cleaned up."""
+        self.register_cleanup(await mount(self, dict(config or {})))
+
+    @property
+    def tools(self) -> Toolset:
+        """The tools that are mounted, whose calls the hooks are told of."""
+        told = _around_calls(self)
+        return from_tools(self.get("tools")).map(lambda tool: tool.replace(around=(told, *tool.around)))
+
+
+@asynccontextmanager
+async def load(
+    mount: Mount,
+    config: Mapping[str, Any] | None = None,
+    *,
+    session_id: str = "ferrule",
+    approval_system: Any = None,
+) -> AsyncIterator[Coordinator]:
+    """A coordinator that has loaded a module, and on leaving calls all clean-ups, the last first, also where one fails.
+
+    async with amplifier.load(tool_web.mount, {"timeout": 5}) as coordinator:
+        await coordinator.load(tool_bash.mount)
+        runner = Runner(coordinator.tools, approve=amplifier.approver(coordinator))
+    """
+    coordinator = Coordinator(session_id, approval_system)
+    try:
+        await coordinator.load(mount, config)
+        yield coordinator
+    finally:
+        await coordinator.cleanup()
+
+
+class _MountedTool:
+    """A tool of the runner as orchestrators call it."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        tool: Tool,
+        coordinator: ModuleCoordinator,
+        watch: _Watch,
+        context_of: Callable[[ModuleCoordinator], ToolContext[Any]],
+    ) -> None:
+        self.name, self.description = tool.wire_name, tool.description
+        self.input_schema: dict[str, Any] = thaw(tool.input_schema)
+        self._adapter, self._tool, self._coordinator = adapter, tool, coordinator
+        self._watch, self._context_of = watch, context_of
+
+    async def execute(self, input: dict[str, Any]) -> TheirResult:
+        # Orchestrators set it right before they call, and run calls beside each other: it is read before any wait.
+        dispatched = getattr(self._coordinator, "_tool_dispatch_context", None) or {}
+        id = str(dispatched.get("tool_call_id") or "")
+        if self._watch.claim(self.name):
+            return _their_result(await self._run(id, input))
+        return _their_result(
+            await _telling_hooks(self._coordinator, self.name, id, input, lambda judged: self._run(id, judged))
+        )
+
+    async def _run(self, id: str, input: dict[str, Any]) -> ToolResult:
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            data = {"tool_name": self.name, "tool_call_id": id, "done": done, "total": total, "message": message}
+            await self._coordinator.hooks.emit(PROGRESS, data)
+
+        call = ToolCall(id, self._tool.name, input)
+        return await self._adapter.run(call, self._context_of(self._coordinator), tell)
+
+
+class _Watch:
+    """Counts the calls of each tool that an orchestrator has told the hooks of, and that have not come yet."""
+
+    def __init__(self, coordinator: ModuleCoordinator) -> None:
+        self._ahead: Counter[str] = Counter()
+        last = 1_000_000  # a hook before it that denies, ends the chain, and the call never comes
+        name = f"ferrule {id(self)}"
+        self._unregister = [
+            coordinator.hooks.register(TOOL_PRE, self._see_call, last, f"{name} calls"),
+            coordinator.hooks.register(PROMPT_SUBMIT, self._see_prompt, last, f"{name} prompts"),
+        ]
+
+    async def _see_call(self, event: str, data: dict[str, Any]) -> HookResult:
+        if not _FROM_HERE.get():
+            self._ahead[str(data.get("tool_name"))] += 1
+        return HookResult(action="continue")
+
+    async def _see_prompt(self, event: str, data: dict[str, Any]) -> HookResult:
+        self._ahead.clear()  # what a person denied never came
+        return HookResult(action="continue")
+
+    def claim(self, name: str) -> bool:
+        """Whether an orchestrator has told of a call of this tool that is none of those before."""
+        if told := self._ahead[name] > 0:
+            self._ahead[name] -= 1
+        return told
+
+    def end(self) -> None:
+        for unregister in self._unregister:
+            unregister()
+
+
+async def _telling_hooks(
+    coordinator: ModuleCoordinator,
+    name: str,
+    id: str,
+    input: dict[str, Any],
+    run: Callable[[dict[str, Any]], Awaitable[ToolResult]],
+) -> ToolResult:
+    """The result of `run`, as orchestrators have it: hooks may deny the call, ask, or change its input, and are told of
+    its end."""
+    data = {"tool_name": name, "tool_call_id": id, "tool_input": input}
+    said = await _emit(coordinator, TOOL_PRE, data)
+    if said.action == "deny":
+        reason = f"Denied by a hook: {said.reason or 'it gives no reason'}. Nothing was run."
+        result = ToolResult(error=reason, status="denied", executed=False)
+    else:
+        if isinstance(changed := (said.data or {}).get("tool_input"), dict):
+            data["tool_input"] = changed
+        try:
+            result = await run(data["tool_input"])  # type: ignore[arg-type]
+        except BaseException as error:
+            await _emit(coordinator, TOOL_ERROR, data | {"error": {"type": type(error).__name__, "msg": "cancelled"}})
+            raise
+    if result.status == "suspended":  # it has not ended
+        return result
+    if result.success:
+        await _emit(coordinator, TOOL_POST, data | {"result": _their_result(result).model_dump(mode="json")})
+    else:
+        await _emit(coordinator, TOOL_ERROR, data | {"error": {"type": result.status, "msg": result.text}})
+    return result
+
+
+async def _emit(coordinator: ModuleCoordinator, event: str, data: dict[str, Any]) -> HookResult:
+    token = _FROM_HERE.set(True)
+    try:
+        said = await coordinator.hooks.emit(event, data)
+    finally:
+        _FROM_HERE.reset(token)
+    return await coordinator.process_hook_result(said, event, str(data["tool_name"]))
+
+
+def _around_calls(coordinator: ModuleCoordinator) -> Middleware:
+    async def telling_hooks(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        sent = thaw(call.arguments)
+
+        async def run(input: dict[str, Any]) -> ToolResult:
+            return await next(call if input == sent else call.replace(arguments=input), context)
+
+        return await _telling_hooks(coordinator, call.name, call.id, sent, run)
+
+    return telling_hooks
+
+
+def _their_result(result: ToolResult) -> TheirResult:
+    text = result.text
+    if result.pending is not None:
+        text = "The call waits for a person, and no call can wait here. Nothing was run."
+    error = None if result.success else {"message": text, "type": result.status}
+    media = not all(isinstance(block, Text) for block in result.content)
+    content = [_their_block(block) for block in result.content] if media else None
+    return TheirResult(success=result.success, output=text, error=error, content=content)
+
+
+def _their_block(block: Block) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    if block.kind == "image" and block.data is not None:
+        data = base64.b64encode(block.data).decode()
+        return {"type": "image", "source": {"type": "base64", "media_type": block.mime_type, "data": data}}
+    return {"type": "text", "text": f"[{block.kind} {block.uri or block.name or block.mime_type}]"}
+
+
+def _our_tool(name: str, theirs: Any) -> Tool:
+    if not callable(execute := getattr(theirs, "execute", None)):
+        raise DefinitionError(f"{theirs!r} is no tool of amplifier: it has no execute(input)")
+
+    async def execute_theirs(payload: dict[str, Any]) -> Any:
+        return _our_result(await execute(payload))
+
+    schema = getattr(theirs, "input_schema", None) or {"type": "object"}
+    made: Executable = SimpleNamespace(name=name, execute=execute_theirs, input_schema=schema)
+    return as_tool(made).replace(description=theirs.description)
+
+
+def _our_result(result: object) -> object:
+    if not isinstance(result, TheirResult) or not result.content:
+        return result
+    return ToolResult(
+        result.output,
+        None if result.success else str((result.error or {}).get("message") or result.output),
+        content=[_our_block(block) for block in result.content],
+    )
+
+
+def _our_block(block: Any) -> Block:
+    if block.type == "text":
+        return Text(block.text)
+    return Media("image", base64.b64decode(block.source["data"]), block.source["media_type"])
