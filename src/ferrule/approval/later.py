@@ -11,7 +11,13 @@ from ferrule.values.decision import Decision
 
 
 class Later:
-    """What `later` is."""
+    """What `later` is.
+
+    Attributes:
+        suspends: That a call about which it is asked waits for an answer, and is not answered at once.
+    """
+
+    suspends: Final = True
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return decision

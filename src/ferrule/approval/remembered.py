@@ -28,6 +28,11 @@ class Remembered:
         self.inner: Any = inner
         self.grants = grants
 
+    @property
+    def suspends(self) -> bool:
+        """Whether what was not granted before is suspended."""
+        return getattr(self.inner, "suspends", False) is True
+
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return (await self.answer(Asked.of(call, decision, context))).decision
 

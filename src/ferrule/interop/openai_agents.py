@@ -71,7 +71,8 @@ def tools(
 ) -> list[FunctionTool]:
     """Tools whose calls the runner runs.
 
-    What the runner is to ask about interrupts the agent's run, where the runner has no approver of its own.
+    What the runner is to ask about interrupts the agent's run, where it has no approver, or one that says by
+    `suspends = True` that it answers nothing at once but what it foresees, as `approval.remembered(approval.later)`.
 
     Args:
         context: What a call is run with; `context_of` where it is left out. The same call has to get the same session
@@ -83,7 +84,7 @@ def tools(
     adapter = Adapter(runner, _FRAMEWORK, suspends=True)
     for tool in runner.tools:
         _check_fillable(runner, tool)
-    interrupts = runner.approve is None
+    interrupts = runner.approve is None or getattr(runner.approve, "suspends", False) is True
     return [_TheirTool(adapter, tool, context or context_of, interrupts).made() for tool in runner.tools]
 
 

@@ -33,6 +33,7 @@ from agents.tool_guardrails import ToolGuardrailFunctionOutput, tool_input_guard
 from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 
 from ferrule import (
+    Decision,
     DefinitionError,
     InputRequired,
     Journal,
@@ -43,6 +44,7 @@ from ferrule import (
     ToolContext,
     ToolResult,
     allow,
+    approval,
     ask,
     tool,
 )
@@ -150,6 +152,39 @@ def test_a_yes_to_all_calls_of_a_tool_is_none_to_what_nobody_was_asked_about(cap
     assert world.paid == {"ada 5": 1}
     assert "Nothing was run" in outputs(result)["c2"]
     assert "remembered" in caplog.text
+
+
+def test_what_was_granted_here_runs_and_all_else_waits() -> None:
+    @tool(destructive=False)
+    async def order(item: str, pieces: int) -> str:
+        """Order something."""
+        return f"ordered {pieces}"
+
+    class AtTheDesk:
+        async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+            return (await self.answer(approval.Asked.of(call, decision, context))).decision
+
+        async def answer(self, asked: approval.Asked) -> approval.Answer:
+            return approval.Answer(allow(), next(offer for offer in asked.offers if offer.key == "always"))
+
+    def runner(approver: Any) -> Runner:
+        return Runner([order], guards=[ask_before_changes], approve=approval.remembered(approver, grants))
+
+    async def run() -> Any:
+        assert (await runner(AtTheDesk()).run("order", {"item": "tea", "pieces": 2}, principal="ada")).success
+        made = openai_agents.tools(
+            runner(approval.later), context=lambda ctx: ToolContext(principal="ada", session="s")
+        )
+        calls = (
+            Said("c1", "order", {"item": "tea", "pieces": 1}),
+            Said("c2", "order", {"item": "tea", "pieces": 9}),
+        )
+        waiting = await AgentsRunner.run(agent := agent_of(made, calls), "go")
+        assert [item.call_id for item in waiting.interruptions] == ["c2"]
+        return outputs(waiting) | outputs(await approved(agent, waiting))
+
+    grants = approval.Grants()
+    assert in_time(run()) == {"c1": "ordered 1", "c2": "ordered 9"}
 
 
 def test_a_yes_is_none_to_other_arguments_under_the_same_id() -> None:
