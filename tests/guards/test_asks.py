@@ -92,6 +92,7 @@ LINES = [
     'deny = ["refund"]',
     'deny = ["look(name=*.pem)"]',
     'deny = ["*(name=*rm*)"]',
+    'deny = ["shell(rm *)"]',
     'allow = ["*"]',
     'mode = "never_ask"',
     'mode = "read_only"',
@@ -110,6 +111,11 @@ def look(name: str = "") -> None:
     """Look."""
 
 
+@tool(read_only=True)
+def shell(command: str = "") -> None:
+    """Run a line that reads."""
+
+
 @tool(read_only=lambda arguments: arguments["amount"] == 1)
 def maybe(amount: int = 1) -> None:
     """Changes things, or not."""
@@ -117,7 +123,7 @@ def maybe(amount: int = 1) -> None:
 
 @given(
     lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=2),
-    made=st.sampled_from([refund, look, maybe, refund.replace(name="other")]),
+    made=st.sampled_from([refund, look, shell, maybe, refund.replace(name="other")]),
     number=st.sampled_from([1, 6, 200]),
     text=TEXTS,
 )
@@ -125,7 +131,7 @@ def maybe(amount: int = 1) -> None:
 def test_a_policy_asks_about_no_tool_of_which_it_says_that_it_does_not(
     lines: list[str], made: Tool, number: int, text: str
 ) -> None:
-    given_arguments = {"amount": number, "note": text, "name": text}
+    given_arguments = {"amount": number, "note": text, "name": text, "command": text}
     arguments = {name: given_arguments[name] for name in made.input_schema["properties"]}
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, f"{at}.toml") for at, _ in enumerate(lines)]

@@ -44,7 +44,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, guards_of, is_as_sent, may_ask
+from ferrule.interop.adapter import Adapter, guards_of, may_ask
 from ferrule.runner import Runner
 from ferrule.types import Guard
 from ferrule.values.call import ToolCall
@@ -176,12 +176,11 @@ class _TheirTool:
         if not any(ctx.is_tool_approved(name, call.id) for name in (ctx.tool_name, ctx.qualified_tool_name)):
             return None
         record = await self._adapter.find(call, context)
-        if record is None or not is_as_sent(record["pending"], call):
-            return None
-        return record if self._why_not_shown(record["pending"], call) is None else None
+        return None if record is None or self._why_not_shown(record["pending"], call) else record
 
     def _why_not_shown(self, pending: Mapping[str, Any], call: ToolCall) -> str | None:
-        """Why a person, who is shown what the model has sent, would not know what they allow; `None` where they do."""
+        """Why a person, who is shown the arguments of this call, would not know what they allow; `None` where they
+        do."""
         if pending["kind"] != "approval":
             return "it needs input while it runs"
         if pending["into"] is not None:

@@ -276,8 +276,7 @@ class Policy:
         parts = compiled.for_tool(call, tool)
         if parts.ask or parts.deny:
             return True
-        of_every_call = (one for one in parts.allow if not one.rule.arguments and not one.rule.principals)
-        allowed = any(one.answer(call, ToolContext(), tool) for one in of_every_call)
+        allowed = any(one.answer(call, ToolContext(), tool) for one in parts.allow if not one.rule.arguments)
         return tool.read_only is not True and not allowed
 
     def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> Judged:

@@ -187,17 +187,19 @@ def test_what_was_granted_here_runs_and_all_else_waits() -> None:
     assert in_time(run()) == {"c1": "ordered 1", "c2": "ordered 9"}
 
 
-def test_a_yes_is_none_to_other_arguments_under_the_same_id() -> None:
+def test_a_yes_is_none_to_other_arguments_under_the_same_id_and_no_yes_is_none() -> None:
     async def run() -> Any:
         [pay] = [made for made in openai_agents.tools(world.runner(), context=in_a_session) if made.name == "pay"]
         result = await AgentsRunner.run(agent := agent_of([pay], (PAY,)), "go")
         ctx = TheirContext(context=None, tool_name="pay", tool_call_id="c1", tool_arguments="")
+        unasked = await pay.on_invoke_tool(ctx, json.dumps(PAY.arguments))
         ctx.approve_tool(result.interruptions[0])
         other = await pay.on_invoke_tool(ctx, json.dumps({"to": "eve", "euros": 900}))
-        return other, outputs(await approved(agent, result))["c1"]
+        return unasked, other, outputs(await approved(agent, result))["c1"]
 
     world = World()
-    other, own = in_time(run())
+    unasked, other, own = in_time(run())
+    assert "Nothing was run" in unasked
     assert "Nothing was run" in other
     assert own == "paid 5 EUR to ada"
     assert world.paid == {"ada 5": 1}
