@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -259,6 +260,29 @@ def test_adapters_of_a_runner_without_a_journal_know_the_calls_of_each_other(cap
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
+def test_adapters_that_threads_make_at_once_share_one_journal() -> None:
+    made: list[Adapter] = []
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            runner, ready = Runner([Bank().pay]), threading.Barrier(8)
+
+            def make(runner: Runner = runner, ready: threading.Barrier = ready) -> None:
+                ready.wait(60)
+                made.append(Adapter(runner, "a framework", suspends=True))
+
+            threads = [threading.Thread(target=make) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(switching)
+    assert len(made) == 160
+    assert len({adapter.runner.journal for adapter in made}) == 20
+
+
 def test_a_runner_that_is_made_for_one_request_is_not_kept() -> None:
     runner = Runner([Bank().pay])
     Adapter(runner, "a framework", suspends=True)
@@ -337,6 +361,31 @@ def test_a_call_that_is_cancelled_does_not_wait_for_whoever_is_told_of_its_progr
             await task
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_progress_reaches_its_own_call_alone() -> None:
+    @tool(read_only=True)
+    async def crawl(pages: int, context: ToolContext) -> str:
+        """Crawl."""
+        for page in range(pages):
+            context.progress(page, pages)
+            await asyncio.sleep(0)
+        return "done"
+
+    async def run() -> dict[str, list[float]]:
+        adapter = Adapter(Runner([crawl], journal=memory()), "a framework", suspends=False)
+        told: dict[str, list[float]] = {"c1": [], "c2": []}
+
+        async def one(id: str, pages: int) -> None:
+            async def tell(done: float, total: float | None, message: str | None) -> None:
+                told[id].append(done)
+
+            await adapter.run(ToolCall(id, "crawl", {"pages": pages}), HERE, tell)
+
+        await asyncio.gather(one("c1", 3), one("c2", 2), adapter.run(ToolCall("c3", "crawl", {"pages": 9}), HERE))
+        return told
+
+    assert asyncio.run(run()) == {"c1": [0, 1, 2], "c2": [0, 1]}
 
 
 def test_what_may_ask_is_refused_where_nobody_can_be_asked() -> None:

@@ -23,6 +23,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
+from threading import Lock
 from typing import Any, TypeAlias, TypedDict
 from weakref import WeakKeyDictionary
 
@@ -46,6 +47,7 @@ _PREFIX = "interop "
 _MOST_IN_MEMORY = 10_000
 """Calls in a journal that is made here."""
 _PUTS_TRIED = 100
+_MAKES_JOURNALS = Lock()
 _KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 """The runners that were given a journal in memory here: adapters that are made anew for each request share it."""
 
@@ -93,7 +95,9 @@ class Adapter:
                 f"{framework}: {asking[0]!r} may ask a person, and a call cannot wait there: give the runner an "
                 "approver that answers at once, Runner(…, approve=…)"
             )
-        self.runner = runner
+        # One observer of all calls: one for each call would be looked at each time, which costs as much as the call.
+        self.runner = runner.replace(observers=[*runner.observers, self._observe])
+        self._told: dict[tuple[str | None, str], _Telling] = {}
         assert runner.journal is not None
         self._records = runner.journal.store if records is None else records
 
@@ -109,8 +113,8 @@ class Adapter:
         if tell is None:
             result = await self.runner.run(call, context)
         else:
-            async with _Telling(tell) as told:
-                result = await self.runner.run(call, context, observers=[told])
+            async with self._telling(call, context, tell):
+                result = await self.runner.run(call, context)
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result
@@ -145,12 +149,19 @@ class Adapter:
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, tell)
             answer = _approved(found["pending"], call)
-        async with _Telling(tell) as told:
-            said = False if answer is None else answer
-            result = await self.runner.resume(record, said, context, observers=[told])
+        async with self._telling(call, context, tell):
+            result = await self.runner.resume(record, False if answer is None else answer, context)
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result
+
+    def _telling(self, call: ToolCall, context: ToolContext[Any], tell: Tell | None) -> _Telling:
+        return _Telling(self._told, (context.session, call.id), tell)
+
+    def _observe(self, event: Event) -> None:
+        if event.kind == "tool:progress" and (telling := self._told.get((event.session, event.call.id))) is not None:
+            if "done" in event.data:
+                telling.add(event.data)
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
         """The record of this call that is kept; `None` where there is none."""
@@ -165,32 +176,35 @@ class Adapter:
 
 
 class _Telling:
-    """An observer that hands the progress of a call to an async function, in order; at its end all is told."""
+    """Hands the progress of a call to an async function, in order, while it is in `told`; at its end all is told."""
 
-    def __init__(self, tell: Tell | None) -> None:
-        self._tell = tell
+    def __init__(self, told: dict[Any, _Telling], key: tuple[str | None, str], tell: Tell | None) -> None:
+        self._told, self._key, self._tell = told, key, tell
         self._steps: deque[Any] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def __call__(self, event: Event) -> None:
-        if self._tell is None or event.kind != "tool:progress" or "done" not in event.data:
+    def add(self, step: Mapping[str, Any]) -> None:
+        """Tell this as well."""
+        if self._tell is None:
             return
-        self._steps.append(event.data)
+        self._steps.append(step)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._tell_all(self._tell))
 
     async def _tell_all(self, tell: Tell) -> None:
         while self._steps:
-            data = self._steps.popleft()
+            step = self._steps.popleft()
             try:
-                await tell(data["done"], data["total"], data["message"])
+                await tell(step["done"], step["total"], step["message"])
             except Exception:
                 log.exception("progress of a call could not be told")
 
-    async def __aenter__(self) -> _Telling:
-        return self
+    async def __aenter__(self) -> None:
+        self._told[self._key] = self
 
     async def __aexit__(self, *raised: object) -> None:
+        if self._told.get(self._key) is self:
+            del self._told[self._key]
         if self._task is None:
             return
         if raised[0] is not None:  # whoever is told may wait for one that was cancelled too
@@ -235,7 +249,10 @@ def _with_journal(runner: Runner, framework: str) -> Runner:
     """The runner with a journal."""
     if runner.journal is not None:
         return runner
-    if (made := _KEPT.get(runner)) is None:
+    with _MAKES_JOURNALS:
+        made = _KEPT.get(runner)
+        if made is not None:
+            return made
         log.warning(
             "%s: the runner has no journal, so its calls are kept in memory: after a restart, one that is sent again "
             "is run again. Runner(…, journal=Journal.open('calls.db')) keeps them",
