@@ -164,9 +164,11 @@ class Adapter:
                 telling.add(event.data)
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        """The record of this call that is kept; `None` where there is none."""
+        """The record of this call that is kept; `None` where there is none that the runner takes up, as after a restart
+        without a `resume_key`."""
         key = _record_key(call, context)
-        return None if key is None else await asyncio.to_thread(self._records.get, key)
+        kept = None if key is None else await asyncio.to_thread(self._records.get, key)
+        return kept if kept is not None and self.runner.is_sealed(kept) else None
 
     async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
         """Keep the record until it expires, in the place of what was kept of this call before; not where it has no

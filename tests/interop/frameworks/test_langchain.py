@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -24,7 +25,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
-from langgraph.types import Command
+from langgraph.runtime import ExecutionInfo, Runtime, ServerInfo
+from langgraph.types import Command, RetryPolicy
 
 from ferrule import (
     Deferred,
@@ -75,10 +77,10 @@ def graph_of(model: Any, tools: Any, saver: Any = None) -> Any:
 
 
 class DrivenGraph(Driven):
-    def __init__(self, program: Any) -> None:
+    def __init__(self, program: Any, thread: str = "t1") -> None:
         super().__init__()
         self.program = program
-        self.config: Any = {"configurable": {"thread_id": "t1"}}
+        self.config: Any = {"configurable": {"thread_id": thread}}
         self.waiting: list[Any] = []
 
     async def run(self, given: Any) -> None:
@@ -246,6 +248,26 @@ def test_calls_of_one_node_are_asked_at_once_when_the_others_have_ended() -> Non
     assert driven.results["c2"] == Seen("saved x")
 
 
+def test_a_record_that_another_runner_has_sealed_is_asked_again() -> None:
+    """As after a restart without a `resume_key`."""
+
+    async def run() -> Driven:
+        journal, saver = memory(), InMemorySaver()
+        for number in range(2):
+            model = model_of(Said("c1", "pay", {"to": "ada"})) if number == 0 else model_of()
+            made = agent_of(model, langchain.tools(world.runner(journal=journal)), saver)
+            driven = DrivenGraph(made)
+            await (driven.see() if number else driven.run({"messages": [HumanMessage("go")]}))
+        await driven.answer({"c1": True}, record="lost")
+        assert not world.paid and waiting_for(driven) == ["c1"]
+        await driven.answer({"c1": True}, record="lost")
+        return driven
+
+    world = World()
+    assert in_time(run()).results["c1"] == Seen("paid 1 EUR to ada")
+    assert world.paid == {"ada 1": 1}
+
+
 @PROGRAMS
 def test_another_program_goes_on_with_what_the_first_has_asked(program_of: Any, tmp_path: Path) -> None:
     async def begin(journal: Journal) -> Any:
@@ -275,6 +297,80 @@ def test_another_program_goes_on_with_what_the_first_has_asked(program_of: Any, 
     driven = in_a_program(go_on)
     assert world.paid == {"ada 1": 1, "bob 1": 1}
     assert driven.results == {"c1": Seen("paid 1 EUR to ada"), "c2": Seen("paid 1 EUR to bob")}
+
+
+def test_the_same_calls_in_another_thread_are_others_and_in_another_program_the_same(tmp_path: Path) -> None:
+    async def run(journal: Journal, thread: str) -> Driven:
+        driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(world.runner(journal=journal))), thread)
+        await driven.run({"messages": [HumanMessage("go")]})
+        while driven.questions:
+            await driven.answer(dict.fromkeys(driven.questions, True))
+        return driven
+
+    def in_a_program(thread: str) -> Driven:
+        journal = Journal.open(tmp_path / "calls.db")
+        try:
+            return in_time(run(journal, thread))
+        finally:
+            journal.close()
+
+    world = World()
+    calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})]
+    first = in_a_program("t1")
+    assert in_a_program("t1").results == first.results and world.paid == {"ada 1": 1, "bob 1": 1}
+    in_a_program("t2")
+    assert world.paid == {"ada 1": 2, "bob 1": 2}
+
+
+def test_an_id_that_comes_again_with_other_arguments_is_another_call() -> None:
+    async def run() -> Driven:
+        turns = [AIMessage("", tool_calls=[made(to)]) for to in ("ada", "bob")]
+        model = Scripted(messages=iter([turns[0], turns[1], AIMessage("done")]))
+        driven = DrivenGraph(agent_of(model, langchain.tools(world.runner(journal=memory()))))
+        await driven.run({"messages": [HumanMessage("go")]})
+        await driven.answer({"c1": False})
+        assert driven.questions["c1"].arguments == {"to": "bob", "euros": 1}
+        await driven.answer({"c1": True})
+        return driven
+
+    def made(to: str) -> Any:
+        return {"name": "pay", "args": {"to": to}, "id": "c1", "type": "tool_call"}
+
+    world = World()
+    assert in_time(run()).results["c1"] == Seen("paid 1 EUR to bob")
+    assert world.paid == {"bob 1": 1}
+
+
+def test_a_node_that_is_tried_again_keeps_to_the_answers_of_its_calls() -> None:
+    """`interrupt` goes on counting in the second attempt."""
+
+    @lc_tool
+    def flaky() -> str:
+        "Fails once after each answer."
+        if len(fails) < 2 and waiting:
+            fails.append("")
+            raise ConnectionError
+        return "there"
+
+    async def run() -> Driven:
+        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "flaky"), Said("c3", "pay", {"to": "bob"})]
+        model, graph = model_of(*calls), StateGraph(MessagesState, context_schema=str)
+        graph.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
+        again = RetryPolicy(initial_interval=0, jitter=False)
+        graph.add_node("tools", ToolNode([*langchain.tools(world.runner()), flaky]), retry_policy=again)
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", tools_condition)
+        graph.add_edge("tools", "model")
+        driven = DrivenGraph(graph.compile(checkpointer=InMemorySaver()))
+        await driven.run({"messages": [HumanMessage("go")]})
+        waiting.append("")
+        await driven.answer({"c1": True, "c3": False})
+        return driven
+
+    world, fails, waiting = World(), list[str](), list[str]()
+    driven = in_time(run())
+    assert len(fails) == 2 and world.paid == {"ada 1": 1}
+    assert driven.results["c1"] == Seen("paid 1 EUR to ada") and driven.results["c3"].failed
 
 
 @pytest.mark.parametrize(
@@ -438,6 +534,14 @@ def test_a_context_of_ones_own_is_made_of_the_runtime() -> None:
         return await program.ainvoke({"messages": [HumanMessage("go")]}, config, context={"user": "ada"})
 
     assert in_time(run())["messages"][2].content == "ada in t1"
+
+
+def test_the_principal_is_whom_the_server_has_authenticated() -> None:
+    user = SimpleNamespace(identity="ada")
+    server = ServerInfo(assistant_id="a", graph_id="g", user=user)
+    info = ExecutionInfo(checkpoint_id="", checkpoint_ns="", task_id="", thread_id="t1")
+    made = langchain.context_of(Runtime(context="DEPS", server_info=server, execution_info=info))
+    assert (made.principal, made.session, made.deps) == ("ada", "t1", "DEPS")
 
 
 def test_a_tool_that_calls_another_of_its_node_does_not_wait_for_itself() -> None:
