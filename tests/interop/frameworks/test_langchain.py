@@ -449,6 +449,68 @@ def test_what_a_handler_wants_to_know_is_asked_with_its_schema() -> None:
     assert in_time(run()).results["c1"] == Seen("Rome on 2026-12-24")
 
 
+def test_a_handler_may_ask_twice_and_each_answer_is_for_its_question() -> None:
+    wanted = {"type": "object", "properties": {"it": {"type": "string"}}, "required": ["it"]}
+
+    @tool
+    async def book(context: ToolContext) -> str | InputRequired:
+        """Book."""
+        if context.answer is None:
+            return InputRequired("Which city?", wanted, state=[])
+        known = [*context.answer.state, context.answer.value["it"]]
+        return InputRequired("Which day?", wanted, state=known) if len(known) < 2 else " on ".join(known)
+
+    async def run() -> Driven:
+        driven = await LangChain(agent_of).drive(Runner([book]), Said("c1", "book"))
+        for reason, it in (("Which city?", "Rome"), ("Which day?", "Monday")):
+            assert driven.questions["c1"].reason == reason
+            await driven.answer({"c1": {"it": it}})
+        return driven
+
+    assert in_time(run()).results["c1"] == Seen("Rome on Monday")
+
+
+@pytest.mark.parametrize("was_asked_before", [False, True])
+def test_a_call_that_comes_late_gets_no_answer_of_another(was_asked_before: bool) -> None:
+    """One whose node has asked already, since a middleware held it back; and whose question of an earlier turn nobody
+    has answered."""
+
+    async def hold_back(request: Any, execute: Any) -> Any:
+        ours = asked if request.tool_call["id"] == "c1" else ended
+        if ours is ended and len(turns) == 1:
+            await asked.wait()
+        try:
+            return await execute(request)
+        finally:
+            if len(turns) == 1:
+                ours.set()
+
+    async def run() -> Driven:
+        graph = StateGraph(MessagesState, context_schema=str)
+        graph.add_node("model", lambda state: {"messages": [turns.pop(0)]})
+        graph.add_node("tools", ToolNode(langchain.tools(world.runner()), awrap_tool_call=hold_back))
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", tools_condition)
+        graph.add_edge("tools", "model")
+        driven = DrivenGraph(graph.compile(checkpointer=InMemorySaver()))
+        for _ in range(len(turns) - 1):
+            await driven.run({"messages": [HumanMessage("go")]})
+        await ended.wait()
+        await driven.answer({"c1": True}, record="lost")
+        return driven
+
+    world, asked, ended = World(), asyncio.Event(), asyncio.Event()
+    ada, bob = (
+        {"name": "pay", "args": {"to": to}, "id": call_id, "type": "tool_call"}
+        for to, call_id in (("ada", "c1"), ("bob", "c2"))
+    )
+    turns = [AIMessage("", tool_calls=[ada, bob]), AIMessage("done")]
+    if was_asked_before:
+        turns.insert(0, AIMessage("", tool_calls=[bob]))
+    driven = in_time(run())
+    assert world.paid == {"ada 1": 1} and waiting_for(driven) == ["c2"]
+
+
 def test_work_that_ends_elsewhere_ends_by_the_answer() -> None:
     @tool
     async def print_book(pages: int) -> Deferred:
