@@ -14,11 +14,13 @@ from typing import Any
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.artifacts import BaseArtifactService
+from google.adk.artifacts.base_artifact_service import BaseArtifactService
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
-from google.adk.memory import BaseMemoryService
-from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
+from google.adk.memory.base_memory_service import BaseMemoryService
+from google.adk.sessions.base_session_service import BaseSessionService
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from google.adk.sessions.session import Session
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
