@@ -3,7 +3,8 @@
 Run: python benchmarks/adapters.py [NAME …]
 
 Each framework is measured in its environment (scripts/frameworks.py), all three ways in turns, in process time.
-What is promised: through the adapter costs at most the framework's own way plus ours.
+What is promised: through the adapter costs at most the framework's own way plus ours. With amplifier it is more by one
+of its hooks, by which the adapter sees that an orchestrator tells the hooks itself.
 """
 
 from __future__ import annotations
@@ -159,7 +160,57 @@ async def strands() -> tuple[Way, Way]:
     return way(theirs.tool(add)), way(ours.tools(runner())[0])
 
 
-WAYS = {made.__name__: made for made in (pydantic_ai, openai_agents, langchain, google_adk, fastmcp, strands)}
+async def axio() -> tuple[Way, Way]:
+    from axio.agent import Agent
+    from axio.blocks import ToolUseBlock
+    from axio.testing import make_stub_transport
+    from axio.tool import Tool
+
+    from ferrule.interop import axio as ours
+
+    def way(**options: Any) -> Way:
+        agent = Agent("", make_stub_transport(), **options)
+
+        async def call(number: int) -> Any:
+            return await agent.dispatch_tools([ToolUseBlock(f"c{number}", "add", dict(ARGUMENTS))], 1)
+
+        return call
+
+    made = runner()
+    return way(tools=[Tool("add", add)]), way(tools=ours.tools(made), before_tools=ours.before_tools(made))
+
+
+async def amplifier() -> tuple[Way, Way]:
+    from amplifier_core import ToolResult
+    from amplifier_core.testing import MockCoordinator
+
+    from ferrule.interop import amplifier as ours
+
+    class Plain:
+        async def execute(self, input: dict[str, Any]) -> ToolResult:
+            return ToolResult(output=await add(**input))
+
+    async def way(mount: Callable[..., Awaitable[Any]]) -> Way:
+        coordinator = MockCoordinator()
+        await mount(coordinator)
+
+        async def call(number: int) -> Any:
+            told = {"tool_name": "add", "tool_input": ARGUMENTS}
+            await coordinator.hooks.emit("tool:pre", told)
+            result = await coordinator.get("tools", "add").execute(dict(ARGUMENTS))
+            await coordinator.hooks.emit("tool:post", told)
+            return result
+
+        return call
+
+    async def plain(coordinator: Any) -> None:
+        await coordinator.mount("tools", Plain(), name="add")
+
+    return await way(plain), await way(ours.mount(runner()))
+
+
+MADE = (pydantic_ai, openai_agents, langchain, google_adk, fastmcp, strands, axio, amplifier)
+WAYS = {made.__name__: made for made in MADE}
 
 
 async def measure(name: str) -> str:

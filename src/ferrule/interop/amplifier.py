@@ -48,6 +48,7 @@ PROGRESS = "tool:progress"
 """The event of the hooks that has what a tool told by `context.progress`: `done`, `total` and `message`."""
 
 _ALLOW, _DENY = "Allow", "Deny"
+_CONTINUE = HookResult(action="continue")
 _FROM_HERE: ContextVar[bool] = ContextVar("ferrule.interop.amplifier", default=False)
 """Whether the event that is emitted comes from here; hooks run in the context of who emits."""
 
@@ -227,11 +228,11 @@ class _Watch:
     async def _see_call(self, event: str, data: dict[str, Any]) -> HookResult:
         if not _FROM_HERE.get():
             self._ahead[str(data.get("tool_name"))] += 1
-        return HookResult(action="continue")
+        return _CONTINUE
 
     async def _see_prompt(self, event: str, data: dict[str, Any]) -> HookResult:
         self._ahead.clear()  # what a person denied never came
-        return HookResult(action="continue")
+        return _CONTINUE
 
     def claim(self, name: str) -> bool:
         """Whether an orchestrator has told of a call of this tool that is none of those before."""
@@ -297,13 +298,10 @@ def _around_calls(coordinator: ModuleCoordinator) -> Middleware:
 
 
 def _their_result(result: ToolResult) -> TheirResult:
-    text = result.text
-    if result.pending is not None:
-        text = "The call waits for a person, and no call can wait here. Nothing was run."
-    error = None if result.success else {"message": text, "type": result.status}
+    error = None if result.success else {"message": result.text, "type": result.status}
     media = not all(isinstance(block, Text) for block in result.content)
     content = [_their_block(block) for block in result.content] if media else None
-    return TheirResult(success=result.success, output=text, error=error, content=content)
+    return TheirResult(success=result.success, output=result.text, error=error, content=content)
 
 
 def _their_block(block: Block) -> dict[str, Any]:
