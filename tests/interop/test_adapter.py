@@ -234,18 +234,19 @@ def test_records_that_have_expired_are_dropped() -> None:
     assert asyncio.run(run()) < 200, "60 have not expired"
 
 
-def test_a_journal_in_memory_with_a_bound_forgets_the_oldest_calls_that_have_ended() -> None:
-    async def run() -> None:
-        runner = Runner([bank.pay], journal=memory(most=3))
-        for number in range(10):
-            await runner.run(paying(id=f"c{number}"), HERE)
-        await runner.run(paying(id="c9"), HERE)
-        assert bank.paid.total() == 10
-        await runner.run(paying(id="c0"), HERE)
-        assert bank.paid.total() == 11
+def test_a_journal_that_an_adapter_makes_forgets_the_oldest_calls_that_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> list[int]:
+        adapter, ran = Adapter(Runner([bank.pay]), "a framework", suspends=True), []
+        for number in (0, 1, 2, 3, 3, 1, 0):
+            await adapter.run(paying(id=f"c{number}"), HERE)
+            ran.append(bank.paid.total())
+        return ran
 
+    monkeypatch.setattr("ferrule.interop.adapter._MOST_IN_MEMORY", 3)
     bank = Bank()
-    asyncio.run(run())
+    assert asyncio.run(run()) == [1, 2, 3, 4, 4, 4, 5]
 
 
 def test_adapters_of_a_runner_without_a_journal_know_the_calls_of_each_other(caplog: pytest.LogCaptureFixture) -> None:

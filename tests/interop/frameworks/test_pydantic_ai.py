@@ -10,7 +10,7 @@ from datetime import date
 from typing import Any, Literal
 
 import pytest
-from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, in_time
+from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import Agent, BinaryContent, FunctionToolset, ImageUrl, RunContext, ToolReturn, WrapperToolset
 from pydantic_ai import Tool as TheirTool
@@ -126,6 +126,10 @@ class PydanticAI(Framework):
 
 class TestPydanticAI(Conformance):
     framework = PydanticAI()
+
+    def test_the_model_is_told_which_tools_there_are_when_it_calls_another(self) -> None:
+        driven = self.drive(World(), Said("c1", "pays", {"to": "ada"}))
+        assert driven.results["c1"].failed and "pay" in driven.results["c1"].text.replace("pays", "")
 
 
 # -- what waits --------------------------------------------------------------------------------------------------------
