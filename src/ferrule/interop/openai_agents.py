@@ -33,6 +33,7 @@ from agents.exceptions import ModelBehaviorError
 from agents.tool import (
     FunctionToolCustomDataContext,
     ToolOriginType,
+    ValidToolOutputPydanticModelsTypeAdapter,
     default_tool_error_function,
     get_function_tool_origin,
     resolve_function_tool_failure_error_function,
@@ -59,7 +60,16 @@ log = logging.getLogger("ferrule")
 _FRAMEWORK: Final = "OpenAI Agents"
 _IN_THE_ITEM: Final = frozenset({"input", "output", "error"})
 """Of the record of a result, what the SDK has in its own items."""
-_THEIR_BLOCKS: Final = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+_MOST_CHARACTERS: Final = 10_000
+"""Of arguments that the model is told to send."""
+_UNASKED: Final = (
+    "%s: a call of tool %r has to be asked about, and a person was not, or about another one; it was not run. A yes to "
+    "all calls is none here: ferrule.approval.remembered keeps what a person grants"
+)
+_UNASKABLE: Final = (
+    "%s: a call of tool %r was not run: a guard asks about it whose `asks` says that it does not, or the approver puts "
+    "it off and does not say suspends = True"
+)
 _DATA_URL: Final = re.compile(r"data:(?P<type>[^;,]+)[^,]*;base64,(?P<data>.*)", re.DOTALL)
 
 
@@ -186,7 +196,11 @@ class _TheirTool:
         if pending["into"] is not None:
             return "a person has to give a value that no model may know"
         judged = thaw(pending["arguments"])
-        return None if same(judged, self._validated(call)) else f"send these arguments: {json.dumps(judged)}"
+        if same(judged, self._validated(call)):
+            return None
+        text = json.dumps(judged)
+        too_long = "guards change its arguments to others, which are too long to be told"
+        return f"send these arguments: {text}" if len(text) <= _MOST_CHARACTERS else too_long
 
     def _validated(self, call: ToolCall) -> Any:
         """The arguments as they are judged where no guard changes them."""
@@ -204,12 +218,8 @@ class _TheirTool:
             return result.text
         why = self._why_not_shown(pending, call)
         if why is None:
-            why = "call it again, so that a person is asked"
-            log.warning(
-                "%s: a call of tool %r has to be asked about, and a person was not, or about another one; it was not "
-                "run. A yes to all calls is none here: ferrule.approval.remembered keeps what a person grants",
-                *(_FRAMEWORK, call.name),
-            )
+            why = "call it again, so that a person is asked" if self._interrupts else "nobody can be asked about it"
+            log.warning(_UNASKED if self._interrupts else _UNASKABLE, _FRAMEWORK, call.name)
         return f"{call.name} waits for a person, and cannot wait here ({pending['reason']}): {why}. Nothing was run."
 
 
@@ -268,9 +278,10 @@ def _our_tool(tool: object) -> Tool:
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> Any:
         text = json.dumps({**dict.fromkeys(nullable), **payload})
         try:
-            return _our_output(await made.on_invoke_tool(_their_context(tool, text, context), text))
+            output = await made.on_invoke_tool(_their_context(tool, text, context), text)
         except ModelBehaviorError as error:  # the arguments do not fit the function
             raise ToolError(str(error)) from error
+        return _our_output(output) if tool.output_json_schema is None else output
 
     return Tool(
         tool.name,
@@ -342,10 +353,20 @@ def _approval_guard(tool: FunctionTool, needs_approval: Callable[..., Any]) -> G
 
 def _our_output(output: Any) -> Any:
     """What a tool of theirs gave, as blocks where it is one of theirs or a list of them."""
-    blocks = output if isinstance(output, list) else [output]
-    if not blocks or not all(isinstance(one, _THEIR_BLOCKS) for one in blocks):
+    blocks = [_their_own(one) for one in (output if isinstance(output, list) else [output])]
+    if not blocks or None in blocks:
         return output
     return ToolResult(content=[_our_block(one) for one in blocks])
+
+
+def _their_own(output: Any) -> Any:
+    """A block of theirs, which may be a dict that says its type; `None` for all else."""
+    if not isinstance(output, dict) or "type" not in output:
+        return output if isinstance(output, ToolOutputText | ToolOutputImage | ToolOutputFileContent) else None
+    try:
+        return ValidToolOutputPydanticModelsTypeAdapter.validate_python(output)
+    except ValueError:
+        return None
 
 
 def _our_block(block: Any) -> Text | Media:
@@ -354,7 +375,9 @@ def _our_block(block: Any) -> Text | Media:
     is_image = isinstance(block, ToolOutputImage)
     address = block.image_url if is_image else block.file_data or block.file_url
     name = None if is_image else block.filename
-    found = _DATA_URL.fullmatch(address or "")
+    if address is None:
+        return Text(f"[{block.type} {block.file_id}]")
+    found = _DATA_URL.fullmatch(address)
     if found:
         return Media("image" if is_image else "file", b64decode(found["data"]), found["type"], name=name)
     if not is_image and block.file_data:

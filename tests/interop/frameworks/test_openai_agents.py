@@ -368,6 +368,22 @@ def test_the_guards_of_a_runner_that_is_mounted_ask_too() -> None:
     assert outputs(in_time(run()))["c1"] == "paid 5 EUR to ada"
 
 
+def test_a_guard_that_asks_where_it_says_that_it_does_not_runs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def careful(call: ToolCall, context: ToolContext) -> Any:
+        return ask("after all")
+
+    async def run(**options: Any) -> Any:
+        agent = agent_of(openai_agents.tools(world.runner(**options)), (PAY,))
+        return await AgentsRunner.run(agent, "go")
+
+    world = World()
+    vars(careful)["asks"] = False
+    assert "nobody can be asked" in outputs(in_time(run(guards=[careful])))["c1"]
+    assert "nobody can be asked" in outputs(in_time(run(approve=lambda call, decision, context: decision)))["c1"]
+    assert "`asks`" in caplog.text and "suspends = True" in caplog.text
+    assert not world.paid
+
+
 def test_only_what_a_guard_may_ask_about_has_a_callable_approval() -> None:
     made = {one.name: callable(one.needs_approval) for one in openai_agents.tools(World().runner())}
     assert made.pop("pay") is True
@@ -504,9 +520,11 @@ def test_their_blocks_are_ours() -> None:
             ToolOutputImage(image_url=picture),
             ToolOutputFileContent(file_data=base64.b64encode(b"x").decode(), filename="x.bin"),
             ToolOutputFileContent(file_url="https://example.org/b.pdf"),
+            {"type": "image", "file_id": "file-1"},
         ]
 
-    text, image, data, linked = ran(blocks, {}).content
+    text, image, data, linked, uploaded = ran(blocks, {}).content
+    assert uploaded == Text("[image file-1]")
     assert text == Text("a dot")
     assert image == Media("image", PNG, "image/png")
     assert data == Media("file", b"x", "application/octet-stream", name="x.bin")
