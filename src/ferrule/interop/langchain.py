@@ -36,7 +36,7 @@ from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, is_as_sent, record_of
+from ferrule.interop.adapter import Adapter, is_as_sent, is_record_of, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -312,7 +312,7 @@ class _Execution:
             brought = _brought(value)
             for index, record in enumerate(brought):
                 said = question.said(value, index, len(brought), place)
-                if said is not None and _id_of(record) == question.call.id:
+                if said is not None and is_record_of(record, question.call, question.context):
                     return said
             place += 1
 
@@ -366,13 +366,6 @@ def _brought(value: Any) -> list[Any]:
     return records if isinstance(records, list) else []
 
 
-def _id_of(record: Any) -> Any:
-    try:
-        return record["pending"]["call"]["id"]
-    except (TypeError, LookupError):
-        return None
-
-
 _EXECUTIONS: OrderedDict[Any, _Execution] = OrderedDict()
 _MOST_EXECUTIONS = 1_000
 """So many are known at least: a call may come when those of its node that came first have ended."""
@@ -388,10 +381,11 @@ def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
         return None
     key = (info.thread_id, info.checkpoint_ns, info.task_id, info.node_first_attempt_time)
     with _LOCK:
-        found = _EXECUTIONS.setdefault(key, _Execution(info.task_id))
-        for oldest in list(_EXECUTIONS)[:-_MOST_EXECUTIONS]:
-            if _EXECUTIONS[oldest].is_idle and _EXECUTIONS[oldest] is not found:
-                del _EXECUTIONS[oldest]
+        if (found := _EXECUTIONS.get(key)) is None:
+            for oldest in list(_EXECUTIONS)[: max(0, len(_EXECUTIONS) - _MOST_EXECUTIONS + 1)]:
+                if _EXECUTIONS[oldest].is_idle:
+                    del _EXECUTIONS[oldest]
+            found = _EXECUTIONS[key] = _Execution(info.task_id)
         return found
 
 

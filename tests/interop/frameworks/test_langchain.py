@@ -25,7 +25,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
-from langgraph.runtime import ExecutionInfo, Runtime, ServerInfo
 from langgraph.types import Command, RetryPolicy
 
 from ferrule import (
@@ -80,7 +79,8 @@ class DrivenGraph(Driven):
     def __init__(self, program: Any, thread: str = "t1") -> None:
         super().__init__()
         self.program = program
-        self.config: Any = {"configurable": {"thread_id": thread}}
+        user = SimpleNamespace(identity="ada")  # as a LangGraph server gives it
+        self.config: Any = {"configurable": {"thread_id": thread, "langgraph_auth_user": user}}
         self.waiting: list[Any] = []
 
     async def run(self, given: Any) -> None:
@@ -136,6 +136,8 @@ def seen_by_model(message: ToolMessage) -> Seen:
 
 
 class LangChain(Framework):
+    has_principals = True
+
     def __init__(self, program_of: Callable[[Any, Any], Any]) -> None:
         self._program_of = program_of
 
@@ -598,12 +600,11 @@ def test_a_context_of_ones_own_is_made_of_the_runtime() -> None:
     assert in_time(run())["messages"][2].content == "ada in t1"
 
 
-def test_the_principal_is_whom_the_server_has_authenticated() -> None:
-    user = SimpleNamespace(identity="ada")
-    server = ServerInfo(assistant_id="a", graph_id="g", user=user)
-    info = ExecutionInfo(checkpoint_id="", checkpoint_ns="", task_id="", thread_id="t1")
-    made = langchain.context_of(Runtime(context="DEPS", server_info=server, execution_info=info))
-    assert (made.principal, made.session, made.deps) == ("ada", "t1", "DEPS")
+def test_of_the_runs_of_nodes_that_have_ended_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(langchain, "_MOST_EXECUTIONS", 2)
+    for _ in range(4):
+        in_time(LangChain(agent_of).drive(World().runner(), Said("c1", "pay", {"to": "ada"})))
+    assert len(langchain._EXECUTIONS) == 2
 
 
 def test_a_tool_that_calls_another_of_its_node_does_not_wait_for_itself() -> None:
