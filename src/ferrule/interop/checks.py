@@ -118,7 +118,14 @@ def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Ask
             f"the guard {guard!r} has check{inspect.signature(check)}, which cannot be given the arguments of "
             f"{tool.name!r}: {error}; write check(self, tool, /, **arguments)"
         ) from None
-    return lambda call, context: check(tool, **thaw(call.arguments))
+    ask_tool: Callable[..., object] = guard if _takes_tool(guard) else check  # type: ignore[assignment]
+    return lambda call, context: ask_tool(tool, **thaw(call.arguments))
+
+
+def _takes_tool(guard: Guard) -> bool:
+    """Whether the guard itself is called with the tool: axio's may keep a limit there, round their `check`."""
+    entry = getattr(type(guard), "__call__", None)  # noqa: B004
+    return inspect.isfunction(entry) and [*inspect.signature(entry).parameters][1:2] == ["tool"]
 
 
 def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Asked:

@@ -162,7 +162,8 @@ def test_a_guard_that_gives_nothing_back_denies() -> None:
     assert asyncio.run(Runner([pay], guards=[axio.guard(Forgets())]).run("pay", {"to": "ada"})).status == "denied"
 
 
-def test_a_concurrent_guard_is_asked_about_one_call_at_a_time() -> None:
+@pytest.mark.parametrize("taken", [axio.guard, lambda guard: guard])
+def test_a_concurrent_guard_is_asked_about_one_call_at_a_time(taken: Any) -> None:
     class Counts(ConcurrentGuard):
         now = most = 0
 
@@ -175,7 +176,7 @@ def test_a_concurrent_guard_is_asked_about_one_call_at_a_time() -> None:
 
     async def run() -> int:
         guard = Counts()
-        runner = Runner([pay.replace(parallel=True)], guards=[axio.guard(guard)])
+        runner = Runner([pay.replace(parallel=True)], guards=[taken(guard)])
         results = await runner.run_all([ToolCall(f"c{n}", "pay", {"to": "ada"}) for n in range(4)])
         assert all(result.success for result in results)
         return guard.most
