@@ -648,6 +648,12 @@ def of_others(method: str) -> Any:
     return type("Search", (), {"name": "search", "description": "Search.", method: lambda self, query: query})()
 
 
+def of_framework(module: str, method: str) -> Any:
+    """A tool of a class that derives from one of that module."""
+    base = type("Base", (), {"__module__": module, method: lambda self, **query: query})
+    return type("Search", (base,), {"name": "search"})()
+
+
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", "no function"), "function"),
     (lambda: Tool("t", None), "function"),
@@ -714,6 +720,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Toolset(["x"]), "no tool"),
     (lambda: Toolset([5]), "no tool"),
     *((lambda name=name: Toolset([of_others(name)]), rf"has {name}\(\): wrap it with build_tool\(") for name in OTHERS),
+    (lambda: Toolset([of_framework("langchain_core.tools.base", "invoke")]), r"interop\.langchain\.from_tools\(\["),
+    (lambda: Toolset([of_framework("axio.tool", "__call__")]), r"interop\.axio\.from_tools\(\["),
+    (lambda: Toolset([of_framework("pydantic_ai.toolsets.function", "get_tools")]), r"pydantic_ai\.from_toolset\("),
     (lambda: Toolset("x"), "list"),
     (lambda: Toolset(add), "list"),  # type: ignore[arg-type]
     (lambda: Toolset([NoHandler]), "instance"),

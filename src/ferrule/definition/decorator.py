@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from pydantic import BaseModel
@@ -19,6 +20,7 @@ from ferrule.errors import DefinitionError
 from ferrule.types import ToolForm
 from ferrule.values.context import ToolContext
 
+_PLAIN = (type, FunctionType, MethodType, BuiltinFunctionType)
 Q = ParamSpec("Q")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -164,6 +166,6 @@ def as_tool(thing: ToolForm) -> Tool:
     """
     if isinstance(thing, Tool):
         return thing
-    if callable(thing) and (isinstance(thing, type) or not (hasattr(thing, "execute") or isinstance(thing, Mapping))):
+    if isinstance(thing, _PLAIN):
         return tool(thing)
     return of_others("tool_of", thing)  # type: ignore[no-any-return]

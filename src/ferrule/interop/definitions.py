@@ -9,6 +9,7 @@ from typing import Any, Unpack, cast
 
 from pydantic import BaseModel
 
+from ferrule.definition.decorator import tool
 from ferrule.definition.handler import Handler
 from ferrule.definition.options import OPTIONS, ToolOptions, callable_with, fits, refuse_unknown, wrong
 from ferrule.definition.tool import Tool
@@ -37,6 +38,17 @@ _WRAPPED = (
     "wrap it with build_tool({'name': …, 'description': …, 'input_schema': …}, handler), where handler(payload) calls "
     "that, or give the function that it was made of"
 )
+_ADAPTERS = {
+    "agents.tool": "openai_agents.from_tools([…])",
+    "axio": "axio.from_tools([…])",
+    "fastmcp": "fastmcp.from_tools(server), awaited,",
+    "google.adk": "google_adk.from_tools([…])",
+    "langchain_core": "langchain.from_tools([…])",
+    "pydantic_ai.tools": "pydantic_ai.from_tools([…])",
+    "pydantic_ai.toolsets": "pydantic_ai.from_toolset(…), awaited,",
+    "strands": "strands.from_tools([…])",
+}
+"""What takes in the tools of a framework, by where their classes, or those that they derive from, are defined."""
 _RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
 
 
@@ -161,16 +173,29 @@ def _error_text(error: object) -> str | None:
 
 
 def tool_of(thing: object) -> Tool:
-    """A tool of a definition, or of an object with `execute`.
+    """A tool of a definition, of an object with `execute`, or of one that is called.
 
     Raises:
-        DefinitionError: for what is none of the two.
+        DefinitionError: for what is none of these; and for the tools of a framework, also those that can be called: an
+            adapter keeps what they say, and asks the guards that they have.
     """
     if isinstance(thing, Mapping):
         return from_definition(thing)
-    if not isinstance(thing, type) and hasattr(thing, "execute"):
+    if (adapter := _adapter_for(thing)) is not None:
+        kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
+        raise DefinitionError(f"a {kind} is of a framework: ferrule.interop.{adapter} makes a toolset of it")
+    if hasattr(thing, "execute"):
         return from_object(cast("Executable", thing))
+    if callable(thing):
+        return tool(thing)
     raise DefinitionError(
         f"{thing!r} is no tool: it is no function, ToolHandler, definition or object with execute()"
         + next((f"; it has {name}(): {_WRAPPED}" for name in _FOREIGN if hasattr(thing, name)), "")
     )
+
+
+def _adapter_for(thing: object) -> str | None:
+    """What takes it in, as it is written; `None` for what is of no framework that is known."""
+    modules = [f"{one.__module__}." for one in type(thing).__mro__]
+    found = (call for prefix, call in _ADAPTERS.items() if any(one.startswith(f"{prefix}.") for one in modules))
+    return next(found, None)
