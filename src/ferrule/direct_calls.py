@@ -30,9 +30,13 @@ async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     result = await runner.run(ToolCall(new_id(), tool.name, arguments))
     if result.success:
         return returned(result)
-    error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
     # The call has written it down, with stars that who called it would not know to put.
-    raise error from None if tool.handling.parameters.hidden else result.exception
+    raise error_of(result) from None if tool.handling.parameters.hidden else result.exception
+
+
+def error_of(result: ToolResult) -> ToolError:
+    """What is raised where a call came to no success."""
+    return _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
 
 
 def run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:

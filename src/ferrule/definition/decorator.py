@@ -20,7 +20,7 @@ from ferrule.errors import DefinitionError
 from ferrule.types import ToolForm
 from ferrule.values.context import ToolContext
 
-_PLAIN = (type, FunctionType, MethodType, BuiltinFunctionType)
+_DEFINED_ALONE = (type, FunctionType, MethodType, BuiltinFunctionType)
 Q = ParamSpec("Q")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -166,6 +166,6 @@ def as_tool(thing: ToolForm) -> Tool:
     """
     if isinstance(thing, Tool):
         return thing
-    if isinstance(thing, _PLAIN):
+    if isinstance(thing, _DEFINED_ALONE):
         return tool(thing)
     return of_others("tool_of", thing)  # type: ignore[no-any-return]

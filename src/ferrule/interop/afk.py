@@ -1,33 +1,57 @@
-"""AFK's policies as a guard: `policy(engine)` asks an AFK `PolicyEngine`, or one of its policy roles, about each call.
+"""What AFK has: its policies as a guard, its three forms of hooks as middleware, and what it keeps of a call.
 
-    runner = Runner(tools, guards=[afk.policy(engine)], approve=console())
+    runner = Runner(
+        tools,
+        guards=[afk.policy(engine)],
+        around=[afk.pre_hook(strip)],
+        inside=[afk.middleware(timed), afk.post_hook(shorten)],
+        observers=[afk.tool_completed(print)],
+    )
 
-It needs nothing of AFK but the engine that it is given. See docs/coming-from.md#from-afk.
+It needs nothing of AFK but what it is given. See docs/coming-from.md#from-afk.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ferrule.definition.handler import is_async
-from ferrule.errors import DefinitionError
+from ferrule.definition.options import fits
+from ferrule.definition.tool import Tool
+from ferrule.direct_calls import error_of
+from ferrule.errors import DefinitionError, ToolError
 from ferrule.executors.threads import Raised, in_own_thread
-from ferrule.types import GuardFunction
+from ferrule.pipeline.hooks import Hook
+from ferrule.types import GuardFunction, Middleware, Next, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
+from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
+from ferrule.values.json_text import Malformed, same, to_object
+from ferrule.values.result import ToolResult
 
-__all__ = ["PolicyEvent", "policy"]
+__all__ = [
+    "PolicyEvent",
+    "call",
+    "middleware",
+    "policy",
+    "post_hook",
+    "pre_hook",
+    "to_openai_function_tools",
+    "tool_completed",
+    "tool_executions",
+]
 
 PolicyRole: TypeAlias = Callable[["PolicyEvent"], Any]
 """What answers an event, at once or by a coroutine: a decision, or an object that holds it as `decision`."""
 
 _DEFERS = ("defer", "request_approval")
 _INPUT_MARKERS = ("user_input", "input")
+_EXECUTION = ("tool_name", "tool_call_id", "success", "output", "error", "latency_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +102,174 @@ def policy(engine: object) -> GuardFunction:
         return _decision_of(await answer if inspect.isawaitable(answer) else answer, call.name)
 
     return afk_policy
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+
+def pre_hook(function: Callable[..., Any]) -> Middleware:
+    """AFK's pre hook, `(args)` or `(args, ctx)`: it gives the arguments that are validated and then judged, as a dict.
+    It belongs in `around`.
+
+    Where it gives anything else, `None` too, or raises, the call fails and nothing runs; where what it gives does not
+    fit the tool, the call is answered as invalid. Of arguments that cannot be read it is not told.
+
+    Raises:
+        DefinitionError: for what takes neither.
+    """
+    with_context = _fits_first("pre_hook", function, "(args, ctx)", "(args)")
+
+    def arguments_of(call: ToolCall) -> dict[str, Any] | None:
+        try:
+            return None if isinstance(call.raw, str) and to_object(call.raw) is None else thaw(call.arguments)
+        except Malformed:
+            return None
+
+    async def afk_pre_hook(call: ToolCall, context: ToolContext) -> ToolCall:
+        arguments = arguments_of(call)
+        if arguments is None or call.problem is not None:
+            return call
+        given = function(arguments, context) if with_context else function(arguments)
+        given = await given if inspect.isawaitable(given) else given
+        if not isinstance(given, dict):
+            raise ToolError(f"a pre hook of {call.name} gave {type(given).__name__}, and has to give a dict")
+        return call.replace(arguments=given)
+
+    return Hook(before=afk_pre_hook)
+
+
+def middleware(function: Callable[..., Any]) -> Middleware:
+    """AFK's middleware, `(call_next, args, ctx)`: `await call_next(args, ctx)` gives the tool's output, and what the
+    function gives is the output in its place. It stands in `inside`, and in `around` where it changes the arguments,
+    which are judged then.
+
+    A call that came to no success raises a `ToolError` out of `call_next`, with it as `result`; what the function lets
+    through leaves that as it is.
+
+    Raises:
+        DefinitionError: for what does not take the three.
+    """
+    _fits_first("middleware", function, "(call_next, args, ctx)")
+
+    async def afk_middleware(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        before = thaw(call.arguments)
+        last: ToolResult | None = None
+
+        async def call_next(args: Any, ctx: ToolContext) -> Any:
+            nonlocal last
+            last = await next(call if same(args, thaw(call.arguments)) else call.replace(arguments=args), ctx)
+            if not last.success:
+                raise error_of(last)
+            return last.output
+
+        try:
+            given = function(call_next, before, context)
+            output = await given if inspect.isawaitable(given) else given
+        except ToolError as error:
+            if last is not None and error.result is last:
+                return last
+            raise
+        if last is not None and last.success and output is last.output:
+            return last
+        return ToolResult(output)
+
+    return afk_middleware
+
+
+def post_hook(function: Callable[..., Any]) -> Middleware:
+    """AFK's post hook, `({"output": …, "tool_name": …})`: what it gives under `"output"` is the output in its place;
+    `None` leaves it. It belongs in `inside`, and sees successes alone.
+
+    Where it gives anything else, or raises, the call has failed, and hooks further out are not asked.
+
+    Raises:
+        DefinitionError: for what does not take one argument.
+    """
+    _fits_first("post_hook", function, "(result)")
+
+    async def afk_post_hook(result: ToolResult, context: ToolContext) -> ToolResult | None:
+        if not result.success:
+            return None
+        given = function({"output": result.output, "tool_name": result.tool_name})
+        given = await given if inspect.isawaitable(given) else given
+        if given is None:
+            return None
+        if not isinstance(given, Mapping) or "output" not in given:
+            raise TypeError(f"a post hook gave {type(given).__name__}, and has to give {{'output': …}} or None")
+        return None if given["output"] is result.output else result.replace(output=given["output"])
+
+    return Hook(after=afk_post_hook)
+
+
+def _fits_first(name: str, function: object, *forms: str) -> bool:
+    """Whether it can be called as the first of the forms says.
+
+    Raises:
+        DefinitionError: where it can be called as none of them.
+    """
+    if callable(function):
+        for form in forms:
+            if fits(function, form):
+                return form is forms[0]
+    raise DefinitionError(f"afk.{name} takes a function of {' or '.join(forms)}, not {function!r}")
+
+
+# -- one call ----------------------------------------------------------------------------------------------------------
+
+
+async def call(
+    tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any] | None = None, *, raise_on_error: bool = False
+) -> ToolResult:
+    """One call of a tool by itself, as AFK's `tool.call(…)`; its own guards are asked, and nobody else.
+
+    Raises:
+        ToolError: with `raise_on_error`, where it came to no success: `ValidationError`, `GuardError`,
+            `ToolTimeoutError`, `HandlerError`; it has the result.
+    """
+    result = await tool.run(arguments, context)
+    if raise_on_error and not result.success:
+        raise error_of(result)
+    return result
+
+
+def to_openai_function_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
+    """The definitions for OpenAI's Chat Completions, and all that speak it."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.wire_name,
+                "description": tool.description,
+                "parameters": thaw(tool.input_schema),
+            },
+        }
+        for tool in tools
+    ]
+
+
+def tool_executions(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
+    """A `ToolExecutionRecord` of each result, as a dict of plain JSON: `tool_name`, `tool_call_id`, `success`,
+    `output`, `error`, `latency_ms`."""
+    return [_execution_of(result) for result in results]
+
+
+def tool_completed(handler: Callable[[dict[str, Any]], object]) -> Observer:
+    """An observer that hands on one dict for each call that has come to its end: `type`, which is `"tool_completed"`,
+    and what `tool_executions` has of it."""
+
+    def observe(event: Event) -> None:
+        if event.kind in ("tool:post", "tool:error"):
+            handler({"type": "tool_completed", **_execution_of(event.data["result"])})
+
+    return observe
+
+
+def _execution_of(result: ToolResult) -> dict[str, Any]:
+    record = result.record()
+    return {key: record[key] for key in _EXECUTION}
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
 
 
 def _event_of(call: ToolCall, context: ToolContext) -> PolicyEvent:
