@@ -109,7 +109,7 @@ def policy(engine: object) -> GuardFunction:
 
 def pre_hook(function: Callable[..., Any]) -> Middleware:
     """AFK's pre hook, `(args)` or `(args, ctx)`: it gives the arguments that are validated and then judged, as a dict.
-    It belongs in `around`.
+    It belongs in `around`. See docs/coming-from.md#from-afk.
 
     Where it gives anything else, `None` too, or raises, the call fails and nothing runs; where what it gives does not
     fit the tool, the call is answered as invalid. Of arguments that cannot be read it is not told.
@@ -141,7 +141,7 @@ def pre_hook(function: Callable[..., Any]) -> Middleware:
 def middleware(function: Callable[..., Any]) -> Middleware:
     """AFK's middleware, `(call_next, args, ctx)`: `await call_next(args, ctx)` gives the tool's output, and what the
     function gives is the output in its place. It stands in `inside`, and in `around` where it changes the arguments,
-    which are judged then.
+    which are judged then. See docs/coming-from.md#from-afk.
 
     A call that came to no success raises a `ToolError` out of `call_next`, with it as `result`; what the function lets
     through leaves that as it is.
@@ -169,16 +169,16 @@ def middleware(function: Callable[..., Any]) -> Middleware:
             if last is not None and error.result is last:
                 return last
             raise
-        if last is not None and last.success and output is last.output:
-            return last
-        return ToolResult(output)
+        if last is None or not last.success:
+            return ToolResult(output)
+        return last if output is last.output else last.replace(output=output)
 
     return afk_middleware
 
 
 def post_hook(function: Callable[..., Any]) -> Middleware:
     """AFK's post hook, `({"output": …, "tool_name": …})`: what it gives under `"output"` is the output in its place;
-    `None` leaves it. It belongs in `inside`, and sees successes alone.
+    `None` leaves it. It belongs in `inside`, and sees successes alone. See docs/coming-from.md#from-afk.
 
     Where it gives anything else, or raises, the call has failed, and hooks further out are not asked.
 
@@ -190,7 +190,8 @@ def post_hook(function: Callable[..., Any]) -> Middleware:
     async def afk_post_hook(result: ToolResult, context: ToolContext) -> ToolResult | None:
         if not result.success:
             return None
-        given = function({"output": result.output, "tool_name": result.tool_name})
+        name = result.tool_name if context.call is None else context.call.name
+        given = function({"output": result.output, "tool_name": name})
         given = await given if inspect.isawaitable(given) else given
         if given is None:
             return None
@@ -221,6 +222,7 @@ async def call(
     tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any] | None = None, *, raise_on_error: bool = False
 ) -> ToolResult:
     """One call of a tool by itself, as AFK's `tool.call(…)`; its own guards are asked, and nobody else.
+    See docs/coming-from.md#from-afk.
 
     Raises:
         ToolError: with `raise_on_error`, where it came to no success: `ValidationError`, `GuardError`,
@@ -233,7 +235,7 @@ async def call(
 
 
 def to_openai_function_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
-    """The definitions for OpenAI's Chat Completions, and all that speak it."""
+    """The definitions for OpenAI's Chat Completions, and all that speak it. See docs/coming-from.md#from-afk."""
     return [
         {
             "type": "function",
@@ -249,13 +251,13 @@ def to_openai_function_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
 
 def tool_executions(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
     """A `ToolExecutionRecord` of each result, as a dict of plain JSON: `tool_name`, `tool_call_id`, `success`,
-    `output`, `error`, `latency_ms`."""
+    `output`, `error`, `latency_ms`. See docs/coming-from.md#from-afk."""
     return [_execution_of(result) for result in results]
 
 
 def tool_completed(handler: Callable[[dict[str, Any]], object]) -> Observer:
     """An observer that hands on one dict for each call that has come to its end: `type`, which is `"tool_completed"`,
-    and what `tool_executions` has of it."""
+    and what `tool_executions` has of it. See docs/coming-from.md#from-afk."""
 
     def observe(event: Event) -> None:
         if event.kind in ("tool:post", "tool:error"):
