@@ -7,9 +7,9 @@ A framework calls its tools one by one, and asks a person in a way of its own. S
     raise TheirInterrupt(record_of(result))                          # where result.pending
     result = await adapter.answer(call, context, True, record)       # with what a person said
 
-A call is known by its principal, its session, its tool and its id. An answer is good for the call whose record it
-brings along, or whose record is found under these four; without a record it is no answer, and the person is asked
-again.
+A call is known by its principal, its session, its tool, its id and the arguments that were sent. An answer is good for
+the call whose record it brings along, or whose record is kept; without a record it is no answer, and the person is
+asked again.
 
 A runner that has no journal gets one in memory, which all adapters of that runner share. One that is made anew for each
 request, also by `runner.replace`, is another runner: give it a journal and a `resume_key`.
@@ -140,8 +140,8 @@ class Adapter:
         Raises:
             Exception: what the store raises where it cannot be read or written.
         """
-        found: Any = await self.find(call, context) if record is None else record
-        if not is_record_of(found, call, context):
+        found: Any = await self._kept(call, context) if record is None else record
+        if not is_record_of(found, call, context, edited=answer is None):
             log.warning("an answer for a call of tool %r came without its record: the person is asked again", call.name)
             return await self.run(call, context, tell)
         record = {"pending": found["pending"]}
@@ -164,8 +164,13 @@ class Adapter:
                 telling.add(event.data)
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        """The record of this call that is kept; `None` where there is none that the runner takes up, as after a restart
-        without a `resume_key`."""
+        """The record of this call that is kept, with the arguments that it has; `None` where there is none that the
+        runner takes up, as after a restart without a `resume_key`."""
+        kept = await self._kept(call, context)
+        return kept if is_record_of(kept, call, context) else None
+
+    async def _kept(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        """The record of the last call under this id, whatever its arguments."""
         key = _record_key(call, context)
         kept = None if key is None else await asyncio.to_thread(self._records.get, key)
         return kept if kept is not None and self.runner.is_sealed(kept) else None
@@ -271,15 +276,21 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
     return _PREFIX + sha256(of.encode()).hexdigest()[:32]
 
 
-def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
-    """Whether it is the record of this very call: a yes to another one is none to it. Whether it was changed, its seal
-    says."""
+def is_record_of(record: object, call: ToolCall, context: ToolContext[Any], *, edited: bool = False) -> bool:
+    """Whether it is the record of this very call: a yes to another one is none to it, such as one of an earlier turn
+    that had its id, for some servers count from `call_0` in each. Whether it was changed, its seal says.
+
+    Args:
+        edited: The call has the arguments that a person approved, which may be others than were sent.
+    """
     try:
         of: Any = record
-        sent, told = of["pending"]["call"], of["pending"]["context"]
+        pending = of["pending"]
+        sent, told = pending["call"], pending["context"]
         return bool(
             (sent["id"], sent["name"], told["principal"], told["session"])
             == (call.id, call.name, context.principal, context.session)
+            and (edited or is_as_sent(pending, call))
         )
     except (TypeError, LookupError):
         return False

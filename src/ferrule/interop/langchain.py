@@ -36,7 +36,7 @@ from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, is_as_sent, is_record_of, record_of
+from ferrule.interop.adapter import Adapter, is_record_of, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -118,8 +118,6 @@ class RunnerTool(BaseTool):
             runtime.stream_writer({**step, "done": done, "total": total, "message": message})
 
         record = None if execution is None else await self._adapter.find(call, context)
-        if record is not None and not is_as_sent(record["pending"], call):
-            record = None  # another call of this thread had this id
         result, said = None, None
         if record is None:
             result = await self._adapter.run(call, context, tell)

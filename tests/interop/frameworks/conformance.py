@@ -20,6 +20,7 @@ import pytest
 from ferrule import DefinitionError, Event, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, ask, tool
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
+from ferrule.values.frozen import thaw
 
 NAMES = ("ctx", "self", "runtime", "config", "context", "function")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -472,6 +473,28 @@ class Conformance(Answers):
         _, driven = self.answered(world, {"c1": True}, Said("c1", "pay", {"to": "ada"}), record="lost")
         assert driven.results["c1"] == Seen("paid 1 EUR to ada")
         assert world.paid == {"ada 1": 1}
+
+    def test_a_yes_is_none_to_another_call_that_had_the_same_id(self) -> None:
+        """Such as one of an earlier turn: some servers count from `call_0` in each."""
+
+        async def run() -> Driven:
+            runner = world.runner(journal=memory())
+            driven = await self.framework.drive(runner, Said("c1", "pay", {"to": "ada", "euros": 5}))
+            records = runner.journal.store
+            for key, kept in records.items("interop ").items():
+                told = kept["pending"]["context"]
+                context = ToolContext(principal=told["principal"], session=told["session"])
+                earlier = await runner.replace(approve=lambda call, decision, context: decision).run(
+                    ToolCall(kept["pending"]["call"]["id"], "pay", {"to": "eve", "euros": 500}), context
+                )
+                assert records.compare_and_set(key, kept, {**kept, "pending": thaw(earlier.pending)})
+            await driven.answer({"c1": True}, record="lost" if self.framework.brings_record else "kept")
+            return driven
+
+        world = World()
+        driven = in_time(run())
+        assert "eve 500" not in world.paid
+        assert all(question.arguments["to"] == "ada" for question in driven.questions.values())
 
     def test_each_of_two_answers_reaches_its_own_call_beside_a_sibling_that_has_ended(self) -> None:
         world = World()
