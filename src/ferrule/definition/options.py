@@ -10,9 +10,7 @@ The checks take the option's name and what was given, and give what is kept.
 import inspect
 import math
 import os
-import types
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel
@@ -105,21 +103,9 @@ def fits(function: Any, form: str) -> bool:
     return True
 
 
-_ROUTINES = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial, type)
-
-
 def _is_plain(function: Any, form: str) -> bool:
     """Whether it fits where nobody awaits it."""
-    if isinstance(function, _ROUTINES):
-        return fits(function, form) and not (is_async(function) or inspect.isasyncgenfunction(called(function)))
-    kind: Any = type(function)
-    return _has_plain_call(kind, form)
-
-
-@lru_cache(maxsize=256)
-def _has_plain_call(kind: Any, form: str) -> bool:
-    """Whether its instances fit so: an observer may be made anew for each call, and to look at it takes 40 µs."""
-    return hasattr(kind, "__call__") and _is_plain(kind.__call__, form.replace("(", "(self, "))  # noqa: B004
+    return fits(function, form) and not (is_async(function) or inspect.isasyncgenfunction(called(function)))
 
 
 def _is_trait(value: Any) -> bool:
