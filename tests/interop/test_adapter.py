@@ -364,7 +364,18 @@ def test_a_call_that_is_cancelled_does_not_wait_for_whoever_is_told_of_its_progr
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_progress_reaches_its_own_call_alone() -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("c1", HERE), ("c2", HERE)),
+        (("c1", HERE), ("c1", HERE.replace(principal="bob"))),
+        (("c1", HERE), ("c1", HERE.replace(session="t"))),
+        (("c1", ToolContext()), ("c1", ToolContext())),
+        (("", HERE), ("", HERE)),
+    ],
+    ids=["ids", "principals", "sessions", "no session", "no ids"],
+)
+def test_progress_reaches_its_own_call_alone(first: Any, second: Any) -> None:
     @tool(read_only=True)
     async def crawl(pages: int, context: ToolContext) -> str:
         """Crawl."""
@@ -373,20 +384,22 @@ def test_progress_reaches_its_own_call_alone() -> None:
             await asyncio.sleep(0)
         return "done"
 
-    async def run() -> dict[str, list[float]]:
+    async def run() -> list[Any]:
         adapter = Adapter(Runner([crawl], journal=memory()), "a framework", suspends=False)
-        told: dict[str, list[float]] = {"c1": [], "c2": []}
 
-        async def one(id: str, pages: int) -> None:
+        async def one(known: tuple[str, ToolContext], pages: int) -> list[float]:
             async def tell(done: float, total: float | None, message: str | None) -> None:
-                told[id].append(done)
+                told.append(done)
 
-            await adapter.run(ToolCall(id, "crawl", {"pages": pages}), HERE, tell)
+            told: list[float] = []
+            await adapter.run(ToolCall(known[0], "crawl", {"pages": pages}), known[1], tell)
+            return told
 
-        await asyncio.gather(one("c1", 3), one("c2", 2), adapter.run(ToolCall("c3", "crawl", {"pages": 9}), HERE))
+        untold = adapter.run(ToolCall("c3", "crawl", {"pages": 9}), HERE)
+        [*told, _] = await asyncio.gather(one(first, 3), one(second, 2), untold)
         return told
 
-    assert asyncio.run(run()) == {"c1": [0, 1, 2], "c2": [0, 1]}
+    assert asyncio.run(run()) == [[0, 1, 2], [0, 1]]
 
 
 def test_what_may_ask_is_refused_where_nobody_can_be_asked() -> None:

@@ -21,7 +21,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
 from typing import Any, TypeAlias, TypedDict
@@ -33,7 +33,7 @@ from ferrule.journal import memory
 from ferrule.pipeline.call_key import call_key
 from ferrule.runner import Runner
 from ferrule.store import Store, StoreError
-from ferrule.types import Guard
+from ferrule.types import Guard, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask
@@ -64,6 +64,10 @@ class Record(TypedDict):
 
 Tell: TypeAlias = Callable[[float, float | None, str | None], Awaitable[object]]
 """How much is done, of how much where that is known, and a text: what `context.progress` was given."""
+
+
+_ToldOf: TypeAlias = tuple[str | None, str | None, str]
+"""The principal, the session and the id of a call."""
 
 
 class Adapter:
@@ -97,7 +101,7 @@ class Adapter:
             )
         # One observer of all calls: one for each call would be looked at each time, which costs as much as the call.
         self.runner = runner.replace(observers=[*runner.observers, self._observe])
-        self._told: dict[tuple[str | None, str], _Telling] = {}
+        self._told: dict[_ToldOf, _Telling] = {}
         assert runner.journal is not None
         self._records = runner.journal.store if records is None else records
 
@@ -113,8 +117,8 @@ class Adapter:
         if tell is None:
             result = await self.runner.run(call, context)
         else:
-            async with self._telling(call, context, tell):
-                result = await self.runner.run(call, context)
+            async with self._telling(call, context, tell) as observers:
+                result = await self.runner.run(call, context, observers=observers)
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result
@@ -149,19 +153,22 @@ class Adapter:
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, tell)
             answer = _approved(found["pending"], call)
-        async with self._telling(call, context, tell):
-            result = await self.runner.resume(record, False if answer is None else answer, context)
+        async with self._telling(call, context, tell) as observers:
+            result = await self.runner.resume(record, False if answer is None else answer, context, observers=observers)
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result
 
     def _telling(self, call: ToolCall, context: ToolContext[Any], tell: Tell | None) -> _Telling:
-        return _Telling(self._told, (context.session, call.id), tell)
+        """Without a session nothing tells a call from another one of its id, perhaps of somebody else."""
+        known = (context.principal, context.session, call.id) if context.session and call.id else None
+        return _Telling(self._told, known, tell)
 
     def _observe(self, event: Event) -> None:
-        if event.kind == "tool:progress" and (telling := self._told.get((event.session, event.call.id))) is not None:
-            if "done" in event.data:
-                telling.add(event.data)
+        if event.kind == "tool:progress":
+            telling = self._told.get((event.principal, event.session, event.call.id))
+            if telling is not None:
+                telling.observe(event)
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
         """The record of this call that is kept, with the arguments that it has; `None` where there is none that the
@@ -183,18 +190,19 @@ class Adapter:
 
 
 class _Telling:
-    """Hands the progress of a call to an async function, in order, while it is in `told`; at its end all is told."""
+    """Hands the progress of a call to an async function, in order, while it is in `told`, or by an observer of this
+    call alone where it is known by nothing; at its end all is told."""
 
-    def __init__(self, told: dict[Any, _Telling], key: tuple[str | None, str], tell: Tell | None) -> None:
-        self._told, self._key, self._tell = told, key, tell
+    def __init__(self, told: dict[_ToldOf, _Telling], known: _ToldOf | None, tell: Tell | None) -> None:
+        self._told, self._known, self._tell = told, known, tell
         self._steps: deque[Any] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, step: Mapping[str, Any]) -> None:
+    def observe(self, event: Event) -> None:
         """Tell this as well."""
-        if self._tell is None:
+        if self._tell is None or event.kind != "tool:progress" or "done" not in event.data:
             return
-        self._steps.append(step)
+        self._steps.append(event.data)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._tell_all(self._tell))
 
@@ -206,12 +214,15 @@ class _Telling:
             except Exception:
                 log.exception("progress of a call could not be told")
 
-    async def __aenter__(self) -> None:
-        self._told[self._key] = self
+    async def __aenter__(self) -> Sequence[Observer]:
+        if self._known is None:
+            return [self.observe]
+        self._told[self._known] = self
+        return ()
 
     async def __aexit__(self, *raised: object) -> None:
-        if self._told.get(self._key) is self:
-            del self._told[self._key]
+        if self._known is not None and self._told.get(self._known) is self:
+            del self._told[self._known]
         if self._task is None:
             return
         if raised[0] is not None:  # whoever is told may wait for one that was cancelled too
