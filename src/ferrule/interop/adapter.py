@@ -235,6 +235,14 @@ def record_of(result: ToolResult) -> Record:
     return {"pending": thaw(result.pending)}
 
 
+def failed_outside(name: str, error: Exception) -> ToolResult:
+    """What a model is told of a call where the program round it raised, such as a store: for a framework that would
+    tell it the text of the exception. That is logged."""
+    log.error("a call of tool %r failed outside its handler", name, exc_info=error)
+    text = f"{name} failed, and it is not known whether anything was run."
+    return ToolResult(None, text, status="failed")
+
+
 def may_ask(runner: Runner, tool: Tool) -> bool:
     """Whether a person may be asked about a call of the tool: it says so, or a guard has no `asks` that says no."""
     return tool.ask is not False or any(_asks(guard, tool) for guard in guards_of(runner, tool))

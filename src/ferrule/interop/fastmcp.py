@@ -36,7 +36,7 @@ from pydantic import PrivateAttr, ValidationError
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, record_of
+from ferrule.interop.adapter import Adapter, failed_outside, record_of
 from ferrule.mcp_content import annotations_of, call_result, tells_form, wire_name
 from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
 from ferrule.mcp_results import to_result
@@ -118,7 +118,12 @@ def _their_tool(adapter: Adapter, tool: Tool, context_of: ContextOf) -> TheirToo
     )
 
     async def call(arguments: Mapping[str, Any]) -> TheirResult:
-        return await _until_ended(_Request(adapter, tool, context_of, arguments).run(told))
+        try:
+            return await _until_ended(_Request(adapter, tool, context_of, arguments).run(told))
+        except (FastMCPError, MCPError):
+            raise
+        except Exception as error:  # whose text FastMCP would tell the client
+            return _returned(failed_outside(tool.name, error), tool, told)
 
     made._call = call
     return made

@@ -24,7 +24,7 @@ from strands.types.tools import AgentTool, ToolSpec, ToolUse
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, Tell, record_of
+from ferrule.interop.adapter import Adapter, Tell, failed_outside, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -139,6 +139,14 @@ class _RunnerAgentTool(AgentTool):
         Raises:
             InterruptException: where it waits for a person.
         """
+        try:
+            return await self._run_or_answer(theirs, tell)
+        except (InterruptException, DefinitionError):
+            raise
+        except Exception as error:  # whose text Strands would tell the model
+            return failed_outside(self._tool.name, error)
+
+    async def _run_or_answer(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
         call = ToolCall(theirs.tool_use["toolUseId"], self._tool.name, theirs.tool_use["input"])
         context = self._context_of(theirs)
         record = await self._adapter.find(call, context) if _may_run_again(theirs.agent) else None

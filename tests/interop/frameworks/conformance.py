@@ -20,6 +20,8 @@ import pytest
 from ferrule import DefinitionError, Event, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, ask, tool
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
+from ferrule.journal.memory import MemoryJournal
+from ferrule.store import Memory, StoreError
 from ferrule.values.frozen import thaw
 
 NAMES = ("ctx", "self", "runtime", "config", "context", "function")
@@ -495,6 +497,26 @@ class Conformance(Answers):
         driven = in_time(run())
         assert "eve 500" not in world.paid
         assert all(question.arguments["to"] == "ada" for question in driven.questions.values())
+
+    def test_what_goes_wrong_where_records_are_kept_is_told_to_no_model(self) -> None:
+        """It ends the run, or is a failure without its text."""
+
+        class Broken(MemoryJournal):
+            @property
+            def store(self) -> Memory:
+                return BrokenStore()
+
+        class BrokenStore(Memory):
+            def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+                raise StoreError("the secret place")
+
+        world = World()
+        try:
+            driven = self.drive(world, Said("c1", "pay", {"to": "ada"}), journal=Broken())
+        except Exception:
+            return
+        assert driven.results["c1"].failed and "secret" not in driven.results["c1"].text
+        assert not world.paid and not driven.questions
 
     def test_each_of_two_answers_reaches_its_own_call_beside_a_sibling_that_has_ended(self) -> None:
         world = World()
