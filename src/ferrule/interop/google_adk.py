@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -245,16 +246,20 @@ class _Invocations:
 
 
 def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
+    asked_about: WeakSet[Any] = WeakSet()
+
     async def needs_confirmation(call: ToolCall, context: ToolContext[Any]) -> Decision:
         theirs = await invocations.context(context, call)
-        needed = await tool.check_require_confirmation(thaw(call.arguments), theirs)
-        return ask(f"{tool.name} needs confirmation") if needed else allow()
+        if not await tool.check_require_confirmation(thaw(call.arguments), theirs):
+            return allow()
+        asked_about.add(context.running)
+        return ask(f"{tool.name} needs confirmation")
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
         theirs = await invocations.context(context, context.call)
         if context.answer is not None:
             theirs.tool_confirmation = ToolConfirmation(confirmed=True, payload=context.answer.value.get("payload"))
-        elif await tool.check_require_confirmation(payload, theirs):  # the guard has asked
+        elif context.running in asked_about:  # what has to be confirmed since, as other calls ran, the tool asks itself
             theirs.tool_confirmation = ToolConfirmation(confirmed=True)
         given = await tool.run_async(args=payload, tool_context=theirs)
         if theirs.actions.requested_auth_configs:

@@ -16,7 +16,18 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool, google_searc
 from google.adk.tools import ToolContext as AdkContext
 from google.genai import types
 
-from ferrule import DefinitionError, InputRequired, Media, Runner, ToolCall, ToolContext, ToolResult, allow, tool
+from ferrule import (
+    DefinitionError,
+    InputRequired,
+    Media,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    allow,
+    approval,
+    tool,
+)
 from ferrule.interop import google_adk
 from ferrule.journal import memory
 
@@ -292,6 +303,31 @@ def test_a_tool_of_adk_that_needs_confirmation_asks(sides: int, asks: bool) -> N
         assert result.output["rolled"] == f"2 of {sides}"
 
     in_time(run())
+
+
+def test_a_tool_of_adk_that_needs_confirmation_only_once_it_runs_is_asked_about_then() -> None:
+    """Such as one whose budget another call has used up meanwhile."""
+
+    def is_large(euros: int) -> bool:
+        judged.append(euros)
+        return len(judged) > 1
+
+    def pay(euros: int) -> str:
+        paid.append(euros)
+        return f"paid {euros}"
+
+    async def run() -> None:
+        runner = Runner(
+            google_adk.from_tools([FunctionTool(pay, require_confirmation=is_large)]), approve=approval.later
+        )
+        waiting = await runner.run("pay", {"euros": 5})
+        assert waiting.status == "suspended" and not paid
+        assert (await runner.resume(waiting.record(), allow(arguments={"payload": None}))).text == "paid 5"
+
+    judged: list[int] = []
+    paid: list[int] = []
+    in_time(run())
+    assert paid == [5]
 
 
 def test_a_tool_of_adk_that_asks_while_it_runs_is_run_again_with_the_answer() -> None:
