@@ -24,7 +24,7 @@ from axio.tool import Tool as TheirTool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter
+from ferrule.interop.adapter import Adapter, failed_outside
 from ferrule.runner import Runner
 from ferrule.types import GuardFunction, Verdict
 from ferrule.values.call import ToolCall
@@ -59,8 +59,12 @@ def before_tools(
         for block in blocks:
             if (tool := runner.tools.find(block.name)) is not None:
                 calls.setdefault(block.id, ToolCall(block.id, tool.name, block.input))
-        given = context() if callable(context) else context
-        results = await adapter.runner.run_all(calls.values(), given)
+        results: Iterable[ToolResult]
+        try:
+            given = context() if callable(context) else context
+            results = await adapter.runner.run_all(calls.values(), given)
+        except Exception as error:  # whose text axio would tell the model
+            results = [failed_outside(call.name, error) for call in calls.values()]
         return [_their_result(id, result) for id, result in zip(calls, results, strict=True)]
 
     return answer_calls

@@ -110,6 +110,16 @@ def test_the_context_may_be_made_for_each_turn() -> None:
         assert driven.results["c1"] == Seen(name)
 
 
+def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_to_no_model() -> None:
+    def unmade() -> ToolContext:
+        raise RuntimeError("the secret inside")
+
+    runner = Runner([pay])
+    agent = agent_of(runner, Said("c1", "pay", {"to": "ada"}), before_tools=axio.before_tools(runner, unmade))
+    seen = asyncio.run(drive(agent)).results["c1"]
+    assert seen.failed and seen.text.startswith("pay failed") and "secret" not in seen.text
+
+
 def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None:
     ran: list[str] = []
 
