@@ -69,6 +69,35 @@ def test_of_two_answers_at_once_one_runs_the_call_and_the_other_is_told_so() -> 
     assert bank.paid == {"ada 5": 1}
 
 
+def test_of_two_calls_that_wait_under_one_id_each_has_its_own_answer() -> None:
+    """Such as those of two agents that work for a third, whose ids are counted by each."""
+
+    async def run() -> None:
+        adapter = bank.adapter()
+        first, second = paying(5), paying(6, to="bob")
+        for call in (first, second):
+            assert (await adapter.run(call, HERE)).status == "suspended"
+        assert (await adapter.answer(second, HERE, False)).status == "denied"
+        assert (await adapter.answer(first, HERE, True)).success
+
+    bank = Bank()
+    asyncio.run(run())
+    assert bank.paid == {"ada 5": 1}
+
+
+def test_an_edit_without_a_record_is_one_of_what_was_last_asked_under_its_id() -> None:
+    async def run() -> None:
+        adapter = bank.adapter()
+        for call in (paying(500, to="eve"), paying(5)):
+            assert (await adapter.run(call, HERE)).status == "suspended"
+        assert (await adapter.answer(paying(4), HERE, None)).success
+        assert (await adapter.answer(paying(500, to="eve"), HERE, False)).status == "denied"
+
+    bank = Bank()
+    asyncio.run(run())
+    assert bank.paid == {"ada 4": 1}
+
+
 def test_a_call_that_was_suspended_twice_runs_once_whatever_the_two_answers_say() -> None:
     async def run() -> None:
         adapter = bank.adapter()

@@ -128,7 +128,7 @@ class Adapter:
         call: ToolCall,
         context: ToolContext[Any],
         answer: Decision | bool | ToolResult | None,
-        record: object = None,
+        record: Any = None,
         tell: Tell | None = None,
     ) -> ToolResult:
         """Take a suspended call up again.
@@ -144,7 +144,9 @@ class Adapter:
         Raises:
             Exception: what the store raises where it cannot be read or written.
         """
-        found: Any = await self._kept(call, context) if record is None else record
+        found = record
+        if found is None:
+            found = await self.find(call, context) or (await self._find_last(call, context) if answer is None else None)
         if not is_record_of(found, call, context, edited=answer is None):
             log.warning("an answer for a call of tool %r came without its record: the person is asked again", call.name)
             return await self.run(call, context, tell)
@@ -173,14 +175,17 @@ class Adapter:
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
         """The record of this call that is kept, with the arguments that it has; `None` where there is none that the
         runner takes up, as after a restart without a `resume_key`."""
-        kept = await self._kept(call, context)
-        return kept if is_record_of(kept, call, context) else None
-
-    async def _kept(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        """The record of the last call under this id, whatever its arguments."""
         key = _record_key(call, context)
-        kept = None if key is None else await asyncio.to_thread(self._records.get, key)
-        return kept if kept is not None and self.runner.is_sealed(kept) else None
+        kept: Any = None if key is None else await asyncio.to_thread(self._records.get, key)
+        return kept if is_record_of(kept, call, context) and self.runner.is_sealed(kept) else None
+
+    async def _find_last(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        """The record of the call that was last suspended under this id, whatever its arguments."""
+        if (key := _record_key(call, context)) is None:
+            return None
+        found: Any = await asyncio.to_thread(self._records.items, key.rpartition(" ")[0])
+        kept = [record for record in found.values() if self.runner.is_sealed(record)]
+        return max(kept, key=lambda record: record["pending"]["asked_at"], default=None)
 
     async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
         """Keep the record until it expires, in the place of what was kept of this call before; not where it has no
@@ -291,8 +296,9 @@ def _with_journal(runner: Runner, framework: str) -> Runner:
 def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
     if not context.session or not call.id:
         return None
-    of = json.dumps([context.principal, context.session, call.name, call.id])
-    return _PREFIX + sha256(of.encode()).hexdigest()[:32]
+    named = (context.principal, context.session, call.name, call.id)
+    digest = sha256(json.dumps(named).encode()).hexdigest()[:32]
+    return f"{_PREFIX}{digest} {call_key(named, call.raw)}"
 
 
 def is_record_of(record: object, call: ToolCall, context: ToolContext[Any], *, edited: bool = False) -> bool:
