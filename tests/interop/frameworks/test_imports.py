@@ -17,7 +17,8 @@ OURS = {"ferrule", "pydantic", "pydantic_core", "jsonschema_rs"}
 def loaded_by(*modules: str) -> set[str]:
     """The modules that are there after these were imported, in a program of its own."""
     program = f"import sys, json, {', '.join(modules)}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    assert done.stdout, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -14,6 +14,8 @@ FRAMEWORK = os.environ["FERRULE_FRAMEWORK"]
 PAGE = Path(__file__).parents[3] / "docs" / "frameworks" / f"{FRAMEWORK.replace('_', '-')}.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8") if PAGE.exists() else "", re.M | re.S)
 
+ENDED = "the program came to its end"
+
 
 def test_there_is_a_page_with_a_program() -> None:
     assert PROGRAMS, f"{PAGE.name} has none"
@@ -22,8 +24,9 @@ def test_there_is_a_page_with_a_program() -> None:
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_a_program_of_the_page_runs(number: int, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
-    file.write_text(PROGRAMS[number], encoding="utf-8")
+    file.write_text(f"{PROGRAMS[number]}\nprint({ENDED!r})\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", file], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    # Not by its exit code: the threads of amplifier-core 2.0.2 now and then crash a Python that ends.
+    assert ENDED in done.stdout, done.stderr[-3000:]
