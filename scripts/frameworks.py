@@ -89,7 +89,7 @@ def tests_of(name: str, options: list[str]) -> int:
         return int(required())
     inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     inside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # amplifier-core's plugin imports what it does not require
-    tests = [str(TESTS / f"test_{tested}.py") for tested in (name, "imports", "pages")]
+    tests = [str(TESTS / f"test_{tested}.py") for tested in (name, "given", "imports", "pages")]
     command = [str(python), "-m", "pytest", "-q", f"--confcutdir={TESTS}", *tests, *options]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **inside}).returncode
 

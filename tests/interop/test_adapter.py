@@ -14,7 +14,7 @@ import pytest
 
 from ferrule import DefinitionError, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.guards import ask_before_changes
-from ferrule.interop.adapter import Adapter, record_of
+from ferrule.interop.adapter import Adapter, context_maker, record_of
 from ferrule.journal import memory
 from ferrule.store import Memory, StoreError
 from ferrule.testing import ManualClock
@@ -436,3 +436,18 @@ def test_what_may_ask_is_refused_where_nobody_can_be_asked() -> None:
         Adapter(Runner([Bank().pay], guards=[ask_before_changes]), "a framework", suspends=False)
     with pytest.raises(DefinitionError, match="Runner"):
         Adapter([Bank().pay], "a framework", suspends=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [None, {"session": "s"}, "ada"])
+def test_a_function_that_gives_no_context_makes_no_call_for_nobody(given: Any) -> None:
+    made = context_maker("theirs", lambda theirs: given, lambda theirs: ToolContext())
+    with pytest.raises(DefinitionError, match=f"gave a {type(given).__name__}"):
+        made("their context")
+
+
+def test_a_context_is_made_of_theirs_by_the_function_that_was_given_or_else_by_the_adapters_own() -> None:
+    def of_user(theirs: str) -> ToolContext[Any]:
+        return ToolContext(principal=theirs)
+
+    assert context_maker("theirs", of_user, lambda theirs: ToolContext())("ada").principal == "ada"
+    assert context_maker("theirs", None, of_user)("bob").principal == "bob"

@@ -21,10 +21,10 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
 from ferrule.definition.tool import Tool
@@ -43,10 +43,12 @@ from ferrule.values.json_text import same
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
+_Theirs = TypeVar("_Theirs")
 _PREFIX = "interop "
 _MOST_IN_MEMORY = 10_000
 """Calls in a journal that is made here."""
 _PUTS_TRIED = 100
+_OF_A_STORE = ("get", "compare_and_set", "items")
 _MAKES_JOURNALS = Lock()
 _KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 """The runners that were given a journal in memory here: adapters that are made anew for each request share it."""
@@ -85,12 +87,15 @@ class Adapter:
         runner: The runner that runs the calls.
 
     Raises:
-        DefinitionError: for what is no runner; and for tools that may ask where nobody can be asked.
+        DefinitionError: for what is no runner, and no store; and for tools that may ask where nobody can be asked.
     """
 
     def __init__(self, runner: Runner, framework: str, *, suspends: bool, records: Store | None = None) -> None:
-        if not isinstance(runner, Runner):
-            raise DefinitionError(f"{framework}: tools are made of a Runner, not of {runner!r}: Runner([…])")
+        check_runner(framework, runner)
+        if not (records is None or all(callable(getattr(records, name, None)) for name in _OF_A_STORE)):
+            raise DefinitionError(
+                f"{framework}: records= takes a store, such as ferrule.store.SealedFile('records.db'), not {records!r}"
+            )
         runner = _with_journal(runner, framework)
         if runner.approve is None and suspends:
             runner = runner.replace(approve=_later)
@@ -233,6 +238,58 @@ class _Telling:
         if raised[0] is not None:  # whoever is told may wait for one that was cancelled too
             self._task.cancel()
         await asyncio.wait([self._task])
+
+
+def check_runner(framework: str, runner: object) -> None:
+    """Raise a `DefinitionError` for what is no runner."""
+    if not isinstance(runner, Runner):
+        raise DefinitionError(f"{framework}: tools are made of a Runner, not of {runner!r}: Runner([…])")
+
+
+def context_maker(
+    framework: str,
+    given: Callable[[_Theirs], ToolContext[Any]] | None,
+    default: Callable[[_Theirs], ToolContext[Any]],
+) -> Callable[[_Theirs], ToolContext[Any]]:
+    """What makes the context of a call: the function that an adapter was given as `context=`, whose result is looked
+    at, for a call without a context would run for nobody; or the adapter's own.
+
+    Raises:
+        DefinitionError: for what is no function. What is made raises it for what that function gives instead.
+    """
+    if given is None:
+        return default
+    if not callable(given):
+        raise DefinitionError(
+            f"{framework}: context= takes a function of the framework's context that gives a ToolContext, not "
+            f"{given!r}: context=lambda theirs: ToolContext(…)"
+        )
+
+    def made(theirs: _Theirs) -> ToolContext[Any]:
+        context = given(theirs)
+        if not isinstance(context, ToolContext):
+            raise DefinitionError(
+                f"{framework}: the function that is context= has to give a ToolContext, and gave a "
+                f"{type(context).__name__}; it is called, and not awaited"
+            )
+        return context
+
+    return made
+
+
+def listed(framework: str, theirs: Iterable[_Theirs]) -> list[_Theirs]:
+    """What `from_tools` was given.
+
+    Raises:
+        DefinitionError: for what is no list, and for a tool of ours.
+    """
+    if isinstance(theirs, str) or not isinstance(theirs, Iterable):
+        raise DefinitionError(f"{framework}: from_tools takes a list of tools, not {theirs!r}: from_tools([…])")
+    given = list(theirs)
+    for one in given:
+        if isinstance(one, Tool):
+            raise DefinitionError(f"{framework}: {one!r} is a tool of Ferrule already: Runner([…]) takes it as it is")
+    return given
 
 
 def record_of(result: ToolResult) -> Record:

@@ -30,7 +30,7 @@ from ferrule.definition.decorator import as_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.interop.adapter import Adapter
+from ferrule.interop.adapter import Adapter, check_runner, context_maker, listed
 from ferrule.runner import Runner
 from ferrule.types import Approver, Executable, Middleware, Next
 from ferrule.values.call import ToolCall
@@ -72,8 +72,8 @@ def mount(
         DefinitionError: for what is no runner. `mount(coordinator)` raises it for tools that may ask, where neither the
             runner nor the coordinator has anybody to ask.
     """
-    if not isinstance(runner, Runner):
-        raise DefinitionError(f"amplifier.mount takes a Runner, not {runner!r}: Runner([…])")
+    check_runner("amplifier", runner)
+    made = context_maker("amplifier", context, context_of)
 
     async def mount(coordinator: ModuleCoordinator, config: Mapping[str, Any] | None = None) -> CleanUp:
         asking = runner.approve is None and coordinator.approval_system is not None
@@ -81,7 +81,7 @@ def mount(
             runner.replace(approve=approver(coordinator)) if asking else runner, "amplifier", suspends=False
         )
         watch = _Watch(coordinator)
-        mounted = [_MountedTool(adapter, tool, coordinator, watch, context or context_of) for tool in runner.tools]
+        mounted = [_MountedTool(adapter, tool, coordinator, watch, made) for tool in runner.tools]
 
         async def clean_up() -> None:
             watch.end()
@@ -125,8 +125,9 @@ def from_tools(theirs: Iterable[object] | Mapping[str, object]) -> Toolset:
     Raises:
         DefinitionError: for what has no name or no `execute`.
     """
-    named = theirs.items() if isinstance(theirs, Mapping) else ((getattr(one, "name", ""), one) for one in theirs)
-    return Toolset([_our_tool(name, one) for name, one in named])
+    if isinstance(theirs, Mapping):
+        return Toolset([_our_tool(name, one) for name, one in theirs.items()])
+    return Toolset([_our_tool(getattr(one, "name", ""), one) for one in listed("amplifier", theirs)])
 
 
 class Coordinator(ModuleCoordinator):

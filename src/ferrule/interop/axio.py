@@ -24,7 +24,7 @@ from axio.tool import Tool as TheirTool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, failed_outside
+from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed_outside, listed
 from ferrule.runner import Runner
 from ferrule.types import GuardFunction, Verdict
 from ferrule.values.call import ToolCall
@@ -53,6 +53,7 @@ def before_tools(
         DefinitionError: for tools that may ask, where the runner has no approver: no call can wait in axio.
     """
     adapter = Adapter(runner, "axio", suspends=False)
+    contexts = context_maker("axio", _of_each_turn(context), lambda turn: ToolContext())
 
     async def answer_calls(blocks: list[ToolUseBlock], iteration: int) -> list[ToolResultBlock]:
         calls: dict[str, ToolCall] = {}
@@ -61,8 +62,7 @@ def before_tools(
                 calls.setdefault(block.id, ToolCall(block.id, tool.name, block.input))
         results: Iterable[ToolResult]
         try:
-            given = context() if callable(context) else context
-            results = await adapter.runner.run_all(calls.values(), given)
+            results = await adapter.runner.run_all(calls.values(), contexts(iteration))
         except Exception as error:  # whose text axio would tell the model
             results = [failed_outside(call.name, error) for call in calls.values()]
         return [_their_result(id, result) for id, result in zip(calls, results, strict=True)]
@@ -70,8 +70,19 @@ def before_tools(
     return answer_calls
 
 
+def _of_each_turn(context: Any) -> Any:
+    if isinstance(context, ToolContext):
+        return lambda turn: context
+    return (lambda turn: context()) if callable(context) else context
+
+
 def tools(runner: Runner) -> list[TheirTool[Any]]:
-    """The runner's tools, to be listed for the model in `Agent(tools=…)` beside `before_tools`."""
+    """The runner's tools, to be listed for the model in `Agent(tools=…)` beside `before_tools`.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
+    check_runner("axio", runner)
     return [_model_tool(tool) for tool in runner.tools]
 
 
@@ -84,7 +95,7 @@ def from_tools(theirs: Iterable[TheirTool[Any]]) -> Toolset:
     Raises:
         DefinitionError: for what is no tool of axio.
     """
-    return Toolset([_our_tool(one) for one in theirs])
+    return Toolset([_our_tool(one) for one in listed("axio", theirs)])
 
 
 def guard(theirs: PermissionGuard) -> GuardFunction:

@@ -36,7 +36,7 @@ from pydantic import PrivateAttr, ValidationError
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, failed_outside, record_of
+from ferrule.interop.adapter import Adapter, context_maker, failed_outside, record_of
 from ferrule.mcp_content import annotations_of, call_result, tells_form, wire_name
 from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
 from ferrule.mcp_results import to_result
@@ -58,9 +58,17 @@ _REQUIRED_CAPABILITIES: dict[str, Any] = {"requiredCapabilities": {"elicitation"
 
 
 def provider(runner: Runner, *, context: ContextOf | None = None) -> Provider:
-    """A provider of tools whose calls the runner runs, for `FastMCP.add_provider`."""
+    """A provider of tools whose calls the runner runs, for `FastMCP.add_provider`.
+
+    Args:
+        context: What a call is made with, out of FastMCP's context; `context_of` where it is left out.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
     adapter = Adapter(runner, "FastMCP", suspends=True)
-    return _RunnerProvider([_their_tool(adapter, tool, context or context_of) for tool in runner.tools])
+    made = context_maker("FastMCP", context, context_of)
+    return _RunnerProvider([_their_tool(adapter, tool, made) for tool in runner.tools])
 
 
 def context_of(ctx: Context) -> ToolContext[Any]:

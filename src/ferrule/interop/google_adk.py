@@ -32,7 +32,7 @@ from google.genai import types
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, record_of
+from ferrule.interop.adapter import Adapter, context_maker, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -72,7 +72,8 @@ def toolset(
         DefinitionError: for what is no runner.
     """
     adapter = Adapter(runner, "Google ADK", suspends=True, records=records)
-    return _RunnerToolset([_RunnerTool(adapter, tool, context or context_of) for tool in adapter.runner.tools])
+    made = context_maker("Google ADK", context, context_of)
+    return _RunnerToolset([_RunnerTool(adapter, tool, made) for tool in adapter.runner.tools])
 
 
 def context_of(context: AdkContext) -> ToolContext[Any]:
@@ -192,7 +193,8 @@ def from_tools(
             "from_tools takes a list of tools, and a toolset of ADK gives them only when it is awaited: "
             "from_tools(await toolset.get_tools())"
         )
-    return Toolset(_from_adk(_as_adk_tool(tool), _Invocations(app_name, sessions, services)) for tool in tools)
+    given = listed("Google ADK", tools)
+    return Toolset(_from_adk(_as_adk_tool(tool), _Invocations(app_name, sessions, services)) for tool in given)
 
 
 def _as_adk_tool(given: Any) -> BaseTool:

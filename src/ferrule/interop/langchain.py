@@ -36,7 +36,7 @@ from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, is_record_of, record_of
+from ferrule.interop.adapter import Adapter, context_maker, is_record_of, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -69,7 +69,8 @@ def tools(
         DefinitionError: for what is no runner.
     """
     adapter = Adapter(runner, "LangChain", suspends=True, records=records)
-    return [_their_tool(adapter, tool, context or context_of) for tool in runner.tools]
+    made = context_maker("LangChain", context, context_of)
+    return [_their_tool(adapter, tool, made) for tool in runner.tools]
 
 
 def context_of(runtime: Runtime[Any]) -> ToolContext[Any]:
@@ -420,9 +421,9 @@ def from_tools(tools: Iterable[BaseTool] | BaseToolkit) -> Toolset:
         DefinitionError: for a tool that needs the state, the store or the runtime of a graph, and for what is no tool.
     """
     given = tools.get_tools() if isinstance(tools, BaseToolkit) else tools
-    if isinstance(given, BaseTool) or not isinstance(given, Iterable):
-        raise DefinitionError(f"from_tools takes a list of LangChain's tools, not {given!r}: from_tools([…])")
-    return Toolset([_our_tool(tool) for tool in given])
+    if isinstance(given, BaseTool):  # a model of Pydantic, which iterates over its fields
+        raise DefinitionError(f"LangChain: from_tools takes a list of tools, not {given!r}: from_tools([…])")
+    return Toolset([_our_tool(tool) for tool in listed("LangChain", given)])
 
 
 def _our_tool(theirs: BaseTool) -> Tool:

@@ -45,7 +45,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, guards_of, may_ask
+from ferrule.interop.adapter import Adapter, context_maker, guards_of, listed, may_ask
 from ferrule.runner import Runner
 from ferrule.types import Guard
 from ferrule.values.call import ToolCall
@@ -95,7 +95,8 @@ def tools(
     for tool in runner.tools:
         _check_fillable(runner, tool)
     interrupts = runner.approve is None or getattr(runner.approve, "suspends", False) is True
-    return [_TheirTool(adapter, tool, context or context_of, interrupts).made() for tool in runner.tools]
+    made = context_maker(_FRAMEWORK, context, context_of)
+    return [_TheirTool(adapter, tool, made, interrupts).made() for tool in runner.tools]
 
 
 def context_of(ctx: RunContextWrapper[Any]) -> ToolContext[Any]:
@@ -257,7 +258,7 @@ def from_tools(theirs: Iterable[object]) -> Toolset:
     Raises:
         DefinitionError: for what is no function tool, and for what only a run of the SDK can keep.
     """
-    return Toolset([_our_tool(tool) for tool in theirs])
+    return Toolset([_our_tool(tool) for tool in listed(_FRAMEWORK, theirs)])
 
 
 def _our_tool(tool: object) -> Tool:

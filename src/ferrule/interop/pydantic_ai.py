@@ -25,7 +25,7 @@ from pydantic_core import to_json
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, is_record_of, record_of
+from ferrule.interop.adapter import Adapter, context_maker, is_record_of, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -77,7 +77,8 @@ def toolset(
         DefinitionError: for what is no runner.
     """
     adapter = Adapter(runner, "pydantic-ai", suspends=True, records=records)
-    made = [_their_tool(adapter, tool, context or context_of, records, max_retries) for tool in runner.tools]
+    contexts = context_maker("pydantic-ai", context, context_of)
+    made = [_their_tool(adapter, tool, contexts, records, max_retries) for tool in runner.tools]
     return FunctionToolset(made, id=id)
 
 
@@ -217,7 +218,7 @@ def from_tools(tools: Iterable[TheirTool[Any] | Callable[..., Any]]) -> Toolset:
     if isinstance(tools, AbstractToolset):
         raise DefinitionError("from_tools takes a list of tools; of a toolset: await from_toolset(toolset)")
     try:
-        made = FunctionToolset(list(tools))
+        made = FunctionToolset(listed("pydantic-ai", tools))
     except (UserError, TypeError, AttributeError) as error:
         raise DefinitionError(f"from_tools takes a list of pydantic-ai's tools and of functions: {error}") from error
     _refuse_prepared(made)

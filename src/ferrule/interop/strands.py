@@ -24,7 +24,7 @@ from strands.types.tools import AgentTool, ToolSpec, ToolUse
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, Tell, failed_outside, record_of
+from ferrule.interop.adapter import Adapter, Tell, context_maker, failed_outside, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -81,7 +81,8 @@ def tools(
         DefinitionError: for what is no runner.
     """
     adapter = Adapter(runner, "Strands Agents", suspends=True, records=records)
-    return [_RunnerAgentTool(adapter, tool, context or context_of) for tool in adapter.runner.tools]
+    made = context_maker("Strands Agents", context, context_of)
+    return [_RunnerAgentTool(adapter, tool, made) for tool in adapter.runner.tools]
 
 
 def context_of(context: StrandsContext) -> ToolContext[Any]:
@@ -234,7 +235,7 @@ def from_tools(theirs: Iterable[AgentTool], *, agent: Any = None) -> Toolset:
     Raises:
         DefinitionError: for such a tool without an agent, and for what is no tool of Strands.
     """
-    return Toolset(_from_strands(tool, agent) for tool in theirs)
+    return Toolset(_from_strands(tool, agent) for tool in listed("Strands Agents", theirs))
 
 
 def _from_strands(theirs: Any, agent: Any) -> Tool:

@@ -302,11 +302,6 @@ def test_the_context_is_the_coordinator_s_session_and_itself() -> None:
     assert in_time(run()).output == "test-session test-session"
 
 
-def test_what_is_no_runner_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="takes a Runner"):
-        amplifier.mount([pay])  # type: ignore[arg-type]
-
-
 # Their modules in a runner
 
 

@@ -282,4 +282,4 @@ def test_blocks_of_a_tool_arrive_as_blocks() -> None:
 
 def test_what_is_no_tool_of_axio_is_refused() -> None:
     with pytest.raises(DefinitionError, match="tools of axio"):
-        axio.from_tools([pay])  # type: ignore[list-item]
+        axio.from_tools([len])  # type: ignore[list-item]
