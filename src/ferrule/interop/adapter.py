@@ -123,7 +123,8 @@ class Adapter:
             result = await self.runner.run(call, context)
         else:
             async with self._telling(call, context, tell) as observers:
-                result = await self.runner.run(call, context, observers=observers)
+                running = self.runner.run(call, context, observers=observers) if observers else None
+                result = await (running or self.runner.run(call, context))
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result
