@@ -68,7 +68,7 @@ async def pydantic_ai() -> tuple[Way, Way]:
 
 
 async def openai_agents() -> tuple[Way, Way]:
-    from agents import RunContextWrapper, function_tool
+    from agents import function_tool
     from agents.tool_context import ToolContext
 
     from ferrule.interop import openai_agents as ours
@@ -82,7 +82,6 @@ async def openai_agents() -> tuple[Way, Way]:
 
         return call
 
-    assert RunContextWrapper
     return way(function_tool(add)), way(ours.tools(runner())[0])
 
 

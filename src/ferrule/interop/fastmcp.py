@@ -263,8 +263,8 @@ async def from_tools(server: FastMCP[Any]) -> Toolset:
     given: object = server
     if not isinstance(given, FastMCP):
         raise DefinitionError(
-            f"from_tools takes a FastMCP server, not {type(given).__name__}: its tools need it; what a client "
-            "reaches is taken in by ferrule.sources.mcp"
+            f"from_tools takes a FastMCP server, not {type(given).__name__}: its tools need it "
+            "(put loose ones into one by server.add_tool); what a client reaches is taken in by mcp.connect(…)"
         )
     return Toolset([_our_tool(server, tool) for tool in await server.list_tools()])
 

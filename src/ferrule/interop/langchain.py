@@ -463,7 +463,12 @@ def _injected(theirs: BaseTool) -> Iterable[tuple[str, str]]:
     annotations = dict(get_all_basemodel_annotations(theirs.get_input_schema()))
     for function in (getattr(theirs, "func", None), getattr(theirs, "coroutine", None), theirs._run, theirs._arun):
         if function is not None:
-            annotations |= get_type_hints(function, include_extras=True)
+            try:
+                annotations |= get_type_hints(function, include_extras=True)
+            except NameError as error:  # under TYPE_CHECKING: it may be one that their run injects
+                raise DefinitionError(
+                    f"{theirs.name!r}: a type of its function cannot be found ({error}): import it also when it runs"
+                ) from error
     for name, annotation in annotations.items():
         for one in (annotation, getattr(annotation, "__origin__", None), *get_args(annotation)):
             kind = one if isinstance(one, type) else type(one)

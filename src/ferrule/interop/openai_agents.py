@@ -63,8 +63,9 @@ _IN_THE_ITEM: Final = frozenset({"input", "output", "error"})
 _MOST_CHARACTERS: Final = 10_000
 """Of arguments that the model is told to send."""
 _UNASKED: Final = (
-    "%s: a call of tool %r has to be asked about, and a person was not, or about another one; it was not run. A yes to "
-    "all calls is none here: ferrule.approval.remembered keeps what a person grants"
+    "%s: a call of tool %r has to be asked about, and a person was not, or about another one, or by a runner with "
+    "another resume_key; it was not run. A yes to all calls is none here: ferrule.approval.remembered keeps what a "
+    "person grants"
 )
 _UNASKABLE: Final = (
     "%s: a call of tool %r was not run: a guard asks about it whose `asks` says that it does not, or the approver puts "

@@ -220,7 +220,9 @@ def from_tools(tools: Iterable[TheirTool[Any] | Callable[..., Any]]) -> Toolset:
     try:
         made = FunctionToolset(listed("pydantic-ai", tools))
     except (UserError, TypeError, AttributeError) as error:
-        raise DefinitionError(f"from_tools takes a list of pydantic-ai's tools and of functions: {error}") from error
+        raise DefinitionError(
+            f"from_tools takes a list of pydantic-ai's tools and of functions, not {tools!r}: {error}"
+        ) from error
     _refuse_prepared(made)
     nobody = _their_context(None, "", None)
     return Toolset(

@@ -156,7 +156,10 @@ class _RunnerAgentTool(AgentTool):
             record = None if result.pending is None else record_of(result)
         while record is not None:
             if not context.session:
-                raise DefinitionError("strands.tools(context=…): a call can only wait for a person in a session")
+                raise DefinitionError(
+                    "strands: a call can only wait for a person in a session: give the agent a session manager, or "
+                    "tools(runner, context=…) a function whose ToolContext has a session"
+                )
             response = theirs.interrupt(f"ferrule {record['pending']['key']}", _interrupt_reason(record["pending"]))
             result = await self._adapter.answer(call, context, _response_decision(response), record, tell)
             record = None if result.pending is None else record_of(result)

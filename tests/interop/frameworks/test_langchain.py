@@ -18,7 +18,14 @@ from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, BaseToolkit, InjectedToolArg, InjectedToolCallId, ToolException
+from langchain_core.tools import (
+    BaseTool,
+    BaseToolkit,
+    InjectedToolArg,
+    InjectedToolCallId,
+    StructuredTool,
+    ToolException,
+)
 from langchain_core.tools import tool as lc_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -805,3 +812,15 @@ def test_the_tools_of_a_toolkit_are_taken() -> None:
             return [roll]
 
     assert [one.name for one in langchain.from_tools(Kit())] == ["roll"]
+
+
+def test_a_tool_whose_types_are_there_for_type_checkers_alone_is_refused() -> None:
+    """One of them may be what a run of theirs injects."""
+
+    def find(name: str) -> str:
+        return name
+
+    theirs = StructuredTool.from_function(find, description="Find.")
+    find.__annotations__["name"] = "Elsewhere"
+    with pytest.raises(DefinitionError, match="'Elsewhere' is not defined"):
+        langchain.from_tools([theirs])
