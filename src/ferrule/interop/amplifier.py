@@ -23,14 +23,14 @@ from typing import Any, TypeAlias
 from amplifier_core import HookResult, ModuleCoordinator
 from amplifier_core import ToolResult as TheirResult
 from amplifier_core.approval import ApprovalTimeoutError
-from amplifier_core.events import PROMPT_SUBMIT, TOOL_ERROR, TOOL_POST, TOOL_PRE
+from amplifier_core.events import PROMPT_SUBMIT, PROVIDER_REQUEST, TOOL_ERROR, TOOL_POST, TOOL_PRE
 
 from ferrule.characters import visible
 from ferrule.definition.decorator import as_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.interop.adapter import Adapter, check_runner, context_maker, listed
+from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed_outside, listed
 from ferrule.runner import Runner
 from ferrule.types import Approver, Executable, Middleware, Next
 from ferrule.values.call import ToolCall
@@ -49,8 +49,11 @@ PROGRESS = "tool:progress"
 
 _ALLOW, _DENY = "Allow", "Deny"
 _CONTINUE = HookResult(action="continue")
-_FROM_HERE: ContextVar[bool] = ContextVar("ferrule.interop.amplifier", default=False)
-"""Whether the event that is emitted comes from here; hooks run in the context of who emits."""
+_LAST_OF_ALL = 1_000_000
+"""The priority of a hook that is told after all others; one before it that denies, ends the chain."""
+_INPUTS: ContextVar[list[Any] | None] = ContextVar("ferrule.interop.amplifier", default=None)
+"""Of an event that is emitted from here, what the input is for the last of the hooks, which run in the context of who
+emits: amplifier gives the change of one hook away where another one asks a person."""
 
 
 def context_of(coordinator: ModuleCoordinator) -> ToolContext[Any]:
@@ -144,7 +147,7 @@ class Coordinator(ModuleCoordinator):
         return super().__new__(cls, session, approval_system, None)  # type: ignore[no-any-return]
 
     def __init__(self, session_id: str = "ferrule", approval_system: Any = None) -> None:
-        """All of it is done where it is made."""
+        self.hooks.register(TOOL_PRE, _see_input, _LAST_OF_ALL, "ferrule input")
 
     async def load(self, mount: Mount, config: Mapping[str, Any] | None = None) -> None:
         """Mount a module; its clean-up is called when the coordinator is cleaned up."""
@@ -199,7 +202,7 @@ class _MountedTool:
         # Orchestrators set it right before they call, and run calls beside each other: it is read before any wait.
         dispatched = getattr(self._coordinator, "_tool_dispatch_context", None) or {}
         id = str(dispatched.get("tool_call_id") or "")
-        if self._watch.claim(self.name):
+        if self._watch.claim(self.name, id):
             return _their_result(await self._run(id, input))
         return _their_result(
             await _telling_hooks(self._coordinator, self.name, id, input, lambda judged: self._run(id, judged))
@@ -211,39 +214,56 @@ class _MountedTool:
             await self._coordinator.hooks.emit(PROGRESS, data)
 
         call = ToolCall(id, self._tool.name, input)
-        return await self._adapter.run(call, self._context_of(self._coordinator), tell)
+        try:
+            return await self._adapter.run(call, self._context_of(self._coordinator), tell)
+        except Exception as error:  # whose text an orchestrator would tell the model
+            return failed_outside(self._tool.name, error)
 
 
 class _Watch:
-    """Counts the calls of each tool that an orchestrator has told the hooks of, and that have not come yet."""
+    """Counts the calls that an orchestrator has told the hooks of, by tool and id, and that have not come yet."""
 
     def __init__(self, coordinator: ModuleCoordinator) -> None:
-        self._ahead: Counter[str] = Counter()
-        last = 1_000_000  # a hook before it that denies, ends the chain, and the call never comes
+        self._ahead: Counter[tuple[str, str]] = Counter()
         name = f"ferrule {id(self)}"
         self._unregister = [
-            coordinator.hooks.register(TOOL_PRE, self._see_call, last, f"{name} calls"),
-            coordinator.hooks.register(PROMPT_SUBMIT, self._see_prompt, last, f"{name} prompts"),
+            coordinator.hooks.register(TOOL_PRE, self._see_call, _LAST_OF_ALL, f"{name} calls"),
+            *(
+                coordinator.hooks.register(event, self._see_turn, _LAST_OF_ALL, f"{name} {event}")
+                for event in (PROMPT_SUBMIT, PROVIDER_REQUEST)
+            ),
         ]
 
     async def _see_call(self, event: str, data: dict[str, Any]) -> HookResult:
-        if not _FROM_HERE.get():
-            self._ahead[str(data.get("tool_name"))] += 1
-        return _CONTINUE
+        if _INPUTS.get() is None:
+            self._ahead[str(data.get("tool_name")), str(data.get("tool_call_id") or "")] += 1
+        return await _see_input(event, data)
 
-    async def _see_prompt(self, event: str, data: dict[str, Any]) -> HookResult:
+    async def _see_turn(self, event: str, data: dict[str, Any]) -> HookResult:
         self._ahead.clear()  # what a person denied never came
         return _CONTINUE
 
-    def claim(self, name: str) -> bool:
-        """Whether an orchestrator has told of a call of this tool that is none of those before."""
-        if told := self._ahead[name] > 0:
-            self._ahead[name] -= 1
-        return told
+    def claim(self, name: str, id: str) -> bool:
+        """Whether an orchestrator has told of this call, or of one of its tool where either has no id; once for each
+        that it told of."""
+        known = [key for key in self._ahead if key[0] == name and (key[1] in (id, "") or not id)]
+        if not known:
+            return False
+        key = max(known, key=lambda key: key[1] == id)
+        self._ahead[key] -= 1
+        if not self._ahead[key]:
+            del self._ahead[key]
+        return True
 
     def end(self) -> None:
         for unregister in self._unregister:
             unregister()
+
+
+async def _see_input(event: str, data: dict[str, Any]) -> HookResult:
+    if (inputs := _INPUTS.get()) is not None:
+        inputs.append(data.get("tool_input"))
+    return _CONTINUE
 
 
 async def _telling_hooks(
@@ -256,15 +276,14 @@ async def _telling_hooks(
     """The result of `run`, as orchestrators have it: hooks may deny the call, ask, or change its input, and are told of
     its end."""
     data = {"tool_name": name, "tool_call_id": id, "tool_input": input}
-    said = await _emit(coordinator, TOOL_PRE, data)
-    if said.action == "deny":
+    said, inputs = await _emit(coordinator, TOOL_PRE, data)
+    if said.action == "deny" or not inputs:  # none is seen once the module was cleaned up
         reason = f"Denied by a hook: {said.reason or 'it gives no reason'}. Nothing was run."
         result = ToolResult(error=reason, status="denied", executed=False)
     else:
-        if isinstance(changed := (said.data or {}).get("tool_input"), dict):
-            data["tool_input"] = changed
+        data["tool_input"] = inputs[-1]
         try:
-            result = await run(data["tool_input"])  # type: ignore[arg-type]
+            result = await run(inputs[-1])
         except BaseException as error:
             await _emit(coordinator, TOOL_ERROR, data | {"error": {"type": type(error).__name__, "msg": "cancelled"}})
             raise
@@ -277,13 +296,15 @@ async def _telling_hooks(
     return result
 
 
-async def _emit(coordinator: ModuleCoordinator, event: str, data: dict[str, Any]) -> HookResult:
-    token = _FROM_HERE.set(True)
+async def _emit(coordinator: ModuleCoordinator, event: str, data: dict[str, Any]) -> tuple[HookResult, list[Any]]:
+    """What the hooks say, and the input as the last of them was given it, where none ended the chain."""
+    inputs: list[Any] = []
+    token = _INPUTS.set(inputs)
     try:
         said = await coordinator.hooks.emit(event, data)
     finally:
-        _FROM_HERE.reset(token)
-    return await coordinator.process_hook_result(said, event, str(data["tool_name"]))
+        _INPUTS.reset(token)
+    return await coordinator.process_hook_result(said, event, str(data["tool_name"])), inputs
 
 
 def _around_calls(coordinator: ModuleCoordinator) -> Middleware:

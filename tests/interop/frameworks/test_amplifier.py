@@ -174,7 +174,9 @@ def test_a_hook_that_denies_lets_nothing_run_and_the_next_call_is_told_of_once(e
     assert told.count(("tool:post", "pay")) == 1 and told.count(("tool:pre", "pay")) == 2
 
 
-@pytest.mark.parametrize("denied_by", ["a hook", "a person, in the turn before"])
+@pytest.mark.parametrize(
+    "denied_by", ["a hook", "a person, before the prompt", "a person, before the request", "a person, just now"]
+)
 def test_a_call_that_never_came_stands_for_no_other_one(denied_by: str) -> None:
     """An orchestrator tells of a call, which is denied; then something else calls the tool, and tells nobody."""
     told: list[str] = []
@@ -192,11 +194,16 @@ def test_a_call_that_never_came_stands_for_no_other_one(denied_by: str) -> None:
         unregister = coordinator.hooks.register("tool:pre", no, 1, "no")
         if denied_by != "a hook":
             unregister()
-        await coordinator.hooks.emit("tool:pre", {"tool_name": "pay", "tool_input": {"to": "ada"}})
+        id = {"tool_call_id": "c1"} if denied_by == "a person, just now" else {}
+        await coordinator.hooks.emit("tool:pre", {"tool_name": "pay", "tool_input": {"to": "ada"}, **id})
         if denied_by == "a hook":
             unregister()
-        else:
+        elif denied_by == "a person, before the prompt":
             await coordinator.hooks.emit("prompt:submit", {"prompt": "go on"})
+        elif denied_by == "a person, before the request":
+            await coordinator.hooks.emit("provider:request", {"provider": "model"})
+        else:
+            coordinator._tool_dispatch_context = {"tool_call_id": "c2"}
         for event in EVENTS:
             coordinator.hooks.register(event, note, 0, event)
         assert (await coordinator.get("tools", "pay").execute({"to": "ada"})).success
@@ -218,6 +225,65 @@ def test_what_a_hook_makes_of_the_input_is_what_is_judged_and_runs() -> None:
     call = Said("c1", "pay", {"to": "ada", "euros": 500})
     driven = in_time(Amplifier(emits=False).drive(Runner([pay], guards=[look]), call, hooks=[("tool:pre", less)]))
     assert (driven.results["c1"], judged) == (Seen("paid 4 EUR to ada"), [4])
+
+
+@pytest.mark.parametrize("inward", [True, False])
+def test_what_runs_is_the_input_that_a_person_was_asked_about_by_a_hook(inward: bool) -> None:
+    async def less(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, "tool_input": {"n": 4}})
+
+    async def asks(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="ask_user", approval_prompt=f"{data['tool_input']}?")
+
+    async def run() -> Any:
+        ours = Runner([Theirs()])
+        async with amplifier.load(module([], "m") if inward else amplifier.mount(ours), {"as": "half"}) as coordinator:
+            coordinator.hooks.register("tool:pre", less, 1, "less")
+            coordinator.hooks.register("tool:pre", asks, 2, "asks")
+            coordinator.approval_system = person
+            if inward:
+                return (await Runner(coordinator.tools).run("half", {"n": 500})).text
+            return (await coordinator.get("tools", "half").execute({"n": 500})).output
+
+    person = Person("Allow")
+    assert in_time(run()) == '{"half": 2}'
+    assert person.asked[0][0] == "{'n': 4}?"
+
+
+def test_an_input_that_a_hook_made_unfit_runs_nothing() -> None:
+    async def spoil(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, "tool_input": "everything"})
+
+    world = World()
+    call, runner = Said("c1", "pay", {"to": "ada"}), world.runner(guards=[])
+    assert in_time(Amplifier(emits=False).drive(runner, call, hooks=[("tool:pre", spoil)])).results["c1"].failed
+    assert not world.paid
+
+
+def test_a_tool_whose_module_was_cleaned_up_runs_nothing() -> None:
+    async def run() -> ToolResult:
+        coordinator, world = MockCoordinator(), World()
+        clean_up = await amplifier.mount(world.runner(guards=[]))(coordinator)
+        kept = coordinator.get("tools", "pay")
+        await clean_up()
+        result = await kept.execute({"to": "ada"})
+        assert not world.paid
+        return result
+
+    assert not in_time(run()).success
+
+
+def test_the_text_of_what_fails_round_a_call_is_told_to_no_model() -> None:
+    def context(coordinator: Any) -> ToolContext:
+        raise OSError("postgres://ada:secret@db")
+
+    async def run() -> ToolResult:
+        coordinator = MockCoordinator()
+        await amplifier.mount(Runner([pay]), context=context)(coordinator)
+        return await coordinator.get("tools", "pay").execute({"to": "ada"})
+
+    result = in_time(run())
+    assert not result.success and "secret" not in result.model_dump_json()
 
 
 # Their approval system
