@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -35,6 +36,7 @@ from ferrule.values.frozen import thaw
 from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
+log = logging.getLogger("ferrule")
 _IMAGE_FORMATS = {f"image/{format}": format for format in ("png", "jpeg", "gif", "webp")}
 _OPEN_XML = "application/vnd.openxmlformats-officedocument."
 _DOCUMENT_FORMATS = {
@@ -112,9 +114,9 @@ class _RunnerAgentTool(AgentTool):
     async def stream(
         self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        agent = invocation_state["agent"]
-        signal = getattr(agent, "cancel_signal", None) or threading.Event()
-        theirs = StrandsContext(tool_use, agent, invocation_state, signal)
+        # One that runs in the background has a context of its own, as the tools of Strands get it.
+        theirs = kwargs.get("_tool_context") or _context_in(tool_use, invocation_state)
+        theirs.tool_use = tool_use  # which a middleware may have replaced
         steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
         async def tell(done: float, total: float | None, message: str | None) -> None:
@@ -122,7 +124,7 @@ class _RunnerAgentTool(AgentTool):
 
         work = asyncio.ensure_future(self._result(theirs, tell))
         work.add_done_callback(lambda _: steps.put_nowait(None))
-        watch = _Watch(signal, work)
+        watch = _Watch(theirs.cancel_signal, work)
         try:
             while (step := await steps.get()) is not None:
                 yield step
@@ -142,7 +144,7 @@ class _RunnerAgentTool(AgentTool):
         """
         try:
             return await self._run_or_answer(theirs, tell)
-        except (InterruptException, DefinitionError):
+        except InterruptException:
             raise
         except Exception as error:  # whose text Strands would tell the model
             return failed_outside(self._tool.name, error)
@@ -150,26 +152,36 @@ class _RunnerAgentTool(AgentTool):
     async def _run_or_answer(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
         call = ToolCall(theirs.tool_use["toolUseId"], self._tool.name, theirs.tool_use["input"])
         context = self._context_of(theirs)
-        record = await self._adapter.find(call, context) if _may_run_again(theirs.agent) else None
+        record = await self._adapter.find(call, context) if _may_run_again(theirs) else None
         if record is None:
             result = await self._adapter.run(call, context, tell)
             record = None if result.pending is None else record_of(result)
         while record is not None:
             if not context.session:
-                raise DefinitionError(
-                    "strands: a call can only wait for a person in a session: give the agent a session manager, or "
-                    "tools(runner, context=…) a function whose ToolContext has a session"
+                log.error(
+                    "strands: a call of tool %r can only wait for a person in a session: give tools(runner, context=…) "
+                    "a function whose ToolContext has one",
+                    call.name,
                 )
+                text = f"A person would have to be asked about {call.name}, and cannot be asked here. Nothing was run."
+                return ToolResult(None, text, status="denied")
             response = theirs.interrupt(f"ferrule {record['pending']['key']}", _interrupt_reason(record["pending"]))
             result = await self._adapter.answer(call, context, _response_decision(response), record, tell)
             record = None if result.pending is None else record_of(result)
         return result
 
 
-def _may_run_again(agent: Any) -> bool:
-    """Whether its call may be one that was interrupted; no of an agent that says that it was not resumed, which spares
-    to look for a record."""
-    return bool(getattr(getattr(agent, "_interrupt_state", None), "activated", True))
+def _context_in(tool_use: ToolUse, invocation_state: dict[str, Any]) -> StrandsContext:
+    agent = invocation_state["agent"]
+    signal = getattr(agent, "cancel_signal", None) or threading.Event()
+    return StrandsContext(tool_use, agent, invocation_state, signal)
+
+
+def _may_run_again(theirs: StrandsContext) -> bool:
+    """Whether its call may be one that was interrupted; no where the agent says that it was not resumed, which spares
+    to look for a record. A context of another kind, of a call in the background, is resumed by itself."""
+    resumed = getattr(getattr(theirs.agent, "_interrupt_state", None), "activated", True)
+    return bool(resumed) or type(theirs) is not StrandsContext
 
 
 class _Watch:

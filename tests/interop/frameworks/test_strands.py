@@ -256,7 +256,22 @@ class TestStrands(Conformance):
         in_time(run())
         assert world.cancelled == 1
 
-    def test_a_call_without_a_session_cannot_wait_and_says_so(self) -> None:
+    def test_a_call_in_the_background_waits_for_its_person(self) -> None:
+        async def run() -> None:
+            call = Said("c1", "pay", {"to": "ada"})
+            driven = DrivenAgent(world.runner(), (call,), background_tasks={"always": ["pay"]})
+            await driven.run("go")
+            assert driven.questions == {"c1": Question({"to": "ada", "euros": 1}, "pay changes things")}
+            assert not world.paid
+            await driven.respond({driven.interrupts["c1"].id: True})
+
+        world = World()
+        in_time(run())
+        assert world.paid == {"ada 1": 1}
+
+    def test_a_call_without_a_session_cannot_wait_and_tells_the_model_nothing_of_why(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async def run() -> DrivenAgent:
             driven = DrivenAgent(world.runner())
             driven.agent = Agent(
@@ -268,8 +283,10 @@ class TestStrands(Conformance):
             return driven
 
         world = World()
-        assert "can only wait for a person in a session" in in_time(run()).results["c1"].text
-        assert not world.paid
+        assert in_time(run()).results["c1"] == Seen(
+            "A person would have to be asked about pay, and cannot be asked here. Nothing was run.", failed=True
+        )
+        assert not world.paid and "a function whose ToolContext has one" in caplog.text
 
     def test_the_session_of_the_agent_is_the_session_and_the_invocation_state_the_deps(self) -> None:
         agent = Agent(model=Scripted(()), callback_handler=None)
