@@ -202,7 +202,8 @@ class Runner:
         other tools or guards.
 
         It shares with this one the limits, the keys, the tools that are turned off, and the records that were taken up;
-        the calls of this one go on. What other tools there are is told by an event `tools:changed`.
+        the calls of this one go on, and who leaves this one leaves it too. What other tools there are is told by an
+        event `tools:changed`.
 
         Raises:
             DefinitionError: for what could not work.
@@ -548,14 +549,15 @@ class Runner:
     # -- leave --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Runner:
-        self._state.closing = self._state.drained = False
+        self._state.enter()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         """Takes no new calls, and waits for the calls and batches that run, at most `drain` seconds; then what runs is
         cancelled, and what has not begun never does.
 
-        Children of running calls still run. What does not end by its cancellation within `grace` is left running.
+        Its replacements are left with it. Children of running calls still run. What does not end by its cancellation
+        within `grace` is left running.
 
         Raises:
             RuntimeError: where a call of the runner leaves it, or its calls run on another event loop. It takes no new

@@ -367,6 +367,42 @@ def test_leaving_takes_no_new_calls_and_waits_for_those_that_run() -> None:
     go(main())
 
 
+def test_leaving_a_runner_leaves_its_replacements() -> None:
+    async def main() -> None:
+        release, started = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def work() -> str:
+            started.set()
+            await release.wait()
+            return "done"
+
+        runner = Runner([work, add])
+        before = runner.replace(observers=[])
+        async with runner:
+            further = before.replace(tools=[work])
+            going = asyncio.create_task(further.run("work"))
+            await started.wait()
+            asyncio.get_running_loop().call_later(0.005, release.set)
+        assert going.done() and going.result().output == "done"
+        for left in (before, further, runner.replace(observers=[])):
+            assert (await left.run("work")).status == "cancelled"
+        async with runner:
+            assert (await before.run("add", {"a": 1, "b": 2})).output == 3
+
+    go(main())
+
+
+def test_who_leaves_a_replacement_leaves_that_alone() -> None:
+    async def main() -> None:
+        runner = Runner([add])
+        async with runner.replace(observers=[]):
+            pass
+        assert (await runner.run("add", {"a": 1, "b": 2})).output == 3
+
+    go(main())
+
+
 def test_a_runner_may_be_entered_again() -> None:
     async def main() -> None:
         runner = Runner([add])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
@@ -75,6 +76,7 @@ class RunnerState:
         taken_up: The suspended calls that were.
         works: The calls in the background.
         abandoned: What still runs after it was given up, and what to do once it has ended.
+        replacements: The runners that were made of it, which are left with it.
 
     And of the one event loop on which calls run at present:
 
@@ -110,6 +112,7 @@ class RunnerState:
     closing: bool = False
     drained: bool = False
     abandoned: dict[Job, tuple[Callable[[], object], ...]] = field(default_factory=dict)
+    replacements: WeakSet[RunnerState] = field(default_factory=WeakSet)
 
     def __post_init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -138,8 +141,9 @@ class RunnerState:
         """One that has the same settings, keys and records of what was taken up, but for `changes`, and runs nothing
         yet."""
         changes = {"observers": self.given_observers, **changes}
-        made = replace(self, plans={}, views={}, closing=False, drained=False, abandoned={}, **changes)
+        made = replace(self, plans={}, views={}, abandoned={}, replacements=WeakSet(), **changes)
         made.locks = self.locks
+        self.replacements.add(made)
         return made
 
     def view_of(self, plan: Plan, level: int | None) -> RunnerState:
@@ -218,16 +222,28 @@ class RunnerState:
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
+    def enter(self) -> None:
+        """What entering the runner's `async with` does."""
+        for runner in self._with_replacements():
+            runner.closing = runner.drained = False
+
     async def leave(self) -> None:
         """What leaving the runner's `async with` does.
 
         Raises:
             RuntimeError: where a call of the runner leaves it, or its calls run on another event loop.
         """
-        self.closing = True
-        if self.loop is not None and self.loop.is_closed():
-            self.move_to(asyncio.get_running_loop())
-        self._check_leaving()
+        every = self._with_replacements()
+        for runner in every:
+            runner.closing = True
+        for runner in every:
+            runner._check_leaving()
+        await asyncio.gather(*[runner._drain() for runner in every])
+
+    def _with_replacements(self) -> list[RunnerState]:
+        return [self, *(further for made in self.replacements for further in made._with_replacements())]
+
+    async def _drain(self) -> None:
         if not await self._emptied(self.drain):
             self.drained, left = True, set(self.live)
             log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self.drain)
@@ -240,6 +256,8 @@ class RunnerState:
             await wait_by_machine(written_here, self.drain)
 
     def _check_leaving(self) -> None:
+        if self.loop is not None and self.loop.is_closed():
+            self.move_to(asyncio.get_running_loop())
         here = asyncio.current_task()
         inner: Any = running()
         if inner in self.live or any(call.task is here for call in self.live):
