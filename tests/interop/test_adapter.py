@@ -150,7 +150,7 @@ def test_what_is_no_record_is_no_answer(record: Any) -> None:
     assert not bank.paid
 
 
-@pytest.mark.parametrize("name", ["kind", "reason", "idempotency_key", "arguments", "turn", "seal", "expires_at"])
+@pytest.mark.parametrize("name", ["kind", "reason", "sent", "arguments", "turn", "seal", "expires_at"])
 @pytest.mark.parametrize("change", ["taken out", "changed"])
 def test_a_record_that_was_changed_anywhere_runs_nothing(name: str, change: str) -> None:
     async def run() -> ToolResult:
@@ -193,8 +193,7 @@ def capped(call: ToolCall, context: ToolContext) -> Any:
 def test_a_person_approves_what_was_judged_or_an_edit_of_it(
     sent: int, approved: int, paid: int | None, session: str | None
 ) -> None:
-    """A yes to what the model sent is one to what the guards made of it; every edit is judged. Without a session it is
-    not known what was sent, and that yes is an edit, which a guard changes again."""
+    """A yes to what the model sent is one to what the guards made of it; every edit is judged."""
 
     async def run() -> None:
         adapter = bank.adapter(guards=[capped])
@@ -204,8 +203,19 @@ def test_a_person_approves_what_was_judged_or_an_edit_of_it(
 
     bank, context = Bank(), ToolContext(session=session, principal="ada")
     asyncio.run(run())
-    expected = None if session is None and approved == sent == 500 else paid
-    assert bank.paid == ({} if expected is None else {f"ada {expected}": 1})
+    assert bank.paid == ({} if paid is None else {f"ada {paid}": 1})
+
+
+def test_without_a_session_a_yes_with_its_record_is_one_to_the_call_as_it_was_sent() -> None:
+    async def run() -> None:
+        adapter = bank.adapter()
+        record = await suspended(adapter, paying(), nowhere)
+        assert (await adapter.answer(paying(500), nowhere, True, record)).status == "suspended", "it is asked again"
+        assert (await adapter.answer(paying(), nowhere, True, record)).text == "paid 5 EUR to ada"
+
+    bank, nowhere = Bank(), ToolContext()
+    asyncio.run(run())
+    assert bank.paid == {"ada 5": 1}
 
 
 def test_an_approval_answers_no_question_of_the_tool_itself() -> None:

@@ -324,10 +324,8 @@ def _asks(guard: object, tool: Tool) -> bool:
 
 def is_as_sent(pending: Mapping[str, Any], call: ToolCall) -> bool:
     """Whether the call has the arguments that it had when it was suspended; guards may have changed those in
-    `pending`, whose key is sealed."""
-    of = pending["context"]
-    key = call_key((of["principal"], of["session"], pending["turn"], call.name, call.id), call.raw)
-    return bool(key == pending["idempotency_key"])
+    `pending`, which is sealed."""
+    return bool(call_key((), call.raw) == pending["sent"])
 
 
 async def _later(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:

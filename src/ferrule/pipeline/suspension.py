@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
-from ferrule.pipeline.call_key import in_journal
+from ferrule.pipeline.call_key import call_key, in_journal
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
@@ -143,6 +143,7 @@ def pending_record(
         "turn": state.origin.turn,
         "run": run_id(state.run),
         "idempotency_key": in_journal(state).key,
+        "sent": call_key((), without(plan.parameters.hidden, sent.raw) if isinstance(sent.raw, Mapping) else sent.raw),
         "tool": _tool_digest(plan, judged, key, secret),
     }
     return freeze({**kept, "seal": _mac(secret, _PENDING, _canonical_json(kept))})  # type: ignore[no-any-return]

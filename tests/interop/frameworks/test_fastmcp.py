@@ -474,6 +474,20 @@ def test_what_was_asked_of_one_user_is_answered_by_no_other() -> None:
     assert seen_by == {'["app", null, "ada"]'}
 
 
+def test_a_client_of_2026_without_a_token_is_asked_over_http() -> None:
+    """It has no session, so that its question is known by what it carries alone."""
+
+    async def run() -> Seen:
+        async with served(server(Runner([paying(paid)], guards=[ask_before_changes]))) as url:
+            transport = StreamableHttpTransport(url)
+            async with Client(transport, elicitation_handler=accept, mode="2026-07-28") as client:
+                return seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5}))
+
+    paid: list[str] = []
+    assert in_time(run()) == Seen("paid ada")
+    assert paid == ["ada 5"]
+
+
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
