@@ -163,7 +163,7 @@ def test_a_record_that_was_changed_anywhere_runs_nothing(name: str, change: str)
         return await adapter.answer(paying(), HERE, None, record)
 
     bank = Bank()
-    assert asyncio.run(run()).status == "invalid"
+    assert asyncio.run(run()).status == "suspended", "the person is asked again"
     assert not bank.paid
 
 
@@ -258,6 +258,25 @@ def test_an_approval_does_not_end_work_that_goes_on_elsewhere() -> None:
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def test_work_that_another_runner_has_sealed_is_not_asked_about_again_and_again() -> None:
+    """A framework that takes the answer to a record for one to the same record would ask for ever."""
+
+    @tool
+    async def build() -> Deferred:
+        """Build."""
+        return Deferred("build-7", reason="it is built elsewhere")
+
+    async def run() -> ToolResult:
+        journal, call = memory(), ToolCall("c1", "build")
+        first, second = (Adapter(Runner([build], journal=journal), "a framework", suspends=True) for _ in range(2))
+        record = await suspended(first, call)
+        return await second.answer(call, HERE, True, record)
+
+    result = asyncio.run(run())
+    assert result.pending is None and result.status == "invalid"
+    assert "resume_key" not in result.text
 
 
 def test_records_that_have_expired_are_dropped() -> None:

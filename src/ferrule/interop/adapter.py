@@ -8,8 +8,8 @@ A framework calls its tools one by one, and asks a person in a way of its own. S
     result = await adapter.answer(call, context, True, record)       # with what a person said
 
 A call is known by its principal, its session, its tool, its id and the arguments that were sent. An answer is good for
-the call whose record it brings along, or whose record is kept; without a record it is no answer, and the person is
-asked again.
+the call whose record it brings along, or whose record is kept; without a record, or with one that this runner has not
+sealed, it is no answer, and the person is asked again.
 
 A runner that has no journal gets one in memory, which all adapters of that runner share. One that is made anew for each
 request, also by `runner.replace`, is another runner: give it a journal and a `resume_key`.
@@ -48,6 +48,10 @@ _PREFIX = "interop "
 _MOST_IN_MEMORY = 10_000
 """Calls in a journal that is made here."""
 _PUTS_TRIED = 100
+_NOT_SEALED = (
+    "it was changed, or sealed by a runner with another resume_key. Every program that answers calls of another has to "
+    "have its Runner(…, resume_key=…, journal=…); without a resume_key each runner has one of its own"
+)
 _OF_A_STORE = ("get", "compare_and_set", "items")
 _MAKES_JOURNALS = Lock()
 _KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
@@ -152,17 +156,21 @@ class Adapter:
         """
         found = record
         if found is None:
-            found = await self.find(call, context) or (await self._find_last(call, context) if answer is None else None)
-        if not is_record_of(found, call, context, edited=answer is None):
-            log.warning("an answer for a call of tool %r came without its record: the person is asked again", call.name)
-            return await self.run(call, context, tell)
+            found = await self._kept(call, context)
+        if found is None and answer is None:
+            found = await self._kept_last(call, context)
+        if not self._takes_up(found, call, context, edited=answer is None):
+            log.warning("an answer for a call of tool %r has no record of it: the person is asked again", call.name)
+            result = await self.run(call, context, tell)
+            answerable = result.pending is None or self.runner.is_sealed(record_of(result))
+            return result if answerable else _unanswerable(call)
         record = {"pending": found["pending"]}
-        if answer is None and self.runner.is_sealed(record):
+        if answer is None:
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, tell)
             answer = _approved(found["pending"], call)
         async with self._telling(call, context, tell) as observers:
-            result = await self.runner.resume(record, False if answer is None else answer, context, observers=observers)
+            result = await self.runner.resume(record, answer, context, observers=observers)
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result
@@ -181,17 +189,30 @@ class Adapter:
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
         """The record of this call that is kept, with the arguments that it has; `None` where there is none that the
         runner takes up, as after a restart without a `resume_key`."""
-        key = _record_key(call, context)
-        kept: Any = None if key is None else await asyncio.to_thread(self._records.get, key)
-        return kept if is_record_of(kept, call, context) and self.runner.is_sealed(kept) else None
+        kept = await self._kept(call, context)
+        return kept if self._takes_up(kept, call, context) else None
 
-    async def _find_last(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+    def _takes_up(self, record: object, call: ToolCall, context: ToolContext[Any], *, edited: bool = False) -> bool:
+        """Whether it is the record of this very call, and sealed as by this runner; where it is only the first, the
+        log says what would be right."""
+        if not is_record_of(record, call, context, edited=edited):
+            return False
+        known: Any = record
+        sealed = self.runner.is_sealed({"pending": known["pending"]})
+        if not sealed:
+            log.warning("the record of a call of tool %r was not used: %s", call.name, _NOT_SEALED)
+        return sealed
+
+    async def _kept(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        key = _record_key(call, context)
+        return None if key is None else await asyncio.to_thread(self._records.get, key)
+
+    async def _kept_last(self, call: ToolCall, context: ToolContext[Any]) -> Any:
         """The record of the call that was last suspended under this id, whatever its arguments."""
         if (key := _record_key(call, context)) is None:
             return None
-        found: Any = await asyncio.to_thread(self._records.items, key.rpartition(" ")[0])
-        kept = [record for record in found.values() if self.runner.is_sealed(record)]
-        return max(kept, key=lambda record: record["pending"]["asked_at"], default=None)
+        kept: Any = await asyncio.to_thread(self._records.items, key.rpartition(" ")[0])
+        return max(kept.values(), key=lambda record: record["pending"]["asked_at"], default=None)
 
     async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
         """Keep the record until it expires, in the place of what was kept of this call before; not where it has no
@@ -304,6 +325,12 @@ def failed_outside(name: str, error: Exception) -> ToolResult:
     log.error("a call of tool %r failed outside its handler", name, exc_info=error)
     text = f"{name} failed, and it is not known whether anything was run."
     return ToolResult(None, text, status="failed")
+
+
+def _unanswerable(call: ToolCall) -> ToolResult:
+    """The result of a call that waits for work which another runner has sealed, so that nobody can be asked again."""
+    text = f"{call.name} waits for work that is done elsewhere, and the answer could not be used. Nothing was run now."
+    return ToolResult(None, text, status="invalid")
 
 
 def may_ask(runner: Runner, tool: Tool) -> bool:

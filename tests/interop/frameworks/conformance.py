@@ -8,16 +8,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import multiprocessing
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
 
-from ferrule import DefinitionError, Event, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule import (
+    DefinitionError,
+    Event,
+    Journal,
+    Media,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    ask,
+    tool,
+)
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.journal.memory import MemoryJournal
@@ -97,6 +113,8 @@ class Framework(ABC):
     knows_calls: ClassVar[bool] = True
     """Whether a call that comes without its record is known to be the same."""
     tells_progress: ClassVar[bool] = True
+    stores_data: ClassVar[bool] = False
+    """Whether what is stored can be handed to a process as it is, and is no service."""
     refused_names: ClassVar[tuple[str, ...]] = ()
     """The names of parameters that the adapter refuses, because they would not arrive."""
 
@@ -104,6 +122,15 @@ class Framework(ABC):
     async def drive(self, runner: Runner, *calls: Said) -> Driven:
         """A run whose model makes these calls in its first turn, and then ends; with principal "ada" where there are
         principals, and deps "DEPS"."""
+
+    def stored(self, waiting: Any) -> Any:
+        """What another process takes the run that waits up from: what the framework stores, and the questions as a
+        person has them; `None` where only the process that asked can be answered."""
+        return None
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+        """The run that waits, as another process that has this runner takes it up."""
+        raise NotImplementedError
 
 
 class World:
@@ -194,6 +221,22 @@ class World:
 def in_time(made: Coroutine[Any, Any, Any]) -> Any:
     """What it gives; a run that hangs fails."""
     return asyncio.run(asyncio.wait_for(made, 60))
+
+
+PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
+
+
+def answered_here(framework: Framework, path: Path, stored: Any) -> tuple[dict[str, Seen], Counter[str]]:
+    """What the model reads and what was paid, where the call that waits is approved in this process."""
+
+    async def run() -> Driven:
+        with contextlib.closing(Journal.open(path)) as journal:
+            driven = await framework.elsewhere(world.runner(journal=journal, resume_key=b"k" * 32), stored)
+            await driven.answer({"c1": True})
+            return driven
+
+    world = World()
+    return in_time(run()).results, world.paid
 
 
 class Answers:
@@ -408,6 +451,66 @@ class Conformance(Answers):
         _, driven = self.answered(world, {"c1": edit}, Said("c1", "pay", {"to": "ada", "euros": 5}))
         assert "paid" not in driven.results.get("c1", Seen("")).text
         assert not world.paid
+
+    async def answered_elsewhere(self, world: World, path: Path, keys: Sequence[bytes], **given: Any) -> Driven | None:
+        """The run after a yes that was given once in each process but the first, which asks; each has a runner of its
+        own, with this `resume_key`. `None` where no other process can be answered."""
+        driven: Any = None
+        for number, key in enumerate(keys):
+            with contextlib.closing(Journal.open(path)) as journal:
+                runner = world.runner(journal=journal, resume_key=key)
+                if number == 0:
+                    stored = self.framework.stored(await self.framework.drive(runner, PAY))
+                    if stored is None:
+                        return None
+                else:
+                    driven = await self.framework.elsewhere(runner, stored)
+                    await driven.answer({"c1": True}, **given)
+        return driven
+
+    def test_an_answer_that_comes_to_a_process_of_its_own_runs_what_was_asked(self, tmp_path: Path) -> None:
+        async def asked() -> Any:
+            with contextlib.closing(Journal.open(path)) as journal:
+                runner = world.runner(journal=journal, resume_key=b"k" * 32)
+                return self.framework.stored(await self.framework.drive(runner, PAY))
+
+        if not self.framework.stores_data:
+            return
+        world, path = World(), tmp_path / "calls.db"
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as another:
+            results, paid = another.submit(answered_here, self.framework, path, in_time(asked())).result(60)
+        assert results["c1"] == Seen("paid 5 EUR to ada")
+        assert paid == {"ada 5": 1} and not world.paid
+
+    @pytest.mark.parametrize("record", ["kept", "lost"])
+    def test_an_answer_that_comes_to_other_processes_runs_once_what_was_asked(
+        self, record: str, tmp_path: Path
+    ) -> None:
+        if record == "lost" and not (self.framework.brings_record and self.framework.knows_calls):
+            return
+        world, same_key = World(), [b"k" * 32] * 3
+        driven = in_time(self.answered_elsewhere(world, tmp_path / "calls.db", same_key, record=record))
+        if driven is not None:
+            assert driven.results["c1"] == Seen("paid 5 EUR to ada")
+            assert world.paid == {"ada 5": 1}
+
+    @pytest.mark.parametrize("record", ["kept", "lost"])
+    def test_an_answer_that_comes_to_a_process_with_another_resume_key_is_asked_again_and_the_log_says_why(
+        self, record: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if record == "lost" and not (self.framework.brings_record and self.framework.knows_calls):
+            return
+        world, other_key = World(), [b"k" * 32, b"o" * 32]
+        driven = in_time(self.answered_elsewhere(world, tmp_path / "calls.db", other_key, record=record))
+        if driven is None:
+            return
+        assert not world.paid
+        assert "resume_key" in caplog.text
+        if self.framework.asks_once:
+            told = driven.results["c1"].text
+            assert "again" in told and "resume_key" not in told
+        else:
+            assert driven.questions["c1"].arguments == {"to": "ada", "euros": 5}
 
     def test_an_answer_that_comes_twice_runs_once(self) -> None:
         async def run() -> None:

@@ -22,6 +22,7 @@ from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.middleware import Middleware
 from fastmcp.tools.base import InputRequiredToolResult, ToolResult
 from fastmcp.utilities.types import Image
+from mcp.server.request_state import RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
@@ -75,8 +76,8 @@ class DrivenClient(Driven):
     def __init__(self, client: Client[Any], calls: tuple[Said, ...]) -> None:
         super().__init__()
         self._client = client
-        self._calls = {said.id: said for said in calls}
-        self._asked: dict[str, wire.InputRequiredResult] = {}
+        self.calls = {said.id: said for said in calls}
+        self.asked: dict[str, wire.InputRequiredResult] = {}
 
     async def send(self, *call_ids: str, **given: Any) -> None:
         await asyncio.gather(*[self._send(call_id, **given) for call_id in call_ids])
@@ -85,7 +86,7 @@ class DrivenClient(Driven):
         async def tell(done: float, total: float | None, message: str | None) -> None:
             self.progress.append((call_id, done, total, message))
 
-        said = self._calls[call_id]
+        said = self.calls[call_id]
         assert isinstance(said.arguments, dict)
         try:
             result: Any = await self._client.session.call_tool(
@@ -98,17 +99,17 @@ class DrivenClient(Driven):
             [request] = (result.input_requests or {}).values()
             assert isinstance(request, wire.ElicitRequest)
             self.questions[call_id] = question_of(request.params.message)
-            self._asked[call_id] = result
+            self.asked[call_id] = result
         else:
             self.results[call_id] = seen(result)
 
     async def run(self) -> None:
-        await self.send(*self._calls)
+        await self.send(*self.calls)
 
     async def answer(
         self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
     ) -> None:
-        waiting, self.questions = dict(self._asked), {}
+        waiting, self.questions = dict(self.asked), {}
         for call_id, answer in answers.items():
             state = waiting[call_id].request_state
             assert state is not None
@@ -130,7 +131,7 @@ class DrivenConnection(DrivenClient):
     async def _elicited(self, message: str, response_type: Any, params: Any, context: Any) -> Any:
         question = question_of(message)
         to = question.arguments.get("to")  # the rest may have defaults, or be changed by guards
-        [call_id] = [said.id for said in self._calls.values() if dict(said.arguments).get("to") == to]
+        [call_id] = [said.id for said in self.calls.values() if dict(said.arguments).get("to") == to]
         self.questions[call_id] = question
         self._answers[call_id] = asyncio.get_running_loop().create_future()
         self._settled.set()
@@ -139,7 +140,7 @@ class DrivenConnection(DrivenClient):
     async def run(self) -> None:
         self._settled = asyncio.Event()
         await self._client.__aenter__()
-        for call_id in self._calls:
+        for call_id in self.calls:
             self._sent[call_id] = asyncio.create_task(self._send(call_id))
             self._sent[call_id].add_done_callback(lambda _: self._settled.set())
         try:
@@ -169,14 +170,23 @@ class FastMCP2026(Framework):
     edits = False  # a client's form has a yes or a no
     knows_calls = False  # what comes without `request_state` is another request, of another connection
 
-    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+    async def drive(self, runner: Runner, *calls: Said) -> DrivenClient:
         async def refuse(*_: Any) -> Any:
             raise AssertionError("the driver answers")
 
-        client = Client(server(runner), elicitation_handler=refuse, mode="2026-07-28")
+        keys = RequestStateSecurity(keys=[b"f" * 32])
+        client = Client(server(runner, request_state_security=keys), elicitation_handler=refuse, mode="2026-07-28")
         driven = DrivenClient(client, calls)
         await client.__aenter__()
         await driven.run()
+        return driven
+
+    def stored(self, waiting: DrivenClient) -> Any:
+        return waiting.calls, waiting.asked
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+        driven = await self.drive(runner)
+        driven.calls, driven.asked = stored
         return driven
 
 

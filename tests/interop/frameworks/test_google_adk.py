@@ -78,16 +78,19 @@ class DrivenAgent(Driven):
     async def send(self, *parts: types.Part) -> None:
         message = types.Content(role="user", parts=list(parts))
         async for event in self.app.run_async(user_id="ada", session_id=self.session_id, new_message=message):
-            for response in event.get_function_responses():
-                self.results[response.id] = seen(response)
-            for call in event.get_function_calls():
-                if call.name == ASKS:
-                    self.waiting[call.args["originalFunctionCall"]["id"]] = call
+            self.see(event)
         self.questions = {}
         for call_id, call in self.waiting.items():
             asked = call.args["toolConfirmation"]
             self.questions[call_id] = Question(asked["payload"]["arguments"], asked["hint"])
             self.results.pop(call_id, None)
+
+    def see(self, event: Any) -> None:
+        for response in event.get_function_responses():
+            self.results[response.id] = seen(response)
+        for call in event.get_function_calls():
+            if call.name == ASKS:
+                self.waiting[call.args["originalFunctionCall"]["id"]] = call
 
     async def answer(
         self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
@@ -132,6 +135,18 @@ class GoogleADK(Framework):
         await driven.start()
         return driven
 
+    def stored(self, waiting: DrivenAgent) -> Any:
+        return waiting.app.session_service, waiting.session_id
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> DrivenAgent:
+        driven = DrivenAgent(runner, ())
+        driven.app.session_service, driven.session_id = stored
+        session = await stored[0].get_session(app_name=APP, user_id="ada", session_id=stored[1])
+        for event in session.events:
+            if event.author == "agent":
+                driven.see(event)
+        return driven
+
 
 class TestGoogleADK(Conformance):
     framework = GoogleADK()
@@ -153,11 +168,11 @@ class TestGoogleADK(Conformance):
         async def run() -> None:
             key = b"k" * 32
             driven = await GoogleADK().drive(world.runner(resume_key=key), Said("c1", "pay", {"to": "ada"}))
-            after = DrivenAgent(world.runner(resume_key=key, journal=memory()), ())
-            after.app.session_service = driven.app.session_service
-            asked = driven.waiting["c1"]
+            after = await GoogleADK().elsewhere(
+                world.runner(resume_key=key, journal=memory()), GoogleADK().stored(driven)
+            )
+            asked = after.waiting.pop("c1")
             given = types.FunctionResponse(id=asked.id, name=ASKS, response={"confirmed": True})
-            after.session_id = driven.session_id
             await after.send(types.Part(function_response=given))
             assert after.results["c1"] == Seen("paid 1 EUR to ada")
 

@@ -145,12 +145,22 @@ def seen_by_model(message: ToolMessage) -> Seen:
 class LangChain(Framework):
     has_principals = True
 
-    def __init__(self, program_of: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, program_of: Callable[..., Any]) -> None:
         self._program_of = program_of
 
     async def drive(self, runner: Runner, *calls: Said) -> Driven:
         driven = DrivenGraph(self._program_of(model_of(*calls), langchain.tools(runner)))
         await driven.run({"messages": [HumanMessage("go")]})
+        return driven
+
+    def stored(self, waiting: DrivenGraph) -> Any:
+        return waiting.program.checkpointer, waiting.waiting  # the first holds bytes
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+        saver, waiting = stored
+        driven = DrivenGraph(self._program_of(model_of(), langchain.tools(runner), saver))
+        await driven.see()
+        driven.waiting = waiting
         return driven
 
 

@@ -63,23 +63,24 @@ def agent_of(tools: list[FunctionTool], *turns: tuple[Said, ...]) -> Agent[Any]:
 
 
 class DrivenAgent(Driven):
-    def __init__(self, runner: Runner, calls: tuple[Said, ...]) -> None:
+    def __init__(self, runner: Runner, *turns: tuple[Said, ...]) -> None:
         super().__init__()
         self._runner = runner
-        self.agent = agent_of(openai_agents.tools(runner), calls)
-        self._config = RunConfig(
+        self.agent = agent_of(openai_agents.tools(runner), *turns)
+        self.config = RunConfig(
             group_id=f"conversation {next(_conversations)}", tool_not_found_behavior="return_error_to_model"
         )
-        self._waiting = ""
+        self.stored = ""
+        """The run that waits, as its `RunState` writes it."""
 
     async def run(self, given: Any) -> None:
-        done = await AgentsRunner.run(self.agent, given, context="DEPS", run_config=self._config)
+        done = await AgentsRunner.run(self.agent, given, context="DEPS", run_config=self.config)
         for item in done.new_items:
             if item.type == "tool_call_output_item":
                 self.results[item.raw_item["call_id"]] = seen(item)
         self.questions = {item.call_id: await self._question(item) for item in done.interruptions}
         if done.interruptions:
-            self._waiting = done.to_state().to_string(context_serializer=lambda deps: {"deps": deps})
+            self.stored = done.to_state().to_string(context_serializer=lambda deps: {"deps": deps})
 
     async def _question(self, item: Any) -> Question:
         """An interruption says no reason; the runner does."""
@@ -89,7 +90,7 @@ class DrivenAgent(Driven):
     async def answer(
         self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
     ) -> None:
-        state = await RunState.from_string(self.agent, self._waiting, context_deserializer=lambda kept: kept["deps"])
+        state = await RunState.from_string(self.agent, self.stored, context_deserializer=lambda kept: kept["deps"])
         for item in state.get_interruptions():
             if item.call_id in answers:
                 (state.approve if answers[item.call_id] else state.reject)(item)
@@ -107,15 +108,25 @@ def seen(item: Any) -> Seen:
 
 
 class OpenAIAgents(Framework):
+    asks_once = True  # what is asked about is decided before the person's answers are looked at
     edits = False  # a person says yes or no
     asks_about_changes = False  # a person is shown what the model has sent
     brings_record = False  # a `RunState` has nothing of ours in it
     tells_progress = False  # there is no channel for it
     malformed_text = True
+    stores_data = True
 
     async def drive(self, runner: Runner, *calls: Said) -> Driven:
         driven = DrivenAgent(runner, calls)
         await driven.run("go")
+        return driven
+
+    def stored(self, waiting: DrivenAgent) -> Any:
+        return waiting.stored, waiting.config.group_id
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+        driven = DrivenAgent(runner)
+        driven.stored, driven.config.group_id = stored
         return driven
 
 

@@ -52,6 +52,8 @@ from ferrule.interop import pydantic_ai
 from ferrule.journal import memory
 from ferrule.store import Memory
 
+REQUESTS = TypeAdapter(DeferredToolRequests)
+
 
 class DrivenAgent(Driven):
     def __init__(self, runner: Runner, calls: tuple[Said, ...]) -> None:
@@ -63,7 +65,8 @@ class DrivenAgent(Driven):
             output_type=[str, DeferredToolRequests],
             deps_type=str,
         )
-        self._waiting: Any = None
+        self.stored: tuple[bytes, bytes] | None = None
+        """The messages and the requests of the run that waits, as an application stores them."""
 
     async def _reply(self, messages: list[Any], info: Any) -> AsyncIterator[Any]:
         if len(messages) > 1:
@@ -81,7 +84,7 @@ class DrivenAgent(Driven):
                     self.results[part.tool_call_id] = seen(part)
         self.questions = {}
         if isinstance(done.output, DeferredToolRequests):
-            self._waiting = done
+            self.stored = ModelMessagesTypeAdapter.dump_json(done.all_messages()), REQUESTS.dump_json(done.output)
             for part in done.output.approvals:
                 reason = done.output.metadata[part.tool_call_id]["reason"]
                 self.questions[part.tool_call_id] = Question(part.args_as_dict(), reason)
@@ -94,8 +97,12 @@ class DrivenAgent(Driven):
     async def answer(
         self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
     ) -> None:
-        waiting = self._waiting
-        metadata = json.loads(json.dumps(waiting.output.metadata))
+        assert self.stored is not None
+        history, requests = (
+            ModelMessagesTypeAdapter.validate_json(self.stored[0]),
+            REQUESTS.validate_json(self.stored[1]),
+        )
+        metadata = requests.metadata
         if record == "changed":
             for kept in metadata.values():
                 kept["ferrule"]["pending"]["arguments"]["euros"] = 500
@@ -104,8 +111,7 @@ class DrivenAgent(Driven):
             for call_id, answer in answers.items()
         }
         given = {} if record == "lost" else {"metadata": metadata}
-        results = waiting.output.build_results(approvals=approvals, **given)
-        history = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(waiting.all_messages()))
+        results = requests.build_results(approvals=approvals, **given)
         await self.run(message_history=history, deferred_tool_results=results)
 
 
@@ -118,9 +124,19 @@ def seen(part: ToolReturnPart | RetryPromptPart) -> Seen:
 
 
 class PydanticAI(Framework):
+    stores_data = True
+
     async def drive(self, runner: Runner, *calls: Said) -> Driven:
         driven = DrivenAgent(runner, calls)
         await driven.run(user_prompt="go")
+        return driven
+
+    def stored(self, waiting: DrivenAgent) -> Any:
+        return waiting.stored
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+        driven = DrivenAgent(runner, ())
+        driven.stored = stored
         return driven
 
 
@@ -175,8 +191,7 @@ def returned(done: Any) -> ToolReturnPart:
 
 def in_json(requests: DeferredToolRequests) -> DeferredToolRequests:
     """The requests, after an application has stored them."""
-    adapter = TypeAdapter(DeferredToolRequests)
-    return adapter.validate_json(adapter.dump_json(requests))
+    return REQUESTS.validate_json(REQUESTS.dump_json(requests))
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["the record travels", "the record is kept"])

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
-from strands import Agent
+from strands import Agent, Snapshot
 from strands import ToolContext as StrandsContext
 from strands import tool as strands_tool
 from strands.models import Model
@@ -68,12 +68,19 @@ def with_deps(context: StrandsContext) -> ToolContext:
 
 
 class DrivenAgent(Driven):
-    def __init__(self, runner: Runner, calls: tuple[Said, ...] = (), **options: Any) -> None:
+    def __init__(
+        self, runner: Runner, calls: tuple[Said, ...] = (), session: str | None = None, **options: Any
+    ) -> None:
         super().__init__()
-        tools = strands.tools(runner, context=with_deps)
+
+        def context(theirs: StrandsContext) -> ToolContext:
+            made = with_deps(theirs)
+            return made if session is None else made.replace(session=session)
+
+        tools = strands.tools(runner, context=context)
         self.agent = Agent(model=Scripted(calls), tools=tools, callback_handler=None, **options)
         self.interrupts: dict[str, Any] = {}
-        self._waiting: Any = None
+        self.waiting: Any = None
 
     async def run(self, prompt: Any) -> None:
         async for event in self.agent.stream_async(prompt, invocation_state={"deps": "DEPS"}):
@@ -92,12 +99,12 @@ class DrivenAgent(Driven):
                 if "toolResult" in block:
                     self.results[block["toolResult"]["toolUseId"]] = seen(block["toolResult"])
         if self.interrupts:
-            self._waiting = self.agent.take_snapshot(preset="session"), self.interrupts
+            self.waiting = self.agent.take_snapshot(preset="session"), self.interrupts
 
     async def answer(
         self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
     ) -> None:
-        waiting, interrupts = self._waiting
+        waiting, interrupts = self.waiting
         self.agent.load_snapshot(waiting)
         await self.respond(
             {
@@ -120,12 +127,23 @@ def seen(result: dict[str, Any]) -> Seen:
 
 
 class Strands(Framework):
+    stores_data = True
     brings_record = False
     """An interrupt is answered by its id, which is of one record; the record itself stays here."""
 
     async def drive(self, runner: Runner, *calls: Said) -> DrivenAgent:
         driven = DrivenAgent(runner, calls)
         await driven.run("go")
+        return driven
+
+    def stored(self, waiting: DrivenAgent) -> Any:
+        snapshot, interrupts = waiting.waiting
+        return waiting.agent.session_id, json.dumps(snapshot.to_dict()), interrupts
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> DrivenAgent:
+        session, snapshot, interrupts = stored
+        driven = DrivenAgent(runner, session=session)
+        driven.waiting = Snapshot.from_dict(json.loads(snapshot)), interrupts
         return driven
 
 
