@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio
 import mcp_types as wire
@@ -29,6 +30,7 @@ from fastmcp.tools.base import InputRequiredToolResult
 from fastmcp.tools.base import Tool as TheirTool
 from fastmcp.tools.base import ToolResult as TheirResult
 from mcp.server.auth.provider import principal_components
+from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import PrivateAttr, ValidationError
@@ -51,6 +53,8 @@ from ferrule.values.result import ToolResult
 
 ContextOf: TypeAlias = Callable[[Context], ToolContext[Any]]
 _PROCESS = f"mcp_{secrets.token_hex(12)}"
+_CALLS_OF: WeakKeyDictionary[ServerSession, int] = WeakKeyDictionary()
+"""How many calls were made for a request."""
 _OVER_HTTP = ("sse", "streamable-http")
 _WRAPPED = "x-fastmcp-wrap-result"
 _CANNOT_ASK = deny("the client of this call can ask nobody: it declares no elicitation by form")
@@ -150,11 +154,16 @@ class _Request:
         self._done = float("-inf")
 
     def _call_id(self) -> str:
-        """What the call is known by: of a client of 2025 the id of its request, which no other one of its session has;
-        of one of 2026-07-28 an id of our own, which comes back in `request_state`, as its requests are alone."""
+        """What the call is known by: of a client of 2025 the id of its request, which no other one of its session has,
+        with a number where another tool of the server makes more than one call for it; of one of 2026-07-28 an id of
+        our own, which comes back in `request_state`, as its requests are alone."""
         if self._record is not None:
             return str(self._record["pending"]["call"]["id"])
-        return new_id() if self._ctx.request_context is None or _is_2026(self._ctx) else self._ctx.request_id
+        if self._ctx.request_context is None or _is_2026(self._ctx):
+            return new_id()
+        request = self._ctx.session  # there is one for each request
+        made = _CALLS_OF[request] = _CALLS_OF.get(request, 0) + 1
+        return self._ctx.request_id if made == 1 else f"{self._ctx.request_id} {made}"
 
     async def run(self, told: bool) -> TheirResult:
         if self._record is None:

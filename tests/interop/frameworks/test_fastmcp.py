@@ -450,6 +450,24 @@ def test_a_message_of_2025_that_comes_twice_runs_once() -> None:
     assert paid == ["ada 5", "ada 5"], "the one with the id 7 once, and the one with the id 8"
 
 
+@MODES
+def test_each_call_that_a_tool_of_the_server_makes_for_one_request_is_a_call(mode: str) -> None:
+    async def run() -> None:
+        mcp = server(Runner([paying(paid)]))
+
+        @mcp.tool
+        async def pay_twice(to: str, ctx: Context) -> None:
+            for _ in range(2):
+                await ctx.fastmcp.call_tool("pay", {"to": to, "euros": 5})
+
+        async with Client(mcp, mode=mode) as client:
+            await client.call_tool("pay_twice", {"to": "ada"})
+
+    paid: list[str] = []
+    in_time(run())
+    assert paid == ["ada 5", "ada 5"]
+
+
 def test_what_was_asked_of_one_user_is_answered_by_no_other() -> None:
     tokens = {name: {"client_id": "app", "sub": name, "scopes": []} for name in ("ada", "bob")}
 
