@@ -314,6 +314,9 @@ async def _run_theirs(
     try:
         given = await server.call_tool(name, thaw(payload))
     except FastMCPError as error:  # as its clients read it: the server masks what they are not to know
+        cause = error.__cause__
+        if str(error) == f"Error calling tool {name!r}: {cause}" and cause is not None:  # of what the tool raised
+            raise cause from None
         raise ToolError(str(error)) from error
     if isinstance(given, InputRequiredToolResult):
         raise ToolError(f"{name} asks its client for input, which a client alone can be: nothing more was run")

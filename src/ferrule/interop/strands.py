@@ -315,6 +315,8 @@ async def _last_event(theirs: AgentTool, used: ToolUse, state: dict[str, Any], c
             last = event
     except InterruptException as raised:
         return raised.interrupt
+    if (error := getattr(last, "exception", None)) is not None:  # its text is for a model only where `expose` says so
+        raise error
     return last.get("tool_result", last)
 
 

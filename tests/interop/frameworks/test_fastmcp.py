@@ -586,6 +586,11 @@ def theirs() -> FastMCP:
         return wire.InputRequiredResult(input_requests={"q": wire.ElicitRequest(params=form)}, request_state="s")
 
     @mcp.tool
+    def breaking() -> int:
+        """Breaks."""
+        raise RuntimeError("the database at 10.0.0.7 is down")
+
+    @mcp.tool
     def failing() -> ToolResult:
         """Fails."""
         return ToolResult(content="it broke", is_error=True)
@@ -640,6 +645,12 @@ def test_media_of_a_server_arrive() -> None:
 def test_what_fails_in_a_server_is_told_as_a_failure(name: str, arguments: dict[str, Any], text: str) -> None:
     result = ran(name, arguments)
     assert result.status == "failed" and text in result.text
+
+
+@pytest.mark.parametrize(("expose", "told"), [({}, False), ({"expose": (RuntimeError,)}, True)])
+def test_what_a_tool_of_a_server_raised_is_told_where_the_runner_exposes_it(expose: Any, told: bool) -> None:
+    result = ran("breaking", {}, **expose)
+    assert result.status == "failed" and ("10.0.0.7" in result.text) is told
 
 
 def test_a_tool_of_a_server_is_judged_as_any() -> None:

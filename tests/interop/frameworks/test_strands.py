@@ -377,6 +377,17 @@ def run_ours(theirs: Any, arguments: dict[str, Any], agent: Any = None, **option
     return in_time(runner.run(ToolCall("c1", theirs.tool_name, arguments)))
 
 
+@pytest.mark.parametrize(("expose", "told"), [({}, False), ({"expose": (RuntimeError,)}, True)])
+def test_what_a_tool_of_strands_raised_is_told_where_the_runner_exposes_it(expose: Any, told: bool) -> None:
+    @strands_tool
+    def breaking() -> str:
+        """Breaks."""
+        raise RuntimeError("the database at 10.0.0.7 is down")
+
+    result = run_ours(breaking, {}, **expose)
+    assert result.status == "failed" and ("10.0.0.7" in result.text) is told
+
+
 def test_a_tool_of_strands_has_its_description_and_schema() -> None:
     made = strands.from_tools([roll]).get("roll")
     assert made.description == "Roll dice."
