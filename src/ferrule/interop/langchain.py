@@ -49,6 +49,8 @@ from ferrule.values.result import ToolResult
 log = logging.getLogger("ferrule")
 _OURS = "ferrule"
 _DECISIONS = ("approve", "edit", "reject", "respond")
+_INTERRUPTS = "__pregel_scratchpad"
+"""What `interrupt` reads of the configuration, and raises as a `KeyError` where it is not in a graph."""
 
 # -- out: a runner as their tools --------------------------------------------------------------------------------------
 
@@ -438,14 +440,16 @@ def _our_tool(theirs: BaseTool) -> Tool:
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> ToolResult:
         assert context.call is not None
         call = {"type": "tool_call", "id": context.call.id, "name": theirs.name, "args": dict(payload)}
-        config: RunnableConfig = {"metadata": dict(context.metadata)}
-        if context.session is not None:
-            config["configurable"] = {"thread_id": context.session}
+        # Always one of its own: in that of a graph round this runner, `interrupt` finds the answers to other questions.
+        configurable = {} if context.session is None else {"thread_id": context.session}
+        config: RunnableConfig = {"metadata": dict(context.metadata), "configurable": configurable}
         try:
             return _our_result(theirs, await theirs.ainvoke(call, config))
         except (ToolException, TheirValidationError) as error:
             raise ToolError(str(error)) from error
-        except GraphBubbleUp:
+        except (GraphBubbleUp, KeyError) as error:
+            if isinstance(error, KeyError) and error.args != (_INTERRUPTS,):
+                raise
             raise ToolError(f"{theirs.name} stops its graph here, and is not called by one") from None
 
     shown = convert_to_openai_tool(theirs)["function"]

@@ -32,7 +32,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
-from langgraph.types import Command, RetryPolicy
+from langgraph.types import Command, RetryPolicy, interrupt
 
 from ferrule import (
     Deferred,
@@ -808,6 +808,30 @@ def test_what_only_a_graph_can_follow_is_told_as_a_failure() -> None:
 
     assert "graph" in run_theirs(go, {}).text and not run_theirs(go, {}).success
     assert "graph" in run_theirs(wait, {}).text and not run_theirs(wait, {}).success
+
+
+def test_a_tool_of_theirs_that_interrupts_gets_no_answer_to_another_question() -> None:
+    @lc_tool
+    async def water(what: str) -> str:
+        "Waters, once a person has said so."
+        return f"watered by {interrupt(f'water {what}?')}"
+
+    runner = Runner(langchain.from_tools([water]), journal=memory())
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        told = (await runner.run(ToolCall("c1", "water", {"what": "roses"}))).text
+        return {"messages": [AIMessage(f"{told}; {interrupt('shut the door?')}")]}
+
+    async def run() -> Any:
+        graph = StateGraph(MessagesState)
+        graph.add_node("node", node)
+        graph.add_edge(START, "node")
+        program, config = graph.compile(checkpointer=InMemorySaver()), {"configurable": {"thread_id": "t1"}}
+        await program.ainvoke({"messages": []}, config)
+        return await program.ainvoke(Command(resume="yes"), config)
+
+    for told in (in_time(run())["messages"][-1].text, run_theirs(water, {"what": "roses"}).text + "; yes"):
+        assert "stops its graph" in told and "watered" not in told and told.endswith("; yes")
 
 
 @pytest.mark.parametrize("given", [roll, [len], 3], ids=["a tool", "a function", "a number"])
