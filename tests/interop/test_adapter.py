@@ -85,12 +85,12 @@ def test_of_two_calls_that_wait_under_one_id_each_has_its_own_answer() -> None:
     assert bank.paid == {"ada 5": 1}
 
 
-def test_an_edit_without_a_record_is_one_of_what_was_last_asked_under_its_id() -> None:
+def test_an_edit_without_a_record_is_one_of_the_call_that_was_shown() -> None:
     async def run() -> None:
         adapter = bank.adapter()
-        for call in (paying(500, to="eve"), paying(5)):
+        for call in (paying(5), paying(500, to="eve")):
             assert (await adapter.run(call, HERE)).status == "suspended"
-        assert (await adapter.answer(paying(4), HERE, None)).success
+        assert (await adapter.answer(paying(5), HERE, {"to": "ada", "euros": 4})).success
         assert (await adapter.answer(paying(500, to="eve"), HERE, False)).status == "denied"
 
     bank = Bank()
@@ -102,8 +102,8 @@ def test_a_call_that_was_suspended_twice_runs_once_whatever_the_two_answers_say(
     async def run() -> None:
         adapter = bank.adapter()
         first, second = await suspended(adapter, paying()), await suspended(adapter, paying())
-        edit = paying(4)
-        await asyncio.gather(adapter.answer(paying(), HERE, None, first), adapter.answer(edit, HERE, None, second))
+        same, edit = {"to": "ada", "euros": 5}, {"to": "ada", "euros": 4}
+        await asyncio.gather(adapter.answer(paying(), HERE, same, first), adapter.answer(paying(), HERE, edit, second))
 
     bank = Bank()
     asyncio.run(run())
@@ -118,10 +118,14 @@ def test_a_call_that_was_suspended_twice_runs_once_whatever_the_two_answers_say(
         (paying(), ToolContext(session="s", principal="bob")),
         (paying(), ToolContext(session="t", principal="ada")),
         (paying(), ToolContext(session="s")),
+        (paying(500), HERE),
     ],
-    ids=["call", "tool", "principal", "session", "nobody"],
+    ids=["call", "tool", "principal", "session", "nobody", "arguments"],
 )
-def test_an_answer_is_for_no_other_call_than_that_of_its_record(call: ToolCall, context: ToolContext) -> None:
+@pytest.mark.parametrize("answer", [True, {"to": "ada", "euros": 5}], ids=["yes", "approved arguments"])
+def test_an_answer_is_for_no_other_call_than_that_of_its_record(
+    call: ToolCall, context: ToolContext, answer: Any
+) -> None:
     @tool
     async def refund(to: str, euros: int) -> str:
         """Refund."""
@@ -131,7 +135,7 @@ def test_an_answer_is_for_no_other_call_than_that_of_its_record(call: ToolCall, 
         runner = Runner([bank.pay, refund], guards=[ask_before_changes], journal=memory())
         adapter = Adapter(runner, "a framework", suspends=True)
         record = await suspended(adapter, paying())
-        return await adapter.answer(call, context, True, record)
+        return await adapter.answer(call, context, answer, record)
 
     bank = Bank()
     assert asyncio.run(run()).status == "suspended", "the person is asked again"
@@ -143,7 +147,7 @@ def test_what_is_no_record_is_no_answer(record: Any) -> None:
     async def run() -> ToolResult:
         adapter = bank.adapter()
         await suspended(adapter, paying())
-        return await adapter.answer(paying(), HERE, None, record)
+        return await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, record)
 
     bank = Bank()
     assert asyncio.run(run()).status == "suspended"
@@ -160,7 +164,7 @@ def test_a_record_that_was_changed_anywhere_runs_nothing(name: str, change: str)
             record["pending"][name] = {"to": "ada", "euros": 500}
         else:
             del record["pending"][name]
-        return await adapter.answer(paying(), HERE, None, record)
+        return await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, record)
 
     bank = Bank()
     assert asyncio.run(run()).status == "suspended", "the person is asked again"
@@ -198,8 +202,7 @@ def test_a_person_approves_what_was_judged_or_an_edit_of_it(
     async def run() -> None:
         adapter = bank.adapter(guards=[capped])
         record = await suspended(adapter, paying(sent), context)
-        record["sent"] = {"to": "ada", "euros": approved}  # which nobody believes
-        await adapter.answer(paying(approved), context, None, record)
+        await adapter.answer(paying(sent), context, {"to": "ada", "euros": approved}, record)
 
     bank, context = Bank(), ToolContext(session=session, principal="ada")
     asyncio.run(run())
@@ -228,8 +231,8 @@ def test_an_approval_answers_no_question_of_the_tool_itself() -> None:
         adapter = Adapter(Runner([wipe.replace(ask=True)], journal=memory()), "a framework", suspends=True)
         call = ToolCall("c1", "wipe", {})
         first = await suspended(adapter, call)
-        asked = await adapter.answer(call, HERE, None, first)
-        again = await adapter.answer(call, HERE, None)  # the record that is kept is that of the second question
+        asked = await adapter.answer(call, HERE, {}, first)
+        again = await adapter.answer(call, HERE, {})  # the record that is kept is that of the second question
         return [asked, again, await adapter.answer(call, HERE, allow())]
 
     asked, again, done = asyncio.run(run())
@@ -249,7 +252,7 @@ def test_an_approval_does_not_end_work_that_goes_on_elsewhere() -> None:
         adapter = Adapter(Runner([build], journal=memory()), "a framework", suspends=True)
         call = ToolCall("c1", "build", {})
         record = await suspended(adapter, call)
-        waits = await adapter.answer(call, HERE, None, record)
+        waits = await adapter.answer(call, HERE, {}, record)
         return [waits, await adapter.answer(call, HERE, ToolResult("built"), record)]
 
     waits, done = asyncio.run(run())

@@ -137,16 +137,16 @@ class Adapter:
         self,
         call: ToolCall,
         context: ToolContext[Any],
-        answer: Decision | bool | ToolResult | None,
+        answer: Decision | bool | ToolResult | Mapping[str, Any],
         record: Any = None,
         tell: Tell | None = None,
     ) -> ToolResult:
         """Take a suspended call up again.
 
         Args:
-            call: The call as it comes now.
-            answer: What the person said; `None` where the framework only says that they approved `call.arguments` as
-                they are now, which may be others than were sent. That answers no question but whether it may run.
+            call: The call as the person was shown it.
+            answer: What the person said; the arguments that they approved, where the framework says no more. Those may
+                be others than were sent, and answer no question but whether the call may run.
             record: The record that the framework brings along; where it brings none, the one that is kept here is
                 taken.
             tell: As for `run`.
@@ -154,21 +154,18 @@ class Adapter:
         Raises:
             Exception: what the store raises where it cannot be read or written.
         """
-        found = record
-        if found is None:
-            found = await self._kept(call, context)
-        if found is None and answer is None:
-            found = await self._kept_last(call, context)
-        if not self._takes_up(found, call, context, edited=answer is None):
+        found = await self._kept(call, context) if record is None else record
+        approved = call.replace(arguments=answer) if isinstance(answer, Mapping) else call
+        if not self._takes_up(found, call, context):
             log.warning("an answer for a call of tool %r has no record of it: the person is asked again", call.name)
-            result = await self.run(call, context, tell)
+            result = await self.run(approved, context, tell)
             answerable = result.pending is None or self.runner.is_sealed(record_of(result))
             return result if answerable else _unanswerable(call)
         record = {"pending": found["pending"]}
-        if answer is None:
+        if isinstance(answer, Mapping):
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, tell)
-            answer = _approved(found["pending"], call)
+            answer = _approved(found["pending"], approved)
         async with self._telling(call, context, tell) as observers:
             result = await self.runner.resume(record, answer, context, observers=observers)
         if result.pending is not None:
@@ -192,10 +189,10 @@ class Adapter:
         kept = await self._kept(call, context)
         return kept if self._takes_up(kept, call, context) else None
 
-    def _takes_up(self, record: object, call: ToolCall, context: ToolContext[Any], *, edited: bool = False) -> bool:
+    def _takes_up(self, record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
         """Whether it is the record of this very call, and sealed as by this runner; where it is only the first, the
         log says what would be right."""
-        if not is_record_of(record, call, context, edited=edited):
+        if not is_record_of(record, call, context):
             return False
         known: Any = record
         sealed = self.runner.is_sealed({"pending": known["pending"]})
@@ -206,13 +203,6 @@ class Adapter:
     async def _kept(self, call: ToolCall, context: ToolContext[Any]) -> Any:
         key = _record_key(call, context)
         return None if key is None else await asyncio.to_thread(self._records.get, key)
-
-    async def _kept_last(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        """The record of the call that was last suspended under this id, whatever its arguments."""
-        if (key := _record_key(call, context)) is None:
-            return None
-        kept: Any = await asyncio.to_thread(self._records.items, key.rpartition(" ")[0])
-        return max(kept.values(), key=lambda record: record["pending"]["asked_at"], default=None)
 
     async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
         """Keep the record until it expires, in the place of what was kept of this call before; not where it has no
@@ -384,13 +374,9 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
     return f"{_PREFIX}{digest} {call_key(named, call.raw)}"
 
 
-def is_record_of(record: object, call: ToolCall, context: ToolContext[Any], *, edited: bool = False) -> bool:
+def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
     """Whether it is the record of this very call: a yes to another one is none to it, such as one of an earlier turn
-    that had its id, for some servers count from `call_0` in each. Whether it was changed, its seal says.
-
-    Args:
-        edited: The call has the arguments that a person approved, which may be others than were sent.
-    """
+    that had its id, for some servers count from `call_0` in each. Whether it was changed, its seal says."""
     try:
         of: Any = record
         pending = of["pending"]
@@ -398,7 +384,7 @@ def is_record_of(record: object, call: ToolCall, context: ToolContext[Any], *, e
         return bool(
             (sent["id"], sent["name"], told["principal"], told["session"])
             == (call.id, call.name, context.principal, context.session)
-            and (edited or is_as_sent(pending, call))
+            and is_as_sent(pending, call)
         )
     except (TypeError, LookupError):
         return False

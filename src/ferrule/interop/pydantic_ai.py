@@ -16,7 +16,16 @@ from typing import Any, NoReturn, cast
 from pydantic_ai import BinaryContent, FunctionToolset, RunContext, ToolReturn
 from pydantic_ai import Tool as TheirTool
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, UserError
-from pydantic_ai.messages import AudioUrl, CustomEvent, DocumentUrl, FileUrl, ImageUrl, TextContent, UploadedFile
+from pydantic_ai.messages import (
+    AudioUrl,
+    CustomEvent,
+    DocumentUrl,
+    FileUrl,
+    ImageUrl,
+    ModelResponse,
+    TextContent,
+    UploadedFile,
+)
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
@@ -101,7 +110,9 @@ def _their_tool(
         sent, context = ToolCall(ctx.tool_call_id or "", tool.name, arguments), context_of(ctx)
         if ctx.tool_call_approved:
             record = (ctx.tool_call_metadata or {}).get(_OURS)
-            result = await adapter.answer(sent, context, None, record, tell)
+            is_of_sent = is_record_of(record, sent, context) or await adapter.find(sent, context) is not None
+            shown = sent if is_of_sent else _in_history(ctx, sent)
+            result = await adapter.answer(shown, context, arguments, record, tell)
         else:
             result = await adapter.run(sent, context, tell)
             if result.status in ("invalid", "not_found"):
@@ -121,6 +132,17 @@ def _their_tool(
     made.max_retries = max_retries
     made.metadata = {_OURS: tool.name}
     return made
+
+
+def _in_history(ctx: RunContext[Any], sent: ToolCall) -> ToolCall:
+    """The call as it stands in the messages, where a person's `override_args` do not, and what a client has changed
+    does; as it comes where the messages do not have it, or are not there, as in an activity of Temporal."""
+    try:
+        last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
+    except UserError:
+        return sent
+    parts = [] if last is None else [part for part in last.tool_calls if part.tool_call_id == sent.id]
+    return sent.replace(arguments=parts[0].args or {}) if len(parts) == 1 else sent
 
 
 def _deferral(result: ToolResult, records: Store | None) -> ApprovalRequired | CallDeferred:
@@ -233,11 +255,11 @@ def from_tools(tools: Iterable[TheirTool[Any] | Callable[..., Any]]) -> Toolset:
 async def from_toolset(toolset: AbstractToolset[Any], *, deps: object = None) -> Toolset:
     """The tools of any of their toolsets as ours, as `from_tools` has it; they are listed once, here.
 
-    The toolset is entered for each call, which costs a connection where it has one: stay in `async with toolset:`.
+    The toolset is entered for each call, which costs a connection where it has one: stay in `async with toolset:`. It
+    is asked again then whether it has the tool: what `filtered` leaves out for the call's own `deps` is not run.
 
     Args:
-        deps: What wrappers such as `filtered` see as `ctx.deps` while the tools are listed. Each call has those of its
-            own context.
+        deps: What wrappers such as `filtered` see as `ctx.deps` while the tools are listed.
 
     Raises:
         DefinitionError: for a `DynamicToolset`, a tool with a `prepare` function, and one that is run elsewhere.
@@ -248,7 +270,7 @@ async def from_toolset(toolset: AbstractToolset[Any], *, deps: object = None) ->
     ctx = _their_context(None, "", deps)
     async with toolset:
         listed = await toolset.get_tools(ctx)
-    return Toolset([_our_tool(toolset, name, found) for name, found in listed.items()])
+    return Toolset([_our_tool(toolset, name, found, may_differ=True) for name, found in listed.items()])
 
 
 def _refuse_prepared(leaf: AbstractToolset[Any]) -> None:
@@ -264,25 +286,34 @@ def _refuse_prepared(leaf: AbstractToolset[Any]) -> None:
             )
 
 
-def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any]) -> Tool:
+def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any], *, may_differ: bool = False) -> Tool:
+    """Args:
+    may_differ: The toolset may have other tools for the context of another call."""
     definition = found.tool_def
     if definition.kind not in ("function", "unapproved"):
         raise DefinitionError(f"the tool {name!r} is of the kind {definition.kind!r}: nothing here can run it")
     asks = definition.kind == "unapproved"
-    called = replace(found, tool_def=replace(definition, timeout=None))  # our deadline says what was run
+
+    async def offered(ctx: RunContext[Any]) -> ToolsetTool[Any]:
+        now = (await toolset.get_tools(ctx)).get(name) if may_differ else found
+        if now is None or now.tool_def.kind != definition.kind:
+            raise ToolError(f"{name} is not offered to this call", executed=False)
+        return replace(now, tool_def=replace(now.tool_def, timeout=None))  # our deadline says what was run
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> Any:
         call: Any = context.call
         ctx = _their_context(call.id, name, context.deps, session=context.session, max_retries=found.max_retries)
-        ctx.tool_call_approved = asks or context.answer is not None
-        ctx.tool_call_metadata = thaw(context.answer.state) if context.answer else None
+        kept: Any = {} if context.answer is None else thaw(context.answer.state)
+        ctx.tool_call_approved = asks or "approved" in kept  # not so where deferred work is looked at
+        ctx.tool_call_metadata = kept.get("approved")
         try:
             async with toolset:
-                return _our_result(await _called(toolset, name, payload, ctx, called))
+                return _our_result(await _called(toolset, name, payload, ctx, await offered(ctx)))
         except (ModelRetry, ToolFailed) as error:
             raise ToolError(error.message) from error
         except ApprovalRequired as asked:
-            return InputRequired(_reason_of(asked, f"{name} wants to be approved"), state=jsonable(asked.metadata))
+            state = {"approved": jsonable(asked.metadata)}
+            return InputRequired(_reason_of(asked, f"{name} wants to be approved"), state=state)
         except CallDeferred as deferred:
             return Deferred(call.id, reason=_reason_of(deferred, f"{name} is done elsewhere"))
 

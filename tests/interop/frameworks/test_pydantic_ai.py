@@ -43,12 +43,14 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
+    approval,
     ask,
     deny,
     tool,
 )
 from ferrule.guards import ask_before_changes
 from ferrule.interop import pydantic_ai
+from ferrule.interop.adapter import record_of
 from ferrule.journal import memory
 from ferrule.store import Memory
 
@@ -347,6 +349,51 @@ def approve_in(agent: Agent[Any, Any]) -> Any:
     return in_time(run())
 
 
+@pytest.mark.parametrize("metadata", ["kept", "lost"])
+@pytest.mark.parametrize("changed", ["arguments", "calls swapped"])
+def test_a_yes_is_none_to_a_call_that_was_changed_in_the_history(changed: str, metadata: str) -> None:
+    async def run() -> Any:
+        world = World()
+        driven: Any = await PydanticAI().drive(
+            world.runner(journal=memory()), Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "eve"})
+        )
+        history = ModelMessagesTypeAdapter.validate_json(driven.stored[0])
+        calls: Any = history[-1].parts
+        if changed == "arguments":
+            calls[0].args = json.dumps({"to": "eve", "euros": 500})
+        else:
+            calls[0].tool_call_id, calls[1].tool_call_id = "c2", "c1"
+        driven.stored = ModelMessagesTypeAdapter.dump_json(history), driven.stored[1]
+        await driven.answer({"c1": True, "c2": False}, "kept" if metadata == "kept" else "lost")
+        return world, driven
+
+    world, driven = in_time(run())
+    assert not world.paid
+    assert set(driven.questions) == {"c1"}, "the person is asked about what is there now"
+
+
+def test_an_edit_of_what_a_wrapper_of_theirs_has_changed_is_asked_about_and_runs() -> None:
+    class Sender(WrapperToolset[Any]):
+        async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
+            return await super().call_tool(name, {**tool_args, "to": tool_args["to"].upper()}, ctx, tool)
+
+    async def run(*said: Any) -> list[str]:
+        paid, runner = paying()
+        agent = asks_once(runner, ToolCallPart("pay", {"to": "ada"}, "c1"))
+        toolsets = [Sender(pydantic_ai.toolset(runner))]
+        agent = Agent(agent.model, toolsets=toolsets, output_type=[str, DeferredToolRequests])
+        done = await agent.run("go")
+        for one in said:
+            results = done.output.build_results(approvals={"c1": one}, metadata=done.output.metadata)
+            done = await agent.run(message_history=done.all_messages(), deferred_tool_results=results)
+        assert done.output == "done"
+        return paid
+
+    edit = ToolApproved(override_args={"to": "bob"})
+    assert in_time(run(True)) == ["ADA"]
+    assert in_time(run(edit, edit)) == ["BOB"]
+
+
 def test_a_toolset_with_a_prefix_finds_the_records_of_its_calls() -> None:
     paid, runner = paying()
     agent = asks_once(runner, ToolCallPart("bank_pay", {"to": "ada"}, "c1"))
@@ -581,13 +628,52 @@ def test_the_tools_of_any_toolset_are_ours() -> None:
         theirs = theirs.filtered(lambda ctx, definition: ctx.deps == "L" and definition.name == "x_roll")
         tools = await pydantic_ai.from_toolset(Counted(theirs).approval_required(), deps="L")
         assert [tool.name for tool in tools] == ["x_roll"]
-        runner = Runner(tools, approve=lambda call, decision, context: True, deps="DEPS")
+        runner = Runner(tools, approve=lambda call, decision, context: True, deps="L")
         return [await runner.run("x_roll", {"sides": sides}, session="s") for sides in (6, 1)]
 
     good, bad = in_time(run())
-    assert good.text.startswith("DEPS s") and good.text.endswith("2d6")
+    assert good.text.startswith("L s") and good.text.endswith("2d6")
     assert (bad.status, bad.text) == ("failed", "at least 2 sides")
     assert Counted.inside == 0
+
+
+def test_a_filter_of_theirs_holds_for_each_call() -> None:
+    ran: list[Any] = []
+
+    async def wipe(ctx: RunContext[str]) -> str:
+        """Wipe."""
+        ran.append(ctx.deps)
+        return "wiped"
+
+    async def run() -> list[ToolResult]:
+        for_admins = FunctionToolset([wipe]).filtered(lambda ctx, definition: ctx.deps == "admin")
+        runner = Runner(await pydantic_ai.from_toolset(for_admins, deps="admin"))
+        return [await runner.run("wipe", {}, deps=deps) for deps in ("admin", "guest")]
+
+    wiped, refused = in_time(run())
+    assert wiped.text == "wiped" and ran == ["admin"]
+    assert not refused.success and refused.executed is False and "not offered" in refused.text
+
+
+def test_a_look_at_deferred_work_is_no_approval() -> None:
+    def wipe(ctx: RunContext[Any]) -> str:
+        """Wipe, when it is night."""
+        looks.append(ctx.tool_call_approved)
+        if len(looks) == 1:
+            raise CallDeferred
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return "wiped"
+
+    async def run() -> list[str]:
+        runner = run_of(wipe, approve=approval.later)
+        first = await runner.run("wipe", {})
+        second = await runner.resume(record_of(first), True)
+        return [second.status, (await runner.resume(record_of(second), True)).text]
+
+    looks: list[bool] = []
+    assert in_time(run()) == ["suspended", "wiped"]
+    assert looks == [False, False, True]
 
 
 def test_what_is_another_tool_in_each_run_or_runs_elsewhere_is_refused() -> None:
