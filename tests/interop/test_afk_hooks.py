@@ -51,6 +51,40 @@ def ran(runner: Runner, arguments: Any, name: str = "send", **options: Any) -> A
     return asyncio.run(asyncio.wait_for(runner.run(ToolCall("c1", name, arguments), ToolContext(**options)), 10))
 
 
+@tool(read_only=True)
+async def customer() -> dict[str, str]:
+    """A customer."""
+    return {"name": "Ada", "card": "4111"}
+
+
+def hide(result: dict[str, Any]) -> dict[str, Any]:
+    result["output"]["card"] = "***"
+    return result
+
+
+async def hide_between(call_next: Any, args: dict[str, Any], ctx: ToolContext) -> Any:
+    output = await call_next(args, ctx)
+    output["card"] = "***"
+    return output
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        afk.post_hook(hide),
+        afk.post_hook(lambda result: hide(result) and None),
+        afk.middleware(hide_between),
+    ],
+    ids=["post hook", "post hook that gives nothing", "middleware"],
+)
+@pytest.mark.parametrize("where", ["inside", "around"])
+def test_what_a_hook_changes_in_the_output_that_it_was_given_is_what_the_model_reads(hook: Any, where: str) -> None:
+    options: Any = {where: [hook]}
+    result = ran(Runner([customer], **options), {}, name="customer")
+    assert result.text == '{"name": "Ada", "card": "***"}'
+    assert result.output == {"name": "Ada", "card": "***"}
+
+
 # -- pre hooks ---------------------------------------------------------------------------------------------------------
 
 

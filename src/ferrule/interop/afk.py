@@ -154,13 +154,15 @@ def middleware(function: Callable[..., Any]) -> Middleware:
     async def afk_middleware(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         before = thaw(call.arguments)
         last: ToolResult | None = None
+        told: Any = None
 
         async def call_next(args: Any, ctx: ToolContext) -> Any:
-            nonlocal last
+            nonlocal last, told
             last = await next(call if same(args, thaw(call.arguments)) else call.replace(arguments=args), ctx)
             if not last.success:
                 raise error_of(last)
-            return last.output
+            told = thaw(last.output)
+            return told
 
         try:
             given = function(call_next, before, context)
@@ -171,14 +173,15 @@ def middleware(function: Callable[..., Any]) -> Middleware:
             raise
         if last is None or not last.success:
             return ToolResult(output)
-        return last if output is last.output else last.replace(output=output)
+        return _with_output(last, output, told)
 
     return afk_middleware
 
 
 def post_hook(function: Callable[..., Any]) -> Middleware:
     """AFK's post hook, `({"output": …, "tool_name": …})`: what it gives under `"output"` is the output in its place;
-    `None` leaves it. It belongs in `inside`, and sees successes alone. See docs/coming-from.md#from-afk.
+    `None` leaves what it was given, with what it changed there. It belongs in `inside`, and sees successes alone. See
+    docs/coming-from.md#from-afk.
 
     Where it gives anything else, or raises, the call has failed, and hooks further out are not asked.
 
@@ -191,15 +194,21 @@ def post_hook(function: Callable[..., Any]) -> Middleware:
         if not result.success:
             return None
         name = result.tool_name if context.call is None else context.call.name
-        given = function({"output": result.output, "tool_name": name})
+        told = thaw(result.output)
+        payload = {"output": told, "tool_name": name}
+        given = function(payload)
         given = await given if inspect.isawaitable(given) else given
-        if given is None:
-            return None
+        given = payload if given is None else given
         if not isinstance(given, Mapping) or "output" not in given:
             raise TypeError(f"a post hook gave {type(given).__name__}, and has to give {{'output': …}} or None")
-        return None if given["output"] is result.output else result.replace(output=given["output"])
+        return _with_output(result, given["output"], told)
 
     return Hook(after=afk_post_hook)
+
+
+def _with_output(result: ToolResult, output: Any, told: Any) -> ToolResult:
+    """The result with this output, where it is another one than `told`, a copy of its own, or that was changed."""
+    return result if output is told and same(told, thaw(result.output)) else result.replace(output=output)
 
 
 def _fits_first(name: str, function: object, *forms: str) -> bool:
