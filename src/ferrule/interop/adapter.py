@@ -21,7 +21,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from threading import Lock
 from typing import Any, TypeAlias, TypedDict, TypeVar
@@ -33,8 +33,9 @@ from ferrule.journal import memory
 from ferrule.pipeline.call_key import call_key
 from ferrule.runner import Runner
 from ferrule.store import Store, StoreError
-from ferrule.types import Guard, Observer
+from ferrule.types import Coro, Guard
 from ferrule.values.call import ToolCall
+from ferrule.values.content import Text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask
 from ferrule.values.event import Event
@@ -114,8 +115,8 @@ class Adapter:
         assert runner.journal is not None
         self._records = runner.journal.store if records is None else records
 
-    async def run(self, call: ToolCall, context: ToolContext[Any], tell: Tell | None = None) -> ToolResult:
-        """Run a call, once for its id; where it is suspended, its record is kept.
+    def run(self, call: ToolCall, context: ToolContext[Any], tell: Tell | None = None) -> Coro[ToolResult]:
+        """Run a call, once for its id; where it is suspended, its record is kept. Await the result.
 
         Args:
             tell: Is told of the call's progress, one step after the other, before the result is given.
@@ -123,15 +124,7 @@ class Adapter:
         Raises:
             Exception: what the store raises where it cannot keep the record.
         """
-        if tell is None:
-            result = await self.runner.run(call, context)
-        else:
-            async with self._telling(call, context, tell) as observers:
-                running = self.runner.run(call, context, observers=observers) if observers else None
-                result = await (running or self.runner.run(call, context))
-        if result.pending is not None:
-            await self.keep(call, context, record_of(result))
-        return result
+        return self._follow(call, context, tell, self.runner.run, call)
 
     async def answer(
         self,
@@ -166,16 +159,39 @@ class Adapter:
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, tell)
             answer = _approved(found["pending"], approved)
-        async with self._telling(call, context, tell) as observers:
-            result = await self.runner.resume(record, answer, context, observers=observers)
+        return await self._follow(call, context, tell, self.runner.resume, record, answer)
+
+    async def _follow(
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        tell: Tell | None,
+        begin: Callable[..., Coro[ToolResult]],
+        *given: object,
+    ) -> ToolResult:
+        """The result of `begin(*given, context)`, whose progress is told, and whose record is kept where it is
+        suspended."""
+        fields, known, options = context.fields, None, {}
+        telling = None if tell is None else _Telling(tell)
+        if telling is not None and fields.session and call.id:
+            known = fields.principal, fields.session, call.id
+            self._told[known] = telling
+        elif telling is not None:  # nothing tells it from another one of its id, perhaps of somebody else
+            options = {"observers": [telling.observe]}
+        try:
+            result = await begin(*given, context, **options)
+        except BaseException:
+            if telling is not None:
+                telling.give_up()
+            raise
+        finally:
+            if known is not None and self._told.get(known) is telling:
+                del self._told[known]
+            if telling is not None and telling.task is not None:
+                await asyncio.wait([telling.task])
         if result.pending is not None:
             await self.keep(call, context, record_of(result))
         return result
-
-    def _telling(self, call: ToolCall, context: ToolContext[Any], tell: Tell | None) -> _Telling:
-        """Without a session nothing tells a call from another one of its id, perhaps of somebody else."""
-        known = (context.principal, context.session, call.id) if context.session and call.id else None
-        return _Telling(self._told, known, tell)
 
     def _observe(self, event: Event) -> None:
         if event.kind == "tool:progress":
@@ -212,44 +228,36 @@ class Adapter:
 
 
 class _Telling:
-    """Hands the progress of a call to an async function, in order, while it is in `told`, or by an observer of this
-    call alone where it is known by nothing; at its end all is told."""
+    """Hands the progress of a call to an async function, in order, in a task that there is from the first step on."""
 
-    def __init__(self, told: dict[_ToldOf, _Telling], known: _ToldOf | None, tell: Tell | None) -> None:
-        self._told, self._known, self._tell = told, known, tell
-        self._steps: deque[Any] = deque()
-        self._task: asyncio.Task[None] | None = None
+    __slots__ = ("_steps", "_tell", "task")
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self.task: asyncio.Task[None] | None = None
 
     def observe(self, event: Event) -> None:
         """Tell this as well."""
-        if self._tell is None or event.kind != "tool:progress" or "done" not in event.data:
+        if event.kind != "tool:progress" or "done" not in event.data:
             return
+        if self.task is None:
+            self._steps: deque[Any] = deque()
         self._steps.append(event.data)
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._tell_all(self._tell))
+        if self.task is None or self.task.done():
+            self.task = asyncio.get_running_loop().create_task(self._tell_all())
 
-    async def _tell_all(self, tell: Tell) -> None:
+    async def _tell_all(self) -> None:
         while self._steps:
             step = self._steps.popleft()
             try:
-                await tell(step["done"], step["total"], step["message"])
+                await self._tell(step["done"], step["total"], step["message"])
             except Exception:
                 log.exception("progress of a call could not be told")
 
-    async def __aenter__(self) -> Sequence[Observer]:
-        if self._known is None:
-            return [self.observe]
-        self._told[self._known] = self
-        return ()
-
-    async def __aexit__(self, *raised: object) -> None:
-        if self._known is not None and self._told.get(self._known) is self:
-            del self._told[self._known]
-        if self._task is None:
-            return
-        if raised[0] is not None:  # whoever is told may wait for one that was cancelled too
-            self._task.cancel()
-        await asyncio.wait([self._task])
+    def give_up(self) -> None:
+        """Tell no more: whoever is told may wait for a call that was cancelled too."""
+        if self.task is not None:
+            self.task.cancel()
 
 
 def check_runner(framework: str, runner: object) -> None:
@@ -307,6 +315,12 @@ def listed(framework: str, theirs: Iterable[_Theirs]) -> list[_Theirs]:
 def record_of(result: ToolResult) -> Record:
     """What takes this suspended call up again."""
     return {"pending": thaw(result.pending)}
+
+
+def is_text(result: ToolResult) -> bool:
+    """Whether a model gets nothing of it but `result.text`."""
+    content = result.content
+    return type(content[0]) is Text if len(content) == 1 else all(isinstance(block, Text) for block in content)
 
 
 def failed_outside(name: str, error: Exception) -> ToolResult:

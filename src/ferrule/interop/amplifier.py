@@ -30,7 +30,7 @@ from ferrule.definition.decorator import as_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed_outside, listed
+from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed_outside, is_text, listed
 from ferrule.runner import Runner
 from ferrule.types import Approver, Executable, Middleware, Next
 from ferrule.values.call import ToolCall
@@ -321,7 +321,7 @@ def _around_calls(coordinator: ModuleCoordinator) -> Middleware:
 
 def _their_result(result: ToolResult) -> TheirResult:
     error = None if result.success else {"message": result.text, "type": result.status}
-    media = not all(isinstance(block, Text) for block in result.content)
+    media = not is_text(result)
     content = [_their_block(block) for block in result.content] if media else None
     return TheirResult(success=result.success, output=result.text, error=error, content=content)
 

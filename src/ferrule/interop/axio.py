@@ -24,7 +24,7 @@ from axio.tool import Tool as TheirTool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed_outside, listed
+from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed_outside, is_text, listed
 from ferrule.runner import Runner
 from ferrule.types import GuardFunction, Verdict
 from ferrule.values.call import ToolCall
@@ -133,7 +133,7 @@ def _model_tool(tool: Tool) -> TheirTool[Any]:
 
 
 def _their_result(id: str, result: ToolResult) -> ToolResultBlock:
-    if all(isinstance(block, Text) for block in result.content):
+    if is_text(result):
         return ToolResultBlock(id, result.text, is_error=not result.success)
     return ToolResultBlock(id, [_their_block(block) for block in result.content], is_error=not result.success)
 

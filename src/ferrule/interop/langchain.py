@@ -36,7 +36,7 @@ from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, context_maker, is_record_of, listed, record_of
+from ferrule.interop.adapter import Adapter, context_maker, is_record_of, is_text, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -174,7 +174,7 @@ def _artifact(result: ToolResult) -> dict[str, Any]:
 
 
 def _their_content(result: ToolResult) -> str | list[str | dict[str, Any]]:
-    if all(isinstance(block, Text) for block in result.content):
+    if is_text(result):
         return result.text
     return [_their_block(block) for block in result.content]
 

@@ -45,7 +45,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, context_maker, guards_of, listed, may_ask
+from ferrule.interop.adapter import Adapter, context_maker, guards_of, is_text, listed, may_ask
 from ferrule.runner import Runner
 from ferrule.types import Guard
 from ferrule.values.call import ToolCall
@@ -227,7 +227,7 @@ class _TheirTool:
 
 def _their_output(result: ToolResult) -> Any:
     """The content of a result as the SDK has it."""
-    if not result.success or all(isinstance(block, Text) for block in result.content):
+    if not result.success or is_text(result):
         return result.text
     return [_their_block(block) for block in result.content]
 

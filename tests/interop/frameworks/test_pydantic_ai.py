@@ -30,8 +30,10 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolRequests, ToolApproved, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import DynamicToolset, ExternalToolset
+from pydantic_ai.usage import RunUsage
 
 from ferrule import (
     Deferred,
@@ -404,6 +406,24 @@ def test_a_toolset_with_a_prefix_finds_the_records_of_its_calls() -> None:
     )
     assert returned(approve_in(agent)).content == "paid ada"
     assert paid == ["ada"]
+
+
+def test_a_timeout_that_a_prepare_function_gives_a_tool_ends_its_call() -> None:
+    @tool(read_only=True)
+    async def wait() -> None:
+        """Wait."""
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), tool_call_id="c1", tool_name="wait")
+        hurried = pydantic_ai.toolset(Runner([wait])).prepared(
+            lambda ctx, definitions: [dataclasses.replace(one, timeout=0.01) for one in definitions]
+        )
+        found = (await hurried.get_tools(ctx))["wait"]
+        with pytest.raises(ModelRetry, match="Timed out"):
+            await hurried.call_tool("wait", {}, ctx, found)
+
+    in_time(run())
 
 
 def test_a_durable_engine_runs_the_calls_of_the_toolset_in_its_own_units() -> None:
