@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from strands.types.tools import AgentTool
 
 from ferrule import (
     DefinitionError,
+    Event,
     InputRequired,
     Journal,
     Media,
@@ -273,6 +275,70 @@ class TestStrands(Conformance):
         world = World()
         in_time(run())
         assert world.cancelled == 1
+
+    def test_a_call_of_an_agent_that_was_cancelled_before_does_not_begin(self) -> None:
+        async def run() -> Any:
+            [made] = strands.tools(Runner([look]))
+            agent = Agent(model=Scripted(()), callback_handler=None)
+            agent.cancel()
+            sent: Any = {"name": "look", "toolUseId": "c1", "input": {}}
+            return [event["tool_result"] async for event in made.stream(sent, {"agent": agent})]
+
+        looked = []
+
+        @tool(read_only=True)
+        async def look() -> None:
+            """Look."""
+            looked.append(True)
+
+        assert [seen(result) for result in in_time(run())] == [Seen("The call was cancelled.", failed=True)]
+        assert not looked
+
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="a task cannot begin before the loop's next turn")
+    def test_a_call_that_waits_for_nothing_ends_without_a_turn_of_the_loop(self) -> None:
+        @tool(read_only=True)
+        async def add(a: int, b: int) -> int:
+            """Add."""
+            return a + b
+
+        async def run() -> Any:
+            [made] = strands.tools(Runner([add]))
+            agent = Agent(model=Scripted(()), callback_handler=None)
+            sent: Any = {"name": "add", "toolUseId": "c1", "input": {"a": 20, "b": 22}}
+            with pytest.raises(StopIteration) as ended:
+                made.stream(sent, {"agent": agent}).__anext__().send(None)
+            return ended.value.value["tool_result"]
+
+        assert seen(in_time(run())) == Seen("42")
+
+    def test_a_call_that_ends_while_a_step_is_looked_at_has_all_its_steps_before_its_result(self) -> None:
+        ended = asyncio.Event()
+
+        @tool(read_only=True)
+        async def count(context: ToolContext) -> str:
+            """Count."""
+            for step in range(3):
+                context.progress(step, 3)
+                await asyncio.sleep(0)
+            return "counted"
+
+        def note(event: Event) -> None:
+            if event.kind == "tool:post":
+                ended.set()
+
+        async def run() -> Any:
+            [made] = strands.tools(Runner([count], observers=[note]))
+            agent = Agent(model=Scripted(()), callback_handler=None)
+            sent: Any = {"name": "count", "toolUseId": "c1", "input": {}}
+            found = []
+            async for event in made.stream(sent, {"agent": agent}):
+                found.append(event.get("done", "the result"))
+                await ended.wait()
+                for _ in range(20):  # the turns of the loop in which the task of the call ends
+                    await asyncio.sleep(0)
+            return found
+
+        assert in_time(run()) == [0, 1, 2, "the result"]
 
     def test_a_call_in_the_background_waits_for_its_person(self) -> None:
         async def run() -> None:
