@@ -323,6 +323,20 @@ def is_text(result: ToolResult) -> bool:
     return type(content[0]) is Text if len(content) == 1 else all(isinstance(block, Text) for block in content)
 
 
+def id_of(call_id: str | None, answered: Iterable[str]) -> str:
+    """What a call is known by: its id, and which call of that id it is, where the conversation has results of earlier
+    ones; some servers count from `call_0` in each turn.
+
+    Results of ours that are a success count, and no calls: one that comes again, after a crash or with an answer, has
+    no result yet, or one that a framework made up.
+
+    Args:
+        answered: The ids of the calls whose results those are.
+    """
+    earlier = sum(one == call_id for one in answered) if call_id else 0
+    return f"{call_id} ({earlier + 1})" if earlier else call_id or ""
+
+
 def failed_outside(name: str, error: Exception) -> ToolResult:
     """What a model is told of a call where the program round it raised, such as a store: for a framework that would
     tell it the text of the exception. That is logged."""

@@ -25,6 +25,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, BaseToolkit, InjectedToolArg, InjectedToolCallId, ToolException
 from langchain_core.tools.base import get_all_basemodel_annotations
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime, get_runtime
@@ -36,7 +37,7 @@ from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, context_maker, is_record_of, is_text, listed, record_of
+from ferrule.interop.adapter import Adapter, context_maker, id_of, is_record_of, is_text, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -114,7 +115,8 @@ class RunnerTool(BaseTool):
 
     async def _call(self, arguments: Any, call_id: str | None) -> Any:
         execution, runtime = _execution(), _runtime() or Runtime()
-        call, context = ToolCall(call_id or "", self._tool.name, arguments), self._context(runtime)
+        known = id_of(call_id, () if self._tool.read_only is True else _answered())
+        call, context = ToolCall(known, self._tool.name, arguments), self._context(runtime)
 
         async def tell(done: float, total: float | None, message: str | None) -> None:
             step = {"type": "tool_progress", "tool_call_id": call_id, "name": self.name}
@@ -166,6 +168,21 @@ def _runtime() -> Runtime[Any] | None:
         return get_runtime()
     except (RuntimeError, KeyError):
         return None
+
+
+def _answered() -> list[str]:
+    """The ids of the calls that are done, by the state of the graph, which a `ToolNode` reads in this way as well. They
+    are the same however often a node is run; the id of its task is another one where a checkpoint was lost."""
+    try:
+        messages = get_config()["configurable"]["__pregel_read"]("messages") or ()
+    except (RuntimeError, KeyError):  # outside a graph, or one whose messages are called otherwise
+        return []
+    return [message.tool_call_id for message in messages if isinstance(message, ToolMessage) and _is_done(message)]
+
+
+def _is_done(message: ToolMessage) -> bool:
+    """A message that a middleware puts in the place of a result that there is not has no artifact of ours."""
+    return isinstance(message.artifact, dict) and message.artifact.get("status") == "ok"
 
 
 def _artifact(result: ToolResult) -> dict[str, Any]:

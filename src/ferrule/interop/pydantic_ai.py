@@ -23,8 +23,10 @@ from pydantic_ai.messages import (
     DocumentUrl,
     FileUrl,
     ImageUrl,
+    ModelRequest,
     ModelResponse,
     TextContent,
+    ToolReturnPart,
     UploadedFile,
 )
 from pydantic_ai.tools import DeferredToolRequests
@@ -36,7 +38,7 @@ from pydantic_core import to_json
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, context_maker, is_record_of, is_text, listed, record_of
+from ferrule.interop.adapter import Adapter, context_maker, id_of, is_record_of, is_text, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.types import Coro
@@ -119,7 +121,8 @@ def _their_tool(
     max_retries: int,
 ) -> TheirTool[Any]:
     async def call(ctx: RunContext[Any], /, **arguments: Any) -> Any:
-        sent, context = ToolCall(ctx.tool_call_id or "", tool.name, arguments), context_of(ctx)
+        call_id = id_of(ctx.tool_call_id, () if tool.read_only is True else _answered(ctx))
+        sent, context = ToolCall(call_id, tool.name, arguments), context_of(ctx)
         tell = partial(_emit_progress, ctx)
         if ctx.tool_call_approved:
             record = (ctx.tool_call_metadata or {}).get(_OURS)
@@ -131,7 +134,7 @@ def _their_tool(
             if result.status in ("invalid", "not_found"):
                 raise ModelRetry(result.text)
         if result.pending is not None:
-            raise _deferral(result, records if context.session else None)
+            raise _deferral(result, ctx.tool_call_id or "", records if context.session else None)
         return _returned(result)
 
     made = TheirTool.from_schema(
@@ -154,7 +157,7 @@ def _in_history(ctx: RunContext[Any], sent: ToolCall) -> ToolCall:
         last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
     except UserError:
         return sent
-    parts = [] if last is None else [part for part in last.tool_calls if part.tool_call_id == sent.id]
+    parts = [] if last is None else [part for part in last.tool_calls if part.tool_call_id == ctx.tool_call_id]
     return sent.replace(arguments=parts[0].args or {}) if len(parts) == 1 else sent
 
 
@@ -162,11 +165,26 @@ async def _emit_progress(ctx: RunContext[Any], done: float, total: float | None,
     await ctx.emit(Progress(done=done, total=total, message=message))
 
 
-def _deferral(result: ToolResult, records: Store | None) -> ApprovalRequired | CallDeferred:
+def _answered(ctx: RunContext[Any]) -> Iterator[str]:
+    """The ids of the calls that are done. What a run that was cut off has left behind is `"interrupted"`."""
+    try:
+        messages = ctx.messages
+    except UserError:  # an activity of Temporal has none
+        return
+    for message in messages:
+        if isinstance(message, ModelRequest):
+            for part in message.parts:
+                if isinstance(part, ToolReturnPart) and part.outcome == "success":
+                    yield part.tool_call_id
+
+
+def _deferral(result: ToolResult, tool_call_id: str, records: Store | None) -> ApprovalRequired | CallDeferred:
     """What a call raises that waits, with all that is needed to answer it; its record is there unless it is kept in
     `records`."""
     pending: Any = result.pending
     metadata = {"reason": pending["reason"], "tool": result.tool_name}
+    if pending["call"]["id"] != tool_call_id:
+        metadata["id"] = pending["call"]["id"]
     if records is None:
         metadata[_OURS] = record_of(result)
     if pending["kind"] == "input":
@@ -223,7 +241,10 @@ async def answer(
         )
     metadata = requests.metadata.get(tool_call_id) or {}
     adapter = Adapter(runner, "pydantic-ai", suspends=True, records=records)
-    call = ToolCall(tool_call_id, str(metadata.get("tool", part.tool_name)), part.args_as_dict())
+    call_id = metadata.get("id")
+    if not isinstance(call_id, str) or not call_id.startswith(f"{tool_call_id} ("):
+        call_id = tool_call_id
+    call = ToolCall(call_id, str(metadata.get("tool", part.tool_name)), part.args_as_dict())
     record = metadata.get(_OURS) or await adapter.find(call, context)
     if not is_record_of(record, call, context):
         raise DefinitionError(
@@ -233,7 +254,7 @@ async def answer(
     decision = allow(arguments=said) if isinstance(said, Mapping) else said
     result = await adapter.answer(call, context, decision, record)
     if result.pending is not None:
-        raise _deferral(result, records if context.session else None)
+        raise _deferral(result, tool_call_id, records if context.session else None)
     try:
         value = _returned(result)
     except ToolFailed as failed:

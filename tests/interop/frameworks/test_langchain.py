@@ -7,6 +7,7 @@ import base64
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
@@ -339,6 +340,80 @@ def test_the_same_calls_in_another_thread_are_others_and_in_another_program_the_
     assert in_a_program("t1").results == first.results and world.paid == {"ada 1": 1, "bob 1": 1}
     in_a_program("t2")
     assert world.paid == {"ada 1": 2, "bob 1": 2}
+
+
+@PROGRAMS
+def test_an_id_that_comes_again_in_a_later_turn_is_another_call(program_of: Any, tmp_path: Path) -> None:
+    """Such as those of servers that count from `call_0` in each; with an answer in another program, and once more."""
+
+    def runner(journal: Journal) -> Runner:
+        return world.runner(journal=journal, resume_key=b"k" * 32)
+
+    async def run() -> None:
+        turn = AIMessage("", tool_calls=[{"name": "pay", "args": {"to": "ada"}, "id": "call_0", "type": "tool_call"}])
+        saver, turns = InMemorySaver(), Scripted(messages=iter([turn, turn.model_copy(update={"id": "second"})]))
+        with closing(Journal.open(tmp_path / "calls.db")) as journal:
+            driven = DrivenGraph(program_of(turns, langchain.tools(runner(journal)), saver))
+            await driven.run({"messages": [HumanMessage("go")]})
+            await driven.run(Command(resume={driven.waiting[0].id: True}))
+            assert world.paid == {"ada 1": 1} and len(driven.questions) == 1
+        for _ in range(2):
+            with closing(Journal.open(tmp_path / "calls.db")) as journal:
+                last = DrivenGraph(program_of(model_of(), langchain.tools(runner(journal)), saver))
+                await last.run(Command(resume={driven.waiting[0].id: True}))
+                assert last.results["call_0"] == Seen("paid 1 EUR to ada")
+                assert world.paid == {"ada 1": 2}
+
+    world = World()
+    in_time(run())
+
+
+@PROGRAMS
+def test_a_node_that_is_tried_again_pays_once_also_where_an_id_comes_again(program_of: Any) -> None:
+    """In the second of three turns; and once more from the start, in a graph that has none of the checkpoints."""
+
+    async def run(journal: Journal, *, breaks: bool) -> None:
+        tries = Counter[str]()
+
+        class Breaking(langchain.RunnerTool):
+            async def arun(self, *given: Any, **options: Any) -> Any:
+                done = await super().arun(*given, **options)
+                tries["run"] += 1
+                if breaks and tries["run"] == 2:
+                    raise OSError("killed")
+                return done
+
+        made = langchain.tools(world.runner(journal=journal, guards=[]))
+        for one in made:
+            one.__class__ = Breaking
+        turn = AIMessage("", tool_calls=[{"name": "pay", "args": {"to": "ada"}, "id": "call_0", "type": "tool_call"}])
+        turns = [turn.model_copy(update={"id": f"turn {number}"}) for number in range(3)]
+        driven = DrivenGraph(program_of(Scripted(messages=iter([*turns, AIMessage("done")])), made))
+        if breaks:
+            with pytest.raises(OSError, match="killed"):
+                await driven.run({"messages": [HumanMessage("go")]})
+            assert world.paid == {"ada 1": 2}
+        await driven.run(None if breaks else {"messages": [HumanMessage("go")]})
+        assert world.paid == {"ada 1": 3}
+
+    world, journal = World(), memory()
+    in_time(run(journal, breaks=True))
+    in_time(run(journal, breaks=False))
+
+
+def test_a_result_that_a_middleware_made_up_makes_no_other_call_of_one_that_was_cut_off() -> None:
+    async def run() -> None:
+        turn = AIMessage("", tool_calls=[{"name": "pay", "args": {"to": "ada"}, "id": "call_0", "type": "tool_call"}])
+        journal = memory()
+        before = turn.model_copy(update={"id": "before"})
+        for made_up in ([], [HumanMessage("go"), before, ToolMessage("cancelled", tool_call_id="call_0")]):
+            model = Scripted(messages=iter([turn.model_copy(update={"id": "now"}), AIMessage("done")]))
+            driven = DrivenGraph(agent_of(model, langchain.tools(world.runner(journal=journal, guards=[]))))
+            await driven.run({"messages": [*made_up, HumanMessage("go")]})
+        assert world.paid == {"ada 1": 1}
+
+    world = World()
+    in_time(run())
 
 
 def test_an_id_that_comes_again_with_other_arguments_is_another_call() -> None:

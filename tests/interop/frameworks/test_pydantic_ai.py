@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from datetime import date
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -23,11 +25,14 @@ from pydantic_ai.durable_exec._toolset import (
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
 from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
+    ModelRequest,
     ModelResponse,
     RetryPromptPart,
     TextPart,
     ToolCallPart,
     ToolReturnPart,
+    UserPromptPart,
+    repair_messages,
 )
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -39,6 +44,7 @@ from ferrule import (
     Deferred,
     DefinitionError,
     InputRequired,
+    Journal,
     Media,
     Runner,
     Text,
@@ -73,7 +79,7 @@ class DrivenAgent(Driven):
         """The messages and the requests of the run that waits, as an application stores them."""
 
     async def _reply(self, messages: list[Any], info: Any) -> AsyncIterator[Any]:
-        if len(messages) > 1:
+        if not any(isinstance(part, UserPromptPart) for part in messages[-1].parts):
             yield "done"
             return
         for place, said in enumerate(self._calls):
@@ -82,7 +88,8 @@ class DrivenAgent(Driven):
 
     async def run(self, **given: Any) -> None:
         done = await self._agent.run(deps="DEPS", event_stream_handler=self._see, **given)
-        for message in done.all_messages():
+        self.messages = done.all_messages()
+        for message in self.messages:
             for part in message.parts:
                 if isinstance(part, ToolReturnPart | RetryPromptPart) and part.tool_call_id:
                     self.results[part.tool_call_id] = seen(part)
@@ -235,6 +242,57 @@ def test_what_is_no_answer_to_a_question_fails_the_call(said: Any) -> None:
         return await pydantic_ai.answer(runner, first.output, "c1", said, context)
 
     assert isinstance(in_time(run()), ToolFailed)
+
+
+def test_an_id_that_comes_again_in_a_later_turn_is_another_call(tmp_path: Path) -> None:
+    """Such as those of servers that count from `call_0` in each; with an answer in another process, and once more."""
+
+    async def begin(runner: Runner) -> DrivenAgent:
+        driven = DrivenAgent(runner, (Said("call_0", "pay", {"to": "ada"}),))
+        await driven.run(user_prompt="go")
+        await driven.answer({"call_0": True})
+        await driven.run(user_prompt="and again", message_history=driven.messages)
+        assert list(driven.questions) == ["call_0"]
+        return driven
+
+    async def run() -> None:
+        with closing(Journal.open(tmp_path / "calls.db")) as journal:
+            stored = (await begin(world.runner(journal=journal, resume_key=b"k" * 32))).stored
+        for record in ("kept", "lost"):
+            with closing(Journal.open(tmp_path / "calls.db")) as journal:
+                driven = await PydanticAI().elsewhere(world.runner(journal=journal, resume_key=b"k" * 32), stored)
+                await driven.answer({"call_0": True}, record)
+                assert driven.results["call_0"] == Seen("paid 1 EUR to ada")
+                assert world.paid == {"ada 1": 2}
+
+    world = World()
+    in_time(run())
+
+
+def test_what_stands_for_the_result_of_a_run_that_was_cut_off_makes_no_other_call() -> None:
+    async def run() -> None:
+        driven = DrivenAgent(world.runner(journal=memory(), guards=[]), (Said("call_0", "pay", {"to": "ada"}),))
+        await driven.run(user_prompt="go")
+        cut_off = repair_messages(driven.messages[:2])
+        assert [part.outcome for part in cut_off[-1].parts] == ["interrupted"]
+        await driven.run(user_prompt="and again", message_history=cut_off)
+        assert driven.results["call_0"] == Seen("paid 1 EUR to ada")
+
+    world = World()
+    in_time(run())
+    assert world.paid == {"ada 1": 1}
+
+
+def test_a_question_of_a_call_whose_id_came_before_is_answered() -> None:
+    async def run() -> None:
+        runner = Runner([book], journal=memory())
+        agent, context = asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")), ToolContext(session="s1")
+        before = [ModelRequest([ToolReturnPart("book", "booked", "c1")])]
+        first = await agent.run("go", message_history=before, conversation_id="s1")
+        with pytest.raises(CallDeferred):
+            await pydantic_ai.answer(runner, in_json(first.output), "c1", {"day": "Monday"}, context)
+
+    in_time(run())
 
 
 def test_an_answer_runs_no_other_call_than_the_one_that_asked() -> None:
