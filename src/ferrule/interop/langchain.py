@@ -14,14 +14,16 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, get_args, get_type_hints
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, BaseToolkit, InjectedToolArg, InjectedToolCallId, ToolException
 from langchain_core.tools.base import get_all_basemodel_annotations
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -51,7 +53,7 @@ log = logging.getLogger("ferrule")
 _OURS = "ferrule"
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
-"""What `interrupt` reads of the configuration, and raises as a `KeyError` where it is not in a graph."""
+"""Where `interrupt` finds the answers in the configuration; it raises this as a `KeyError` where it is in no graph."""
 
 # -- out: a runner as their tools --------------------------------------------------------------------------------------
 
@@ -125,12 +127,14 @@ class RunnerTool(BaseTool):
         record = None if execution is None else await self._adapter.find(call, context)
         result, said = None, None
         if record is None:
-            result = await self._adapter.run(call, context, tell)
+            with _no_answers():
+                result = await self._adapter.run(call, context, tell)
         while execution is not None and (result is None or result.pending is not None):
             shown = record if result is None else record_of(result)
             question = _Question(self._adapter, self.name, call, context, shown, after=said.place if said else -1)
             said = await execution.answer_to(question)
-            result = await self._adapter.answer(call, context, said.answer, said.record, tell)
+            with _no_answers():
+                result = await self._adapter.answer(call, context, said.answer, said.record, tell)
         assert result is not None
         if said is not None and said.instead is not None and result.status == "denied":
             return ToolMessage(said.instead, tool_call_id=call_id, name=self.name, artifact=_artifact(result))
@@ -168,6 +172,23 @@ def _runtime() -> Runtime[Any] | None:
         return get_runtime()
     except (RuntimeError, KeyError):
         return None
+
+
+@contextmanager
+def _no_answers() -> Iterator[None]:
+    """What a handler, or a graph that it runs, asks by an `interrupt` of its own finds none of the answers that the
+    node was given: those are to the questions of its calls. It is counted apart, as they are told by their order."""
+    config = var_child_runnable_config.get()
+    theirs = None if config is None else config.get("configurable", {}).get(_INTERRUPTS)
+    if config is None or theirs is None:
+        yield
+        return
+    empty = replace(theirs, resume=[], get_null_resume=lambda consume: None, interrupt_counter=count().__next__)
+    token = var_child_runnable_config.set({**config, "configurable": {**config["configurable"], _INTERRUPTS: empty}})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 def _answered() -> list[str]:

@@ -53,6 +53,7 @@ from ferrule import (
 from ferrule.guards import ask_before_changes
 from ferrule.interop import langchain
 from ferrule.journal import memory
+from ferrule.store import Memory
 from ferrule.values.frozen import thaw
 
 
@@ -717,6 +718,58 @@ def test_a_tool_that_calls_another_of_its_node_does_not_wait_for_itself() -> Non
     in_time(driven.run({"messages": [HumanMessage("go")]}))
     assert driven.results["c1"].text.startswith("error: pay waits for a decision")
     assert not world.paid
+
+
+class LateRecords(Memory):
+    """Finds the record of a call when `ready` says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = threading.Event()
+        self.ready.set()
+
+    def get(self, key: str) -> Any:
+        found = super().get(key)
+        assert found is None or self.ready.wait(60)
+        return found
+
+
+@pytest.mark.parametrize("within", ["a handler", "a graph in a handler"])
+def test_an_interrupt_of_a_handler_gets_no_answer_to_a_call_of_its_node(within: str) -> None:
+    @tool(read_only=True)
+    async def water(what: str) -> str:
+        """Water, once a person has said so."""
+        try:
+            if within == "a handler":
+                water_now({})
+            else:
+                await graph.compile().ainvoke({"messages": []})
+        finally:
+            records.ready.set()
+        return "watered"
+
+    def water_now(state: Any) -> dict[str, Any]:
+        watered.append(interrupt("water?"))
+        return {}
+
+    async def run() -> Driven:
+        guards = [lambda call, context: ask("paying") if call.name == "pay" else None]
+        runner = Runner([water, *world.runner().tools], guards=guards, journal=memory())
+        calls = [Said("c1", "water", {"what": "roses"}), Said("c2", "pay", {"to": "ada"})]
+        driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner, records=records)))
+        await driven.run({"messages": [HumanMessage("go")]})
+        assert waiting_for(driven) == ["c2"]
+        records.ready.clear()
+        await driven.run(Command(resume={"decisions": [{"type": "approve"}]}))
+        return driven
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("water", water_now)
+    graph.add_edge(START, "water")
+    world, records, watered = World(), LateRecords(), list[Any]()
+    driven = in_time(run())
+    assert not watered and driven.results["c1"].failed
+    assert world.paid == {"ada 1": 1}
 
 
 def test_outside_a_graph_a_tool_is_called_as_a_function() -> None:
