@@ -31,6 +31,7 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.journal import memory
 from ferrule.pipeline.call_key import call_key
+from ferrule.pipeline.results import RESUMED_ALREADY
 from ferrule.runner import Runner
 from ferrule.store import Store, StoreError
 from ferrule.types import Coro, Guard
@@ -41,6 +42,7 @@ from ferrule.values.decision import Decision, allow, ask
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import same
+from ferrule.values.kept import restored, stored
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
@@ -159,7 +161,25 @@ class Adapter:
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, tell)
             answer = _approved(found["pending"], approved)
-        return await self._follow(call, context, tell, self.runner.resume, record, answer)
+        result = await self._follow(call, context, tell, self.runner.resume, record, answer)
+        return await self._came_to(call, context, record["pending"]["key"], result)
+
+    async def _came_to(self, call: ToolCall, context: ToolContext[Any], key: str, result: ToolResult) -> ToolResult:
+        """What the answer to the record with that key came to; where it was given before, what that came to. That is
+        kept with the record where the journal does not have it: of a no, and of a tool that only reads."""
+        again = result.error == RESUMED_ALREADY
+        tool = self.runner.tools.find(call.name)
+        in_journal = result.executed is not False and tool is not None and not tool.read_only
+        if result.pending is not None or (in_journal and not again):
+            return result
+        kept = await self._kept(call, context)
+        if kept is None or kept["pending"]["key"] != key:
+            return result
+        if not again:
+            await self.keep(call, context, kept | {"came_to": stored(result)})
+        elif "came_to" in kept:
+            return restored(kept["came_to"], call, call.name)
+        return result
 
     async def _follow(
         self,

@@ -150,7 +150,7 @@ class LangChain(Framework):
     def __init__(self, program_of: Callable[..., Any]) -> None:
         self._program_of = program_of
 
-    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+    async def drive(self, runner: Runner, *calls: Said) -> DrivenGraph:
         driven = DrivenGraph(self._program_of(model_of(*calls), langchain.tools(runner)))
         await driven.run({"messages": [HumanMessage("go")]})
         return driven
@@ -400,6 +400,39 @@ def test_a_node_that_is_tried_again_pays_once_also_where_an_id_comes_again(progr
     world, journal = World(), memory()
     in_time(run(journal, breaks=True))
     in_time(run(journal, breaks=False))
+
+
+def test_a_node_that_is_run_again_tells_of_what_was_answered_before_what_it_came_to() -> None:
+    """As it is for an answer that comes later: of the others the journal has what changed something, and no more."""
+    wanted = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+
+    @tool
+    async def book(city: str, context: ToolContext) -> Any:
+        """Book."""
+        return InputRequired("Which day?", wanted) if context.answer is None else f"booked {context.answer.value}"
+
+    @tool(read_only=True, ask=True)
+    async def peek(name: str) -> str:
+        """Peek."""
+        peeked.append(name)
+        return f"peeked at {name}"
+
+    async def run() -> Driven:
+        runner = Runner([book, peek, *world.runner().tools], guards=[ask_before_changes], journal=memory())
+        pays, books = Said("c1", "pay", {"to": "ada"}), Said("c2", "book", {"city": "Rome"})
+        driven = await LangChain(graph_of).drive(runner, pays, books, Said("c3", "peek", {"name": "x"}))
+        reject = {"type": "reject", "message": "too much"}
+        await driven.run(Command(resume={"decisions": [reject, {"type": "approve"}, {"type": "approve"}]}))
+        assert list(driven.questions) == ["c2"]
+        await driven.answer({"c2": {"day": "Monday"}})
+        return driven
+
+    world, peeked = World(), list[str]()
+    driven = in_time(run())
+    assert driven.results["c1"].failed and "too much" in driven.results["c1"].text
+    assert driven.results["c2"] == Seen("booked {'day': 'Monday'}")
+    assert driven.results["c3"] == Seen("peeked at x")
+    assert peeked == ["x"] and not world.paid
 
 
 def test_a_result_that_a_middleware_made_up_makes_no_other_call_of_one_that_was_cut_off() -> None:
