@@ -51,6 +51,7 @@ from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 _OURS = "ferrule"
+_OF_MESSAGES = ("content", "tool_call_id", "name", "status", "artifact")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
 """Where `interrupt` finds the answers in the configuration; it raises this as a `KeyError` where it is in no graph."""
@@ -125,6 +126,8 @@ class RunnerTool(BaseTool):
             runtime.stream_writer({**step, "done": done, "total": total, "message": message})
 
         record = None if execution is None else await self._adapter.find(call, context)
+        if execution is not None and record is not None and (message := execution.message_in(record)) is not None:
+            return message
         result, said = None, None
         if record is None:
             with _no_answers():
@@ -136,19 +139,21 @@ class RunnerTool(BaseTool):
             with _no_answers():
                 result = await self._adapter.answer(call, context, said.answer, said.record, tell)
         assert result is not None
-        if said is not None and said.instead is not None and result.status == "denied":
-            return ToolMessage(said.instead, tool_call_id=call_id, name=self.name, artifact=_artifact(result))
         if call_id is None:  # called as a function, not with what a model made
             if not result.success:
                 raise ToolException(result.text)
             return _their_content(result)
-        return ToolMessage(
-            _their_content(result),
+        instead = said.instead if said is not None and result.status == "denied" else None
+        message = ToolMessage(
+            _their_content(result) if instead is None else instead,
             tool_call_id=call_id,
             name=self.name,
-            status="success" if result.success else "error",
+            status="success" if result.success or instead is not None else "error",
             artifact=_artifact(result),
         )
+        if execution is not None and said is not None:
+            await self._adapter.keep(call, context, execution.with_message(shown, message, said.place))
+        return message
 
     def _context(self, runtime: Runtime[Any]) -> ToolContext[Any]:
         context = self._context_of(runtime)
@@ -256,6 +261,7 @@ class _Question:
     Attributes:
         record: Takes it up again. Where it was asked before, `record["asked"]` says in which place.
         after: The place of the answer that it has had.
+        arrived: Which call of its node it is: they are asked about in the order of the message.
     """
 
     adapter: Adapter
@@ -264,6 +270,7 @@ class _Question:
     context: ToolContext[Any]
     record: Any
     after: int
+    arrived: int = field(default_factory=lambda: _ARRIVED.get())
     woken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def said(self, value: Any, index: int, count: int, place: int) -> _AnswerGiven | None:
@@ -305,9 +312,27 @@ class _Execution:
     def __init__(self, task: str) -> None:
         self.task = task
         self.running = 0
+        self.arrived = 0
         self._answers: list[Any] = []
         self._waiting: list[_Question] = []
         self._raised: GraphInterrupt | None = None
+
+    def with_message(self, record: Any, message: ToolMessage, place: int) -> Any:
+        """The record with what the call came to by the answer in that place: its node may run again, for the answer to
+        another call."""
+        came = {name: getattr(message, name) for name in _OF_MESSAGES}
+        return {**record, "came": {"task": self.task, "place": place, "message": came}}
+
+    def message_in(self, record: Any) -> ToolMessage | None:
+        """What the call came to in an earlier run of this node, where its answer is read again, for its place."""
+        came = record.get("came")
+        if came is None or came["task"] != self.task:
+            return None
+        try:
+            self._answer_at(came["place"])
+        except GraphInterrupt:
+            return None
+        return ToolMessage(**came["message"])
 
     @property
     def is_idle(self) -> bool:
@@ -365,7 +390,7 @@ class _Execution:
         """Ask about all calls that wait, where no other runs."""
         if self.running or not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = sorted(self._waiting, key=lambda one: one.arrived), []
         try:
             if self._raised is None:  # a run of a node ends by one interrupt; who comes later is asked in the next run
                 self._raised = self._interrupted(_value(waiting))
@@ -409,6 +434,8 @@ _EXECUTIONS: OrderedDict[Any, _Execution] = OrderedDict()
 _MOST_EXECUTIONS = 1_000
 """So many are known at least: a call may come when those of its node that came first have ended."""
 _LOCK = threading.Lock()
+_ARRIVED: ContextVar[int] = ContextVar("ferrule.langchain.arrived", default=0)
+"""Which call of its node the present one is."""
 _WITHIN: ContextVar[tuple[_Execution | None, ...]] = ContextVar("ferrule.langchain", default=())
 """The runs of nodes that the present code is called in, the innermost last; `None` for a call outside a graph."""
 
@@ -436,6 +463,8 @@ async def _in_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
     counted = None if execution in above else execution
     if counted is not None:
         counted.running += 1
+        counted.arrived += 1
+        _ARRIVED.set(counted.arrived)
     try:
         yield
     finally:

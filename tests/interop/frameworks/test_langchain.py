@@ -556,6 +556,77 @@ def answered_with(world: World, answer: Any) -> ToolMessage | None:
     return in_time(run())
 
 
+def test_calls_of_one_node_are_asked_about_in_their_order() -> None:
+    async def later_for_ada(call: ToolCall, context: ToolContext) -> Any:
+        for _ in range(50 if call.arguments["to"] == "ada" else 0):
+            await asyncio.sleep(0)
+        return ask("sure?")
+
+    async def run() -> list[str]:
+        runner = world.runner(guards=[later_for_ada], journal=memory())
+        calls = [Said(f"c{place}", "pay", {"to": to}) for place, to in enumerate(["ada", "bob", "cy"])]
+        driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner)))
+        await driven.run({"messages": [HumanMessage("go")]})
+        await driven.run(Command(resume={"decisions": [{"type": "no answer"}] * 3}))
+        return [request["args"]["to"] for request in driven.waiting[0].value["action_requests"]]
+
+    world = World()
+    assert in_time(run()) == ["ada", "bob", "cy"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"type": "approve"}, "saw tea"),
+        ({"type": "reject", "message": "not today"}, "not today"),
+        ({"type": "respond", "message": "green tea"}, "green tea"),
+    ],
+    ids=["yes", "no", "instead"],
+)
+def test_what_an_answered_call_came_to_stands_when_its_node_runs_again(said: Any, told: str) -> None:
+    async def run() -> DrivenGraph:
+        runner = world.runner(guards=[lambda call, context: ask("sure?")], journal=memory())
+        calls = [Said("c1", "look", {"name": "tea"}), Said("c2", "pay", {"to": "ada"})]
+        driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner)))
+        await driven.run({"messages": [HumanMessage("go")]})
+        await driven.run(Command(resume={"decisions": [said, {"type": "no answer"}]}))
+        assert waiting_for(driven) == ["c2"], "who is asked again"
+        await driven.run(Command(resume={"decisions": [{"type": "approve"}]}))
+        return driven
+
+    world = World()
+    driven = in_time(run())
+    assert told in driven.results["c1"].text
+    assert len(world.deps) == (told == "saw tea") and world.paid == {"ada 1": 1}
+
+
+def test_a_node_of_ones_own_may_ask_between_two_calls() -> None:
+    async def run() -> Any:
+        made = langchain.tools(world.runner(journal=memory()))
+        pay = next(one for one in made if one.name == "pay")
+
+        async def node(state: MessagesState) -> dict[str, Any]:
+            first = await pay.ainvoke({"type": "tool_call", "id": "c1", "name": "pay", "args": {"to": "ada"}})
+            to = interrupt("and whom else?")
+            second = await pay.ainvoke({"type": "tool_call", "id": "c2", "name": "pay", "args": {"to": to}})
+            return {"messages": [first, second]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("node", node)
+        graph.add_edge(START, "node")
+        driven = DrivenGraph(graph.compile(checkpointer=InMemorySaver()))
+        given: Any = {"messages": []}
+        for answer in ({"type": "reject", "message": "not her"}, "bob", {"type": "approve"}):
+            await driven.program.ainvoke(given, driven.config)
+            given = Command(resume=answer)
+        return await driven.program.ainvoke(given, driven.config)
+
+    world = World()
+    refused, paid = in_time(run())["messages"]
+    assert "not her" in refused.text and paid.text == "paid 1 EUR to bob"
+    assert world.paid == {"bob 1": 1}
+
+
 def test_what_a_handler_wants_to_know_is_asked_with_its_schema() -> None:
     day = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 
