@@ -165,6 +165,20 @@ def test_a_yes_to_all_calls_of_a_tool_is_none_to_what_nobody_was_asked_about(cap
     assert "remembered" in caplog.text
 
 
+def test_a_yes_to_all_calls_of_a_tool_is_one_to_those_that_wait_beside_it() -> None:
+    async def run() -> Any:
+        agent = agent_of(openai_agents.tools(world.runner()), (PAY, Said("c2", "pay", {"to": "eve", "euros": 9})))
+        result = await AgentsRunner.run(agent, "go")
+        state = result.to_state()
+        first, _ = state.get_interruptions()
+        state.approve(first, always_approve=True)
+        return await AgentsRunner.run(agent, state)
+
+    world = World()
+    assert not in_time(run()).interruptions
+    assert world.paid == {"ada 5": 1, "eve 9": 1}
+
+
 def test_what_was_granted_here_runs_and_all_else_waits() -> None:
     @tool(destructive=False)
     async def order(item: str, pieces: int) -> str:
