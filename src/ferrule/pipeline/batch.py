@@ -119,7 +119,7 @@ class Batch:
         first: dict[str, Entry] = {}
         for call in calls:
             call = call if call.id else call.replace(id=new_id())
-            entry = Entry(call=call, listeners=self._listeners, admitted=not runner.closing)
+            entry = Entry(call=call, listeners=self._listeners, admitted=not runner.leaving)
             self._entries.append(entry)
             before = first.setdefault(call.id, entry)
             if before is not entry:

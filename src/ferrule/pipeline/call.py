@@ -210,7 +210,7 @@ def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
             current = None
         elif current.task is None and current.parent is None and not current.attempt.given_up:
             current = None  # what ran before in this task, and came to an ordinary end
-        if current is None and not runner.closing:
+        if current is None and not runner.leaving:
             return None
         above = current
     elif above.ended:
@@ -224,7 +224,7 @@ def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
         above = above.parent
     if deep > MOST_NESTED:
         raise Rejected("limited", f"Calls that are made by calls nest at most {MOST_NESTED} deep. {NOTHING_RUN}")
-    if found is None and runner.closing and (runner.drained or not (origin.entry and origin.entry.admitted)):
+    if found is None and runner.leaving and (runner.leaving == 2 or not (origin.entry and origin.entry.admitted)):
         raise Rejected("cancelled", f"The runner is closing. {NOTHING_RUN}")
     return found
 

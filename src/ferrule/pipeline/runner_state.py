@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
 from ferrule.definition.tool import Tool
@@ -71,8 +71,7 @@ class RunnerState:
         receive: Takes a call in; see `pipeline/call.py`, for calls that are made by calls.
         clock: What deadlines, waits and expiries go by.
         views: This runner as mounted tools see it, by the settings of the runners that they come from.
-        closing: Whether no new calls are taken, but those of batches that began before.
-        drained: Whether these are not taken either.
+        leaving: 0 while it takes every call, 1 once it takes those alone of batches that began before, 2 once none.
         taken_up: The suspended calls that were.
         works: The calls in the background.
         abandoned: What still runs after it was given up, and what to do once it has ended.
@@ -109,8 +108,7 @@ class RunnerState:
     works: dict[str, Work] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
-    closing: bool = False
-    drained: bool = False
+    leaving: Literal[0, 1, 2] = 0
     abandoned: dict[Job, tuple[Callable[[], object], ...]] = field(default_factory=dict)
     replacements: WeakSet[RunnerState] = field(default_factory=WeakSet)
 
@@ -225,7 +223,7 @@ class RunnerState:
     def enter(self) -> None:
         """What entering the runner's `async with` does."""
         for runner in self._with_replacements():
-            runner.closing = runner.drained = False
+            runner.leaving = 0
 
     async def leave(self) -> None:
         """What leaving the runner's `async with` does.
@@ -235,7 +233,7 @@ class RunnerState:
         """
         every = self._with_replacements()
         for runner in every:
-            runner.closing = True
+            runner.leaving = 1
         for runner in every:
             runner._check_leaving()
         await asyncio.gather(*[runner._drain() for runner in every])
@@ -245,7 +243,7 @@ class RunnerState:
 
     async def _drain(self) -> None:
         if not await self._emptied(self.drain):
-            self.drained, left = True, set(self.live)
+            self.leaving, left = 2, set(self.live)
             log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self.drain)
             closed = Rejected("cancelled", f"The runner was closed before the call had ended. {NOTHING_RUN}")
             for call in left:

@@ -211,7 +211,7 @@ class CallState:
     def may_run_again(self) -> bool:
         """Whether there may be another attempt."""
         entry, runner = self.origin.entry, self.plan.runner
-        stopping = (runner.closing and self.parent is None) or (entry is not None and entry.stopping)
+        stopping = (runner.leaving and self.parent is None) or (entry is not None and entry.stopping)
         return not (stopping or self.ended or self.plan.disabled is not None)
 
     def tell(self, kind: EventKind, about: About = None) -> None:
