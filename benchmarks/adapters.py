@@ -86,14 +86,19 @@ async def openai_agents() -> tuple[Way, Way]:
 
 
 async def langchain() -> tuple[Way, Way]:
+    from langchain_core.messages import AIMessage
     from langchain_core.tools import tool as their_tool
+    from langgraph.graph import START, MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode
 
     from ferrule.interop import langchain as ours
 
     def way(tool: Any) -> Way:
+        graph = StateGraph(MessagesState).add_node("tools", ToolNode([tool])).add_edge(START, "tools").compile()
+
         async def call(number: int) -> Any:
-            sent = {"type": "tool_call", "id": f"c{number}", "name": "add", "args": ARGUMENTS}
-            return await tool.ainvoke(sent, {"configurable": {"thread_id": "s"}})
+            wanted = AIMessage("", tool_calls=[{"id": f"c{number}", "name": "add", "args": ARGUMENTS}])
+            return await graph.ainvoke({"messages": [wanted]}, {"configurable": {"thread_id": "s"}})
 
         return call
 

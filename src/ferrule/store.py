@@ -69,6 +69,11 @@ class Memory:
         self._texts: dict[str, str] = {}
         self._lock = threading.Lock()
 
+    @property
+    def waits(self) -> bool:
+        """Whether `get` may wait for something. It does not, but that of a subclass may."""
+        return type(self) is not Memory
+
     def get(self, key: str) -> JsonValue:
         """A copy of the value, or `None`."""
         return json.loads(self._texts.get(key, "null"))

@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -386,6 +387,19 @@ def test_a_store_that_blocks_keeps_nobody_but_its_own_call() -> None:
 
     bank, approve_bob = Bank(), ToolContext(session="s", principal="bob")
     assert asyncio.run(run()) == "suspended"
+
+
+def test_a_record_in_memory_is_found_without_a_thread() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(executor)
+        executor.shutdown()  # whoever wants a thread from here on fails
+        assert await bank.adapter().find(paying(), HERE) is None
+        with pytest.raises(RuntimeError):
+            await bank.adapter(records=Blocking()).find(paying(), HERE)
+
+    bank, executor = Bank(), ThreadPoolExecutor()
+    asyncio.run(run())
 
 
 def test_a_store_that_does_not_keep_is_told_of() -> None:

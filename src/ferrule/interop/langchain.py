@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from typing import Any, get_args, get_type_hints
 
 from langchain_core.messages import ToolMessage
@@ -115,6 +115,10 @@ class RunnerTool(BaseTool):
                 return await self._call(arguments, call_id)
 
         return own_loop.wait(self._adapter.runner.loop_for_sync(), call)
+
+    # LangChain evaluates the texts of annotations in each call, for 0.1 ms.
+    _run.__annotations__.clear()
+    _arun.__annotations__.clear()
 
     async def _call(self, arguments: Any, call_id: str | None) -> Any:
         execution, runtime = _execution(), _runtime() or Runtime()
@@ -448,7 +452,7 @@ def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
     key = (info.thread_id, info.checkpoint_ns, info.task_id, info.node_first_attempt_time)
     with _LOCK:
         if (found := _EXECUTIONS.get(key)) is None:
-            for oldest in list(_EXECUTIONS)[: max(0, len(_EXECUTIONS) - _MOST_EXECUTIONS + 1)]:
+            for oldest in list(islice(_EXECUTIONS, max(0, len(_EXECUTIONS) - _MOST_EXECUTIONS + 1))):
                 if _EXECUTIONS[oldest].is_idle:
                     del _EXECUTIONS[oldest]
             found = _EXECUTIONS[key] = _Execution(info.task_id)
