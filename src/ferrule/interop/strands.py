@@ -123,19 +123,22 @@ class _RunnerAgentTool(AgentTool):
         result = _CANCELLED
         if not theirs.cancel_signal.is_set():
             steps = _Steps()
-            work = _begun(self._result(theirs, steps.tell))
-            if not work.done():
-                work.add_done_callback(steps.wake)
-                watch = _Watch(theirs.cancel_signal, work)
-                try:
-                    while steps.told or not work.done():
-                        for step in await steps.next():
-                            yield step
-                finally:
+            work, watch = _begun(self._result(theirs, steps.tell)), None
+            try:
+                if not work.done():
+                    await asyncio.sleep(0)  # before Python 3.12 it begins now, and most calls end: 10 µs less
+                if not work.done():
+                    work.add_done_callback(steps.wake)
+                    watch = _Watch(theirs.cancel_signal, work)
+                while steps.told or not work.done():
+                    for step in await steps.next():
+                        yield step
+            finally:
+                if watch is not None:
                     watch.end()
-                    if not work.done():
-                        work.cancel()
-                        await asyncio.wait([work])
+                if not work.done():
+                    work.cancel()
+                    await asyncio.wait([work])
             if not work.cancelled():
                 result = work.result()
         yield ToolResultEvent(_strands_result(tool_use, result))
