@@ -38,7 +38,7 @@ from ferrule.types import Coro, Guard
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Text
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, allow, ask
+from ferrule.values.decision import Decision, allow, ask, deny
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import same
@@ -55,6 +55,7 @@ _NOT_SEALED = (
     "it was changed, or sealed by a runner with another resume_key. Every program that answers calls of another has to "
     "have its Runner(…, resume_key=…, journal=…); without a resume_key each runner has one of its own"
 )
+_NOT_LATER = deny("a person would have to be asked, and no call can wait for an answer here")
 _OF_A_STORE = ("get", "compare_and_set", "items")
 _MAKES_JOURNALS = Lock()
 _KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
@@ -87,7 +88,7 @@ class Adapter:
             memory, which is logged as a warning.
         framework: Its name, for errors and logs.
         suspends: Whether a call can wait there for a person, who answers later; a runner without an approver then
-            suspends what it is to ask about.
+            suspends what it is to ask about. Elsewhere what an approver puts off is denied.
         records: Where records are kept until they are answered; the journal's store where it is left out.
 
     Attributes:
@@ -106,11 +107,13 @@ class Adapter:
         runner = _with_journal(runner, framework)
         if runner.approve is None and suspends:
             runner = runner.replace(approve=_later)
-        if runner.approve is None and (asking := [tool.name for tool in runner.tools if may_ask(runner, tool)]):
+        at_once = runner.approve is not None and (suspends or not puts_off(runner.approve))
+        if not at_once and (asking := [tool.name for tool in runner.tools if may_ask(runner, tool)]):
             raise DefinitionError(
                 f"{framework}: {asking[0]!r} may ask a person, and a call cannot wait there: give the runner an "
                 "approver that answers at once, Runner(…, approve=…)"
             )
+        self._suspends = suspends
         # One observer of all calls: one for each call would be looked at each time, which costs as much as the call.
         self.runner = runner.replace(observers=[*runner.observers, self._observe])
         self._told: dict[_ToldOf, _Telling] = {}
@@ -210,9 +213,16 @@ class Adapter:
                 del self._told[known]
             if telling is not None and telling.task is not None:
                 await asyncio.wait([telling.task])
-        if result.pending is not None:
+        if result.pending is not None and self._suspends:
             await self.keep(call, context, record_of(result))
-        return result
+            return result
+        return await self.ended(result, context)
+
+    async def ended(self, result: ToolResult, context: ToolContext[Any]) -> ToolResult:
+        """The result where no call can wait for a person: one that waits for one is denied."""
+        if result.pending is None or result.pending["kind"] == "work":
+            return result
+        return await self.runner.resume(record_of(result), _NOT_LATER, context)
 
     def _observe(self, event: Event) -> None:
         if event.kind == "tool:progress":
@@ -377,6 +387,11 @@ def _unanswerable(call: ToolCall) -> ToolResult:
 def may_ask(runner: Runner, tool: Tool) -> bool:
     """Whether a person may be asked about a call of the tool: it says so, or a guard has no `asks` that says no."""
     return tool.ask is not False or any(_asks(guard, tool) for guard in guards_of(runner, tool))
+
+
+def puts_off(approve: object) -> bool:
+    """Whether an approver says that it lets calls wait."""
+    return getattr(approve, "suspends", False) is True
 
 
 def guards_of(runner: Runner, tool: Tool) -> list[Guard]:

@@ -62,7 +62,9 @@ def before_tools(
                 calls.setdefault(block.id, ToolCall(block.id, tool.name, block.input))
         results: Iterable[ToolResult]
         try:
-            results = await adapter.runner.run_all(calls.values(), contexts(iteration))
+            context = contexts(iteration)
+            ran = await adapter.runner.run_all(calls.values(), context)
+            results = [await adapter.ended(result, context) for result in ran]
         except Exception as error:  # whose text axio would tell the model
             results = [failed_outside(call.name, error) for call in calls.values()]
         return [_their_result(id, result) for id, result in zip(calls, results, strict=True)]

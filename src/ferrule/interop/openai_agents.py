@@ -18,7 +18,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any, Final, get_args
 from weakref import WeakKeyDictionary
 
 from agents import (
@@ -45,7 +45,8 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, context_maker, guards_of, is_text, listed, may_ask
+from ferrule.interop.adapter import Adapter, context_maker, guards_of, is_text, listed, may_ask, puts_off
+from ferrule.pipeline.results import what_ran
 from ferrule.runner import Runner
 from ferrule.types import Guard
 from ferrule.values.call import ToolCall
@@ -53,6 +54,7 @@ from ferrule.values.content import Media, Text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask
 from ferrule.values.frozen import thaw
+from ferrule.values.input import InputRequired
 from ferrule.values.json_text import same
 from ferrule.values.result import ToolResult
 
@@ -95,7 +97,7 @@ def tools(
     adapter = Adapter(runner, _FRAMEWORK, suspends=True)
     for tool in runner.tools:
         _check_fillable(runner, tool)
-    interrupts = runner.approve is None or getattr(runner.approve, "suspends", False) is True
+    interrupts = runner.approve is None or puts_off(runner.approve)
     made = context_maker(_FRAMEWORK, context, context_of)
     return [_TheirTool(adapter, tool, made, interrupts).made() for tool in runner.tools]
 
@@ -112,6 +114,11 @@ def context_of(ctx: RunContextWrapper[Any]) -> ToolContext[Any]:
 
 
 def _check_fillable(runner: Runner, tool: Tool) -> None:
+    if InputRequired in (tool.handling.returns, *get_args(tool.handling.returns)):
+        raise DefinitionError(
+            f"{_FRAMEWORK}: {tool.name!r} may return an InputRequired, and no person can give input to a call that "
+            "runs there: take what it asks for as a parameter"
+        )
     parameters = tool.handling.parameters
     missing = parameters.missing(parameters.bound)
     if missing and not guards_of(runner, tool):
@@ -222,7 +229,8 @@ class _TheirTool:
         if why is None:
             why = "call it again, so that a person is asked" if self._interrupts else "nobody can be asked about it"
             log.warning(_UNASKED if self._interrupts else _UNASKABLE, _FRAMEWORK, call.name)
-        return f"{call.name} waits for a person, and cannot wait here ({pending['reason']}): {why}. Nothing was run."
+        ran = what_ran(False if pending["kind"] == "approval" else None)
+        return f"{call.name} waits for a person, and cannot wait here ({pending['reason']}): {why}. {ran}"
 
 
 def _their_output(result: ToolResult) -> Any:

@@ -27,6 +27,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.interop.adapter import Adapter, Tell, context_maker, failed_outside, listed, record_of
+from ferrule.pipeline.results import what_ran
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.types import Coro
@@ -170,7 +171,8 @@ class _RunnerAgentTool(AgentTool):
                     "a function whose ToolContext has one",
                     call.name,
                 )
-                text = f"A person would have to be asked about {call.name}, and cannot be asked here. Nothing was run."
+                ran = what_ran(False if record["pending"]["kind"] == "approval" else None)
+                text = f"A person would have to be asked about {call.name}, and cannot be asked here. {ran}"
                 return ToolResult(None, text, status="denied")
             response = theirs.interrupt(f"ferrule {record['pending']['key']}", _interrupt_reason(record["pending"]))
             result = await self._adapter.answer(call, context, _response_decision(response), record, tell)

@@ -34,6 +34,7 @@ from ferrule import (
     ask,
     tool,
 )
+from ferrule.approval import later
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.journal.memory import MemoryJournal
@@ -371,6 +372,22 @@ class Blocking(Answers):
     def test_tools_that_may_ask_are_refused_where_nobody_can_be_asked(self) -> None:
         with pytest.raises(DefinitionError, match="'pay' may ask a person"):
             in_time(self.framework.drive(World().runner(), Said("c1", "look", {"name": "x"})))
+
+    def test_so_are_they_where_the_approver_says_that_it_puts_questions_off(self) -> None:
+        with pytest.raises(DefinitionError, match="'pay' may ask a person"):
+            in_time(self.framework.drive(World().runner(approve=later), Said("c1", "look", {"name": "x"})))
+
+    def test_what_an_approver_puts_off_all_the_same_is_denied_and_has_ended(self) -> None:
+        world, kinds = World(), list[str]()
+        driven = self.drive(
+            world,
+            Said("c1", "pay", {"to": "ada"}),
+            approve=lambda call, decision, context: decision,
+            observers=[lambda event: kinds.append(event.kind)],
+        )
+        assert driven.results["c1"].failed and "no call can wait" in driven.results["c1"].text
+        assert not world.paid
+        assert [kind for kind in kinds if kind in ("tool:post", "tool:error")] == ["tool:error"]
 
 
 class Conformance(Answers):

@@ -309,6 +309,17 @@ def test_input_that_a_handler_wants_while_it_runs_cannot_be_given() -> None:
     result = in_time(run())
     assert not result.interruptions
     assert "which table?" in outputs(result)["c1"] and "cannot wait" in outputs(result)["c1"]
+    assert "It had been started" in outputs(result)["c1"] and "Nothing was run" not in outputs(result)["c1"]
+
+
+def test_a_tool_that_says_that_it_may_want_input_is_refused() -> None:
+    @tool(read_only=True)
+    async def book() -> str | InputRequired:
+        """Book a table."""
+        return "booked"
+
+    with pytest.raises(DefinitionError, match="'book' may return an InputRequired"):
+        openai_agents.tools(Runner([book]))
 
 
 def test_a_person_answers_in_another_process(tmp_path: Path) -> None:
