@@ -283,10 +283,9 @@ def _our_tool(tool: object) -> Tool:
     failure = resolve_function_tool_failure_error_function(tool)
     of_its_own = None if failure is None or failure is default_tool_error_function else _as_failure(failure)
     set_function_tool_failure_error_function(made, of_its_own)
-    schema, nullable = _with_optional(tool) if tool.strict_json_schema else (tool.params_json_schema, [])
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> Any:
-        text = json.dumps({**dict.fromkeys(nullable), **payload})
+        text = json.dumps(payload)
         try:
             output = await made.on_invoke_tool(_their_context(tool, text, context), text)
         except ModelBehaviorError as error:  # the arguments do not fit the function
@@ -297,7 +296,7 @@ def _our_tool(tool: object) -> Tool:
         tool.name,
         handler,
         description=tool.description,
-        input_schema=schema,
+        input_schema=_with_optional(tool) if tool.strict_json_schema else tool.params_json_schema,
         output_schema=tool.output_json_schema,
         timeout=tool.timeout_seconds,
         ask=tool.needs_approval is True,
@@ -316,6 +315,11 @@ def _needs_their_run(tool: FunctionTool) -> str | None:
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         return "may be called by programs of the API alone"
     origin = get_function_tool_origin(tool)
+    if origin is not None and origin.type is ToolOriginType.MCP:
+        return (
+            "is of an MCP server, whose failures the SDK tells as if they were results: "
+            "ferrule.sources.mcp.connect(…) takes the server"
+        )
     if origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL:
         return (
             "is an agent, whose own tools may interrupt a run: give a function that runs it, "
@@ -324,17 +328,16 @@ def _needs_their_run(tool: FunctionTool) -> str | None:
     return None
 
 
-def _with_optional(tool: FunctionTool) -> tuple[dict[str, Any], list[str]]:
-    """A strict schema whose parameters with a default may be left out, and those that are null then: a strict schema
-    does not say whether null is a default."""
+def _with_optional(tool: FunctionTool) -> dict[str, Any]:
+    """A strict schema whose parameters with a default may be left out. Null is the default of what may be null, which
+    a strict schema does not say: said here, it is what guards are shown."""
     schema = copy.deepcopy(tool.params_json_schema)
     properties: dict[str, Any] = schema.get("properties", {})
-    nullable = [
-        name for name, one in properties.items() if "default" not in one and {"type": "null"} in one.get("anyOf", ())
-    ]
-    optional = {name for name, one in properties.items() if "default" in one}.union(nullable)
-    schema["required"] = [name for name in schema.get("required", ()) if name not in optional]
-    return schema, nullable
+    for one in properties.values():
+        if {"type": "null"} in one.get("anyOf", ()):
+            one.setdefault("default", None)
+    schema["required"] = [name for name in schema.get("required", ()) if "default" not in properties.get(name, {})]
+    return schema
 
 
 def _their_context(tool: FunctionTool, arguments: str, context: ToolContext[Any]) -> TheirContext[Any]:

@@ -27,10 +27,12 @@ from agents import (
 )
 from agents import Runner as AgentsRunner
 from agents.exceptions import UserError
+from agents.mcp import MCPServerStdio, MCPUtil
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext as TheirContext
 from agents.tool_guardrails import ToolGuardrailFunctionOutput, tool_input_guardrail
 from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
+from mcp.types import Tool as McpTool
 
 from ferrule import (
     Decision,
@@ -50,6 +52,7 @@ from ferrule import (
 )
 from ferrule.guards import ask_before_changes
 from ferrule.interop import openai_agents
+from ferrule.values.frozen import thaw
 
 set_trace_processors([])  # nothing is sent anywhere
 _conversations = iter(range(1_000_000))
@@ -497,6 +500,25 @@ def test_a_parameter_with_a_default_may_be_left_out_though_a_strict_schema_requi
     assert ran(roll, {"times": 3}).status == "invalid"
 
 
+def test_what_is_left_out_is_judged_as_what_it_is_then() -> None:
+    async def all_of_it(ctx: RunContextWrapper[str], arguments: dict[str, Any], call_id: str) -> bool:
+        told.append(arguments)
+        return arguments["euros"] is None
+
+    @function_tool(needs_approval=all_of_it)
+    def refund(order: str, euros: float | None, note: str | None = None) -> str:
+        return f"{order} {euros} {note}"
+
+    def look(call: ToolCall, context: ToolContext) -> None:
+        judged.append(thaw(call.arguments))
+
+    told: list[dict[str, Any]] = []
+    judged: list[dict[str, Any]] = []
+    assert ran(refund, {"order": "o1"}, guards=[look]).status == "denied"
+    assert told == judged == [{"order": "o1", "euros": None, "note": None}]
+    assert ran(refund, {"order": "o1", "euros": 5}).output == "o1 5.0 None"
+
+
 def test_what_their_tools_raise_is_a_failure_with_the_text_that_their_author_chose() -> None:
     async def explain(ctx: RunContextWrapper[Any], error: Exception) -> str:
         return f"no: {error}"
@@ -577,6 +599,13 @@ def nothing() -> None:
     """A handler."""
 
 
+def of_a_server() -> FunctionTool:
+    """A tool as the SDK makes it of one that an MCP server lists."""
+    listed = McpTool.model_validate({"name": "pay", "description": "Pay.", "inputSchema": {"type": "object"}})
+    server = MCPServerStdio({"command": "bank"}, name="bank")
+    return MCPUtil.to_function_tool(listed, server, convert_schemas_to_strict=False)
+
+
 @pytest.mark.parametrize(
     ("theirs", "why"),
     [
@@ -587,6 +616,7 @@ def nothing() -> None:
         (function_tool(nothing, is_enabled=lambda ctx, agent: True), "by a guard"),
         (function_tool(nothing, allowed_callers=["programmatic"]), "programs of the API"),
         (Agent("clerk").as_tool("clerk", "Pays."), r"Runner\.run"),
+        (of_a_server(), r"ferrule\.sources\.mcp\.connect"),
     ],
 )
 def test_what_needs_their_run_is_refused(theirs: Any, why: str) -> None:
