@@ -18,6 +18,7 @@ from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.artifacts.base_artifact_service import BaseArtifactService
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
 from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
@@ -45,6 +46,17 @@ from ferrule.values.result import ToolResult
 
 _RECORD = "ferrule"
 _ARGUMENTS = "arguments"
+_FOR_THE_CALL = frozenset(
+    {
+        "state_delta",
+        "artifact_delta",
+        "requested_auth_configs",
+        "requested_tool_confirmations",
+        "skip_summarization",
+        "render_ui_widgets",
+    }
+)
+"""What a tool does by ADK's actions that is about its own call; all else steers the agent."""
 _ASKED_ONCE = " A person is asked once about a call: make the call again, and they are asked about that one."
 """ADK makes no second confirmation for a call that is run with the answer to its first."""
 
@@ -253,6 +265,7 @@ def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
     async def needs_confirmation(call: ToolCall, context: ToolContext[Any]) -> Decision:
         theirs = await invocations.context(context, call)
         if not await tool.check_require_confirmation(thaw(call.arguments), theirs):
+            asked_about.discard(context.running)  # a guard may have changed the arguments since
             return allow()
         asked_about.add(context.running)
         return ask(f"{tool.name} needs confirmation")
@@ -269,8 +282,10 @@ def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
         if asked := theirs.actions.requested_tool_confirmations.get(theirs.function_call_id):
             schema = {"type": "object", "properties": {"payload": {"default": asked.payload}}}
             return InputRequired(asked.hint or f"{tool.name} needs confirmation", schema)
+        if steered := _steered(theirs.actions):
+            raise ToolError(f"{tool.name} steers an agent ({steered}), and there is none here: that did not happen.")
         await invocations.keep(theirs)
-        return _given_by_adk(given)
+        return _given_by_adk(tool, given)
 
     declared = tool._get_declaration()
     schema = declared.parameters_json_schema
@@ -292,12 +307,21 @@ def _may_need_confirmation(tool: BaseTool) -> bool:
     return getattr(tool, "_require_confirmation", True) is not False
 
 
-def _given_by_adk(given: Any) -> object:
+def _steered(actions: EventActions) -> str:
+    """What a tool asked of the agent that it runs under, such as to hand over to another one."""
+    asked = {name: getattr(actions, name) for name in EventActions.model_fields if name not in _FOR_THE_CALL}
+    return ", ".join(name for name, value in asked.items() if value not in (None, False))
+
+
+def _given_by_adk(tool: BaseTool, given: Any) -> object:
     if isinstance(given, Mapping) and given.get("error"):
         error = given["error"]
         raise ToolError(error if isinstance(error, str) else to_text(error))
     media: list[Media] = []
     rest = _without_media(given, media)
+    # Of ADK's own tools, what tells its telemetry of failures in other forms, such as an MCP server's `isError`.
+    if (is_error := getattr(tool, "_detect_error_in_response", None)) and is_error(given):
+        raise ToolError(rest if isinstance(rest, str) else to_text(rest))
     return (
         ToolResult(rest, content=[Text(rest if isinstance(rest, str) else to_text(rest)), *media]) if media else given
     )

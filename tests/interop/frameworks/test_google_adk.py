@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from google.adk.agents import LlmAgent
+from google.adk.environment import LocalEnvironment
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import InMemoryRunner
-from google.adk.tools import FunctionTool, LongRunningFunctionTool, google_search
+from google.adk.tools import FunctionTool, LongRunningFunctionTool, exit_loop, google_search, transfer_to_agent
 from google.adk.tools import ToolContext as AdkContext
+from google.adk.tools.environment._execute_tool import ExecuteTool
 from google.genai import types
 
 from ferrule import (
@@ -306,6 +309,41 @@ def test_what_a_tool_of_adk_returns_as_an_error_is_a_failure() -> None:
     assert not result.success and "sides must be 2 or more" in result.text
 
 
+@pytest.mark.filterwarnings("ignore:.EXPERIMENTAL")
+def test_what_a_tool_of_adk_itself_knows_as_an_error_is_a_failure_told_whole(tmp_path: Path) -> None:
+    """`isError` of its MCP tools is one, and the status of a command another."""
+
+    async def run() -> list[ToolResult]:
+        runner = Runner(google_adk.from_tools([ExecuteTool(LocalEnvironment(working_dir=tmp_path))]))
+        return [await runner.run("Execute", {"command": f"echo no money; exit {code}"}) for code in (3, 0)]
+
+    failed, done = in_time(run())
+    assert failed.status == "failed" and "no money" in failed.text and '"exit_code": 3' in failed.text
+    assert done.output == {"status": "ok", "stdout": "no money\n"}
+
+
+def hand_over(tool_context: AdkContext) -> str:
+    tool_context.actions.set_model_response = {}
+    return "handed over"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "arguments"), [(exit_loop, {}), (transfer_to_agent, {"agent_name": "ada"}), (hand_over, {})]
+)
+def test_a_tool_of_adk_that_would_steer_an_agent_fails_and_says_so(theirs: Any, arguments: dict[str, Any]) -> None:
+    result = run_ours([theirs], theirs.__name__, arguments)
+    assert result.status == "failed" and "steers an agent" in result.text
+
+
+def test_a_tool_of_adk_that_only_wants_no_summary_is_no_failure() -> None:
+    def quiet(tool_context: AdkContext) -> str:
+        tool_context.actions.skip_summarization = True
+        tool_context.actions.escalate = False
+        return "done"
+
+    assert run_ours([quiet], "quiet", {}).output == "done"
+
+
 @pytest.mark.parametrize(("sides", "asks"), [(6, False), (100, True)])
 def test_a_tool_of_adk_that_needs_confirmation_asks(sides: int, asks: bool) -> None:
     async def run() -> None:
@@ -343,6 +381,22 @@ def test_a_tool_of_adk_that_needs_confirmation_only_once_it_runs_is_asked_about_
     paid: list[int] = []
     in_time(run())
     assert paid == [5]
+
+
+def test_a_confirmation_of_what_a_guard_has_changed_since_is_none_of_what_runs() -> None:
+    def wipe(path: str, tool_context: AdkContext) -> str:
+        if tool_context.tool_confirmation is None:
+            tool_context.request_confirmation(hint=f"wipe {path}?")
+            return "asked"
+        return f"wiped {path}"
+
+    def jail(call: ToolCall, context: ToolContext) -> Any:
+        return allow(arguments={"path": "/home/x"}) if call.arguments["path"] == "/etc" else None
+
+    theirs = FunctionTool(wipe, require_confirmation=lambda path, **rest: path == "/etc")
+    made = google_adk.from_tools([theirs]).map(lambda tool: tool.replace(guards=[*tool.guards, jail]))
+    result = in_time(Runner(made, approve=approval.later).run("wipe", {"path": "/etc"}))
+    assert (result.status, result.pending["reason"]) == ("suspended", "wipe /home/x?")
 
 
 def test_a_tool_of_adk_that_asks_while_it_runs_is_run_again_with_the_answer() -> None:
