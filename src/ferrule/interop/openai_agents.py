@@ -331,7 +331,7 @@ def _needs_their_run(tool: FunctionTool) -> str | None:
 def _with_optional(tool: FunctionTool) -> dict[str, Any]:
     """A strict schema whose parameters with a default may be left out. Null is the default of what may be null, which
     a strict schema does not say: said here, it is what guards are shown."""
-    schema = copy.deepcopy(tool.params_json_schema)
+    schema: dict[str, Any] = copy.deepcopy(tool.params_json_schema)
     properties: dict[str, Any] = schema.get("properties", {})
     for one in properties.values():
         if {"type": "null"} in one.get("anyOf", ()):
