@@ -18,6 +18,8 @@ from ferrule import (
     Toolset,
     ToolTimeoutError,
     ValidationError,
+    approval,
+    ask,
     deny,
     tool,
 )
@@ -195,6 +197,32 @@ def test_a_failure_passes_through_middleware_as_it_is_and_may_be_caught(stage: s
     plain = ran(Runner([break_down]), {}, "break_down")
     assert ran(Runner([break_down], **passed), {}, "break_down").error == plain.error
     assert ran(Runner([break_down], **caught), {}, "break_down").output == "instead of failed"
+
+
+async def giving(call_next: Any, args: Any, ctx: Any) -> Any:
+    try:
+        return await call_next(args, ctx)
+    except ToolError:
+        return "not available"
+
+
+async def raising(call_next: Any, args: Any, ctx: Any) -> Any:
+    try:
+        return await call_next(args, ctx)
+    except ToolError:
+        raise RuntimeError("not available") from None
+
+
+@pytest.mark.parametrize("caught", [giving, raising])
+@pytest.mark.parametrize(("guard", "status"), [(ask("sure?"), "suspended"), (deny("no"), "denied")])
+def test_what_was_refused_or_waits_for_a_person_stays_so_whatever_middleware_makes_of_it(
+    caught: Any, guard: Any, status: str
+) -> None:
+    options: Any = {"guards": [lambda call, context: guard], "approve": approval.later}
+    plain = ran(Runner([send], **options), {"text": "x"})
+    result = ran(Runner([send], around=[afk.middleware(caught)], **options), {"text": "x"})
+    assert (result.status, result.text, result.executed) == (status, plain.text, False)
+    assert (result.pending is not None) is (status == "suspended")
 
 
 # -- post hooks --------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ PolicyRole: TypeAlias = Callable[["PolicyEvent"], Any]
 
 _DEFERS = ("defer", "request_approval")
 _INPUT_MARKERS = ("user_input", "input")
+_DECIDED = ("suspended", "denied")
 _EXECUTION = ("tool_name", "tool_call_id", "success", "output", "error", "latency_ms")
 
 
@@ -144,7 +145,7 @@ def middleware(function: Callable[..., Any]) -> Middleware:
     which are judged then. See docs/coming-from.md#from-afk.
 
     A call that came to no success raises a `ToolError` out of `call_next`, with it as `result`; what the function lets
-    through leaves that as it is.
+    through leaves that as it is, and what was refused, or waits for a person, is left as it is in any case.
 
     Raises:
         DefinitionError: for what does not take the three.
@@ -167,13 +168,13 @@ def middleware(function: Callable[..., Any]) -> Middleware:
         try:
             given = function(call_next, before, context)
             output = await given if inspect.isawaitable(given) else given
-        except ToolError as error:
-            if last is not None and error.result is last:
+        except Exception as error:
+            if last is not None and (last.status in _DECIDED or getattr(error, "result", None) is last):
                 return last
             raise
-        if last is None or not last.success:
-            return ToolResult(output)
-        return _with_output(last, output, told)
+        if last is not None and last.status in _DECIDED:
+            return last
+        return _with_output(last, output, told) if last is not None and last.success else ToolResult(output)
 
     return afk_middleware
 
