@@ -12,6 +12,7 @@ Read in amplifier-core 2.0.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -54,6 +55,12 @@ _LAST_OF_ALL = 1_000_000
 _INPUTS: ContextVar[list[Any] | None] = ContextVar("ferrule.interop.amplifier", default=None)
 """Of an event that is emitted from here, what the input is for the last of the hooks, which run in the context of who
 emits: amplifier gives the change of one hook away where another one asks a person."""
+
+_ABOVE: ContextVar[tuple[ModuleCoordinator, ...]] = ContextVar("ferrule.interop.amplifier.above", default=())
+"""The coordinators whose tools of ours run here. A session within a session has a coordinator, and dispatches, of its
+own."""
+_TAKEN = "ferrule took it"
+"""Set in what an orchestrator says of a call, a dict of its own for each, once a call has it."""
 
 
 def context_of(coordinator: ModuleCoordinator) -> ToolContext[Any]:
@@ -199,14 +206,32 @@ class _MountedTool:
         self._watch, self._context_of = watch, context_of
 
     async def execute(self, input: dict[str, Any]) -> TheirResult:
-        # Orchestrators set it right before they call, and run calls beside each other: it is read before any wait.
-        dispatched = getattr(self._coordinator, "_tool_dispatch_context", None) or {}
-        id = str(dispatched.get("tool_call_id") or "")
-        if self._watch.claim(self.name, id):
-            return _their_result(await self._run(id, input))
-        return _their_result(
-            await _telling_hooks(self._coordinator, self.name, id, input, lambda judged: self._run(id, judged))
-        )
+        id = self._dispatched_as()  # before any wait: orchestrators run calls beside each other
+        token = _ABOVE.set((*_ABOVE.get(), self._coordinator))
+        try:
+            return _their_result(await self._told(id, input))
+        finally:
+            _ABOVE.reset(token)
+
+    def _dispatched_as(self) -> str | None:
+        """The id that the orchestrator says of this call, empty where it says none; `None` where the call is one that a
+        tool makes while it runs, and what the orchestrator said is for that tool. It is said once for each call."""
+        if any(above is self._coordinator for above in _ABOVE.get()):
+            return None
+        by_task = getattr(self._coordinator, "_tool_dispatch_contexts", None) or {}
+        said = by_task.get(asyncio.current_task()) or getattr(self._coordinator, "_tool_dispatch_context", None) or {}
+        id = str(said.get("tool_call_id") or "")
+        if said.get(_TAKEN) or self._watch.knows_as_another(self.name, id):
+            return None
+        if id:
+            said[_TAKEN] = True
+        return id
+
+    async def _told(self, id: str | None, input: dict[str, Any]) -> ToolResult:
+        known = id or ""
+        if id is not None and self._watch.claim(self.name, id):
+            return await self._run(known, input)
+        return await _telling_hooks(self._coordinator, self.name, known, input, lambda judged: self._run(known, judged))
 
     async def _run(self, id: str, input: dict[str, Any]) -> ToolResult:
         async def tell(done: float, total: float | None, message: str | None) -> None:
@@ -242,6 +267,10 @@ class _Watch:
     async def _see_turn(self, event: str, data: dict[str, Any]) -> HookResult:
         self._ahead.clear()  # what a person denied never came
         return _CONTINUE
+
+    def knows_as_another(self, name: str, id: str) -> bool:
+        """Whether an orchestrator has told of this id as of a call of another tool, which runs now."""
+        return bool(id) and any(key[1] == id and key[0] != name for key in self._ahead)
 
     def claim(self, name: str, id: str) -> bool:
         """Whether an orchestrator has told of this call, or of one of its tool where either has no id; once for each

@@ -286,6 +286,94 @@ def test_the_text_of_what_fails_round_a_call_is_told_to_no_model() -> None:
     assert not result.success and "secret" not in result.model_dump_json()
 
 
+# The ids of calls
+
+
+def legacy(coordinator: Any, id: str) -> None:
+    coordinator._tool_dispatch_context = {"tool_call_id": id, "parallel_group_id": "g"}  # as loop-basic does
+
+
+def by_task(coordinator: Any, id: str) -> None:
+    coordinator._tool_dispatch_contexts = {asyncio.current_task(): {"tool_call_id": id}}  # as loop-streaming does
+
+
+class PaysTwice:
+    """A tool that makes two equal calls of another one, after each other or beside each other."""
+
+    name = "twice"
+    description = "Pays twice."
+    input_schema: ClassVar = {"type": "object"}
+
+    def __init__(self, coordinator: Any, beside: bool) -> None:
+        self._coordinator, self._beside = coordinator, beside
+
+    async def execute(self, input: dict[str, Any]) -> Any:
+        calls = [self._coordinator.get("tools", "pay").execute({"to": "ada"}) for _ in range(2)]
+        return (await asyncio.gather(*calls)) if self._beside else [await call for call in calls]
+
+
+@pytest.mark.parametrize("dispatch", [legacy, by_task])
+def test_a_call_has_the_id_that_its_orchestrator_says_and_runs_once_where_it_comes_again(dispatch: Any) -> None:
+    async def run() -> None:
+        coordinator = MockCoordinator()
+        await amplifier.mount(world.runner(guards=[]))(coordinator)
+        for id in ("c1", "c1", "c2"):
+            dispatch(coordinator, id)
+            await coordinator.get("tools", "pay").execute({"to": "ada"})
+
+    world = World()
+    in_time(run())
+    assert world.paid == {"ada 1": 2}
+
+
+@pytest.mark.parametrize("dispatch", [legacy, by_task])
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("ours", [False, True])
+def test_equal_calls_that_another_tool_makes_while_it_runs_are_calls_of_their_own(
+    dispatch: Any, beside: bool, ours: bool
+) -> None:
+    async def run() -> None:
+        coordinator = MockCoordinator()
+        twice = PaysTwice(coordinator, beside)
+        await amplifier.mount(world.runner(guards=[], observers=[note]))(coordinator)
+        if ours:
+            await amplifier.mount(Runner([twice]))(coordinator)
+        else:
+            await coordinator.mount("tools", twice, name="twice")
+        dispatch(coordinator, "c1")
+        await coordinator.get("tools", "twice").execute({})
+
+    def note(event: Any) -> None:
+        ids.add(event.call.id)
+
+    ids: set[str] = set()
+    world = World()
+    in_time(run())
+    assert world.paid == {"ada 1": 2}
+    assert not ours or "c1" not in ids
+
+
+def test_what_the_hooks_were_told_of_other_calls_is_said_of_none_that_a_tool_makes_while_it_runs() -> None:
+    async def note(event: str, data: dict[str, Any]) -> HookResult:
+        told.append(event)
+        return HookResult(action="continue")
+
+    async def run() -> None:
+        coordinator = MockCoordinator()
+        await amplifier.mount(Runner([pay], observers=[lambda event: ids.add(event.call.id)]))(coordinator)
+        for name, id in (("twice", "c1"), ("pay", "c2")):
+            await coordinator.hooks.emit("tool:pre", {"tool_name": name, "tool_input": {}, "tool_call_id": id})
+        coordinator.hooks.register("tool:pre", note, 0, "note")
+        legacy(coordinator, "c1")
+        await PaysTwice(coordinator, beside=False).execute({})
+
+    ids: set[str] = set()
+    told: list[str] = []
+    in_time(run())
+    assert ids and not ids & {"c1", "c2"}
+    assert told == ["tool:pre", "tool:pre"]
+
+
 # Their approval system
 
 
