@@ -44,8 +44,14 @@ class Orchestrator:
     def __init__(self, calls: tuple[Said, ...], emits: bool) -> None:
         self.calls, self.emits = calls, emits
         self.results: dict[str, Seen] = {}
+        self._task: Any = None
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
 
     async def execute(self, prompt: str, tools: Any, hooks: Any, coordinator: Any, **others: Any) -> str:
+        self._task = asyncio.current_task()
         await hooks.emit("prompt:submit", {"prompt": prompt})
         await asyncio.gather(*(self._call(said, tools.get(said.name), hooks, coordinator) for said in self.calls))
         return "done"
@@ -126,6 +132,9 @@ class Amplifier(Framework):
         session.coordinator.hooks.register(amplifier.PROGRESS, progress, 0, "progress")
         try:
             await session.execute("go")
+        except asyncio.CancelledError:
+            await orchestrator.cancel()  # amplifier-core 2.0.2 lets it go on, beyond its session and the loop
+            raise
         finally:
             await session.cleanup()
         assert not session.coordinator.get("tools"), "the clean-up takes the tools away"
