@@ -116,8 +116,6 @@ class Framework(ABC):
     tells_progress: ClassVar[bool] = True
     stores_data: ClassVar[bool] = False
     """Whether what is stored can be handed to a process as it is, and is no service."""
-    refused_names: ClassVar[tuple[str, ...]] = ()
-    """The names of parameters that the adapter refuses, because they would not arrive."""
 
     @abstractmethod
     async def drive(self, runner: Runner, *calls: Said) -> Driven:
@@ -224,6 +222,13 @@ def in_time(made: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(made, 60))
 
 
+def driven_where(holds: bool, why_not: str) -> None:
+    """Say that a case is not driven, where a framework has nothing that it could be driven through."""
+    if not holds:
+        pytest.skip(why_not)
+
+
+NOT_ELSEWHERE = "only the process that asked can be answered"
 PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
 
 
@@ -268,8 +273,7 @@ class Answers:
         assert len(world.deps) == 1
 
     def test_text_that_is_nearly_json_is_repaired_where_it_reaches_us(self) -> None:
-        if not self.framework.malformed_text:
-            return
+        driven_where(self.framework.malformed_text, "text that is no JSON does not reach the adapter")
         driven = self.drive(World(), Said("c1", "look", '{"name": "x",}'))
         assert driven.results["c1"] == Seen("saw x")
 
@@ -311,18 +315,14 @@ class Answers:
         assert driven.results == {"c1": Seen("met a"), "c2": Seen("met b")}
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_a_parameter_may_have_any_name_or_is_refused_when_the_adapter_is_made(self, name: str) -> None:
+    def test_a_parameter_may_have_any_name(self, name: str) -> None:
         async def handler(payload: dict[str, Any]) -> str:
             return f"{name} is {payload[name]}"
 
         schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
         runner = Runner([Tool("named", handler, description="Named.", input_schema=schema, read_only=True)])
-        if name in self.framework.refused_names:
-            with pytest.raises(DefinitionError, match=name):
-                in_time(self.framework.drive(runner, Said("c1", "named", {name: "x"})))
-        else:
-            driven = in_time(self.framework.drive(runner, Said("c1", "named", {name: "x"})))
-            assert driven.results["c1"] == Seen(f"{name} is x")
+        driven = in_time(self.framework.drive(runner, Said("c1", "named", {name: "x"})))
+        assert driven.results["c1"] == Seen(f"{name} is x")
 
     def test_progress_from_a_thread_arrives(self) -> None:
         driven = self.drive(World(), Said("c1", "count", {"to": 3}))
@@ -430,8 +430,7 @@ class Conformance(Answers):
         assert not world.paid
 
     def test_a_person_may_change_what_runs(self) -> None:
-        if not self.framework.edits:
-            return
+        driven_where(self.framework.edits, "a person cannot change the arguments")
         world = World()
         edit = {"to": "ada", "euros": 4}
         _, driven = self.answered(world, {"c1": edit}, Said("c1", "pay", {"to": "ada", "euros": 5}))
@@ -439,8 +438,7 @@ class Conformance(Answers):
         assert world.paid == {"ada 4": 1}
 
     def test_an_edit_that_changes_nothing_is_a_yes(self) -> None:
-        if not self.framework.edits:
-            return
+        driven_where(self.framework.edits, "a person cannot change the arguments")
         world = World()
         same = {"to": "ada", "euros": 5}
         _, driven = self.answered(world, {"c1": same}, Said("c1", "pay", same))
@@ -464,8 +462,7 @@ class Conformance(Answers):
         assert world.paid == {"ada 100": 1}
 
     def test_what_a_person_changes_is_judged_again(self) -> None:
-        if not self.framework.edits:
-            return
+        driven_where(self.framework.edits, "a person cannot change the arguments")
         world = World()
         edit = {"to": "ada", "euros": "many"}
         _, driven = self.answered(world, {"c1": edit}, Said("c1", "pay", {"to": "ada", "euros": 5}))
@@ -494,8 +491,7 @@ class Conformance(Answers):
                 runner = world.runner(journal=journal, resume_key=b"k" * 32)
                 return self.framework.stored(await self.framework.drive(runner, PAY))
 
-        if not self.framework.stores_data:
-            return
+        driven_where(self.framework.stores_data, "what is stored is a service")
         world, path = World(), tmp_path / "calls.db"
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as another:
             results, paid = another.submit(answered_here, self.framework, path, in_time(asked())).result(60)
@@ -506,24 +502,27 @@ class Conformance(Answers):
     def test_an_answer_that_comes_to_other_processes_runs_once_what_was_asked(
         self, record: str, tmp_path: Path
     ) -> None:
-        if record == "lost" and not (self.framework.brings_record and self.framework.knows_calls):
-            return
+        driven_where(
+            record == "kept" or (self.framework.brings_record and self.framework.knows_calls),
+            "no record travels, or no call is known without it",
+        )
         world, same_key = World(), [b"k" * 32] * 3
         driven = in_time(self.answered_elsewhere(world, tmp_path / "calls.db", same_key, record=record))
-        if driven is not None:
-            assert driven.results["c1"] == Seen("paid 5 EUR to ada")
-            assert world.paid == {"ada 5": 1}
+        driven_where(driven is not None, NOT_ELSEWHERE)
+        assert driven.results["c1"] == Seen("paid 5 EUR to ada")
+        assert world.paid == {"ada 5": 1}
 
     @pytest.mark.parametrize("record", ["kept", "lost"])
     def test_an_answer_that_comes_to_a_process_with_another_resume_key_is_asked_again_and_the_log_says_why(
         self, record: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        if record == "lost" and not (self.framework.brings_record and self.framework.knows_calls):
-            return
+        driven_where(
+            record == "kept" or (self.framework.brings_record and self.framework.knows_calls),
+            "no record travels, or no call is known without it",
+        )
         world, other_key = World(), [b"k" * 32, b"o" * 32]
         driven = in_time(self.answered_elsewhere(world, tmp_path / "calls.db", other_key, record=record))
-        if driven is None:
-            return
+        driven_where(driven is not None, NOT_ELSEWHERE)
         assert not world.paid
         assert "resume_key" in caplog.text
         if self.framework.asks_once:
@@ -543,8 +542,7 @@ class Conformance(Answers):
         assert world.paid == {"ada 1": 1}
 
     def test_an_answer_with_a_record_that_was_changed_runs_nothing_but_what_was_asked(self) -> None:
-        if not self.framework.brings_record:
-            return
+        driven_where(self.framework.brings_record, "no record travels with the answer")
         world = World()
         call = Said("c1", "pay", {"to": "ada", "euros": 5})
         _, driven = self.answered(world, {"c1": True}, call, record="changed")
@@ -562,8 +560,7 @@ class Conformance(Answers):
             await driven.answer({"c1": True})
             return driven
 
-        if not self.framework.brings_record:
-            return
+        driven_where(self.framework.brings_record, "no record travels with the answer")
         world = World()
         driven = in_time(run())
         assert world.paid == ({"ada 5": 1} if other else {})
@@ -581,8 +578,7 @@ class Conformance(Answers):
             await driven.answer({"c1": True}, record="lost")
             return driven
 
-        if not self.framework.brings_record:
-            return
+        driven_where(self.framework.brings_record, "no record travels with the answer")
         world = World()
         driven = in_time(run())
         assert not world.paid
@@ -592,8 +588,7 @@ class Conformance(Answers):
             assert "c1" in driven.questions
 
     def test_an_answer_whose_record_is_kept_here_needs_none_that_comes_along(self) -> None:
-        if not self.framework.knows_calls:
-            return
+        driven_where(self.framework.knows_calls, "no call is known without its record")
         world = World()
         _, driven = self.answered(world, {"c1": True}, Said("c1", "pay", {"to": "ada"}), record="lost")
         assert driven.results["c1"] == Seen("paid 1 EUR to ada")
