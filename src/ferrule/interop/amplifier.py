@@ -59,7 +59,7 @@ emits: amplifier gives the change of one hook away where another one asks a pers
 _ABOVE: ContextVar[tuple[ModuleCoordinator, ...]] = ContextVar("ferrule.interop.amplifier.above", default=())
 """The coordinators whose tools of ours run here. A session within a session has a coordinator, and dispatches, of its
 own."""
-_TAKEN = "ferrule took it"
+_CLAIMED = "claimed by ferrule"
 """Set in what an orchestrator says of a call, a dict of its own for each, once a call has it."""
 
 
@@ -221,10 +221,10 @@ class _MountedTool:
         by_task = getattr(self._coordinator, "_tool_dispatch_contexts", None) or {}
         said = by_task.get(asyncio.current_task()) or getattr(self._coordinator, "_tool_dispatch_context", None) or {}
         id = str(said.get("tool_call_id") or "")
-        if said.get(_TAKEN) or self._watch.knows_as_another(self.name, id):
+        if said.get(_CLAIMED) or self._watch.knows_as_another(self.name, id):
             return None
         if id:
-            said[_TAKEN] = True
+            said[_CLAIMED] = True
         return id
 
     async def _told(self, id: str | None, input: dict[str, Any]) -> ToolResult:
