@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import DefinitionError, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import DefinitionError, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
 from ferrule.guards import ask_before_changes
 from ferrule.interop.adapter import Adapter, context_maker, record_of
 from ferrule.journal import memory
@@ -181,6 +181,76 @@ def test_a_no_stays_a_no_when_it_is_followed_by_a_yes() -> None:
     bank = Bank()
     assert asyncio.run(run()) == ["denied", "denied"]
     assert not bank.paid
+
+
+class Tainted:
+    """What a guard remembers, and asks about."""
+
+    def __init__(self) -> None:
+        self.remembered = True
+
+    def __call__(self, call: ToolCall, context: ToolContext) -> Any:
+        return ask("it is tainted") if self.remembered else None
+
+
+@pytest.mark.parametrize("answer", [False, deny("never"), True, allow(), {"to": "ada", "euros": 4}])
+@pytest.mark.parametrize("brought", [True, False])
+def test_an_answer_without_a_usable_record_runs_nothing_whatever_the_guards_have_forgotten(
+    answer: Any, brought: bool
+) -> None:
+    async def run() -> ToolResult:
+        record = await suspended(bank.adapter(guards=[tainted]), paying())
+        tainted.remembered = False
+        ends.clear()
+        after = bank.adapter(guards=[tainted], observers=[lambda event: ends.append(event.kind)])  # a restart
+        return await after.answer(paying(), HERE, answer, record if brought else None)
+
+    bank, tainted, ends = Bank(), Tainted(), list[str]()
+    result = asyncio.run(run())
+    is_no = answer is False or getattr(answer, "kind", "") == "deny"
+    assert result.status == ("denied" if is_no else "suspended")
+    assert not bank.paid
+    assert ends.count("tool:error") == is_no
+    assert not isinstance(answer, dict) or result.pending["arguments"] == answer  # type: ignore[index]
+
+
+def test_a_question_that_is_put_again_is_answered_like_any() -> None:
+    async def run() -> None:
+        adapter, tainted.remembered = bank.adapter(guards=[tainted]), False
+        assert (await adapter.answer(paying(), HERE, True)).status == "suspended"
+        assert (await adapter.answer(paying(), HERE, True)).text == "paid 5 EUR to ada"
+
+    bank, tainted = Bank(), Tainted()
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("answer", [False, True])
+def test_an_answer_to_a_call_that_the_journal_knows_is_told_what_came_of_it(answer: bool) -> None:
+    async def run() -> str:
+        adapter = bank.adapter(guards=[])
+        await adapter.run(paying(), HERE)
+        return (await adapter.answer(paying(), HERE, answer)).text
+
+    bank = Bank()
+    assert asyncio.run(run()) == "paid 5 EUR to ada"
+    assert bank.paid.total() == 1
+
+
+def test_a_no_whose_record_is_gone_does_not_run_a_handler_that_wanted_to_know_something() -> None:
+    @tool(read_only=True)
+    async def wipe() -> InputRequired:
+        """Wipe."""
+        ran.append(True)
+        return InputRequired("all of it?")
+
+    async def run() -> ToolResult:
+        journal, call = memory(), ToolCall("c1", "wipe", {})
+        first, second = (Adapter(Runner([wipe], journal=journal), "a framework", suspends=True) for _ in range(2))
+        return await second.answer(call, HERE, False, await suspended(first, call))
+
+    ran: list[bool] = []
+    assert asyncio.run(run()).status == "denied"
+    assert ran == [True]
 
 
 # -- what was approved -------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ A framework calls its tools one by one, and asks a person in a way of its own. S
     result = await adapter.answer(call, context, True, record)       # with what a person said
 
 A call is known by its principal, its session, its tool, its id and the arguments that were sent. An answer is good for
-the call whose record it brings along, or whose record is kept; without a record, or with one that this runner has not
-sealed, it is no answer, and the person is asked again.
+the call whose record it brings along, or whose record is kept. Without a record, or with one that this runner has not
+sealed, a no is one all the same; any other answer is none, and the person is asked again, whatever the guards say now.
 
 A runner that has no journal gets one in memory, which all adapters of that runner share. One that is made anew for each
 request, also by `runner.replace`, is another runner: give it a journal and a `resume_key`.
@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from threading import Lock
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
 from ferrule.definition.tool import Tool
@@ -156,8 +156,10 @@ class Adapter:
         found = await self._kept(call, context) if record is None else record
         approved = call.replace(arguments=answer) if isinstance(answer, Mapping) else call
         if not self._takes_up(found, call, context):
-            log.warning("an answer for a call of tool %r has no record of it: the person is asked again", call.name)
-            result = await self.run(approved, context, tell)
+            no = answer if _is_no(answer) else None
+            if no is None:
+                log.warning("an answer for a call of tool %r has no record of it: the person is asked again", call.name)
+            result = await self.ask_again(approved, context, tell, no=no)
             answerable = result.pending is None or self.runner.is_sealed(record_of(result))
             return result if answerable else _unanswerable(call)
         record = {"pending": found["pending"]}
@@ -167,6 +169,31 @@ class Adapter:
             answer = _approved(found["pending"], approved)
         result = await self._follow(call, context, tell, self.runner.resume, record, answer)
         return await self._came_to(call, context, record["pending"]["key"], result)
+
+    def ask_again(
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        tell: Tell | None = None,
+        *,
+        no: Decision | Literal[False] | None = None,
+    ) -> Coro[ToolResult]:
+        """Run a call that a person was asked about before, whose record is gone: the question is put again, whatever
+        the guards say now, who may have lost what they knew with it. What the journal knows of the call is told as by
+        `run`. Await the result.
+
+        Args:
+            tell: As for `run`.
+            no: The person's answer, where it was a no: it is that to the question that is put now.
+        """
+
+        async def said_no(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision | bool:
+            assert no is not None
+            return no
+
+        guards = [*self.runner.guards, _asked_before]
+        asking = self.runner.replace(guards=guards, approve=None if no is None else said_no)
+        return self._follow(call, context, tell, asking.run, call)
 
     async def _came_to(self, call: ToolCall, context: ToolContext[Any], key: str, result: ToolResult) -> ToolResult:
         """What the answer to the record with that key came to; where it was given before, what that came to. That is
@@ -413,6 +440,14 @@ def is_as_sent(pending: Mapping[str, Any], call: ToolCall) -> bool:
 
 async def _later(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
     return decision
+
+
+def _is_no(answer: object) -> TypeGuard[Decision | Literal[False]]:
+    return answer is False or (isinstance(answer, Decision) and answer.kind == "deny")
+
+
+def _asked_before(call: ToolCall, context: ToolContext[Any]) -> Decision:
+    return ask("it was asked about before, and the record of that is gone")
 
 
 def _with_journal(runner: Runner, framework: str) -> Runner:

@@ -167,7 +167,7 @@ class _Request:
 
     async def run(self, told: bool) -> TheirResult:
         if self._record is None:
-            result = await self._adapter.run(self._sent, self._context, self._tell)
+            result = await self._begin()
         else:
             form = _form_about(self._record["pending"])
             given = (self._ctx.input_responses or {}).get(form.key)
@@ -184,6 +184,15 @@ class _Request:
             if problem is _CANNOT_ASK and _is_2026(self._ctx):  # as that revision has it said
                 raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.text, _REQUIRED_CAPABILITIES)
         return _returned(result, self._tool, told)
+
+    async def _begin(self) -> ToolResult:
+        """Run the call; one that brings an answer, and has lost its `request_state`, is asked about again."""
+        form = form_of("", None, {})
+        given = None if self._ctx.request_state else (self._ctx.input_responses or {}).get(form.key)
+        if isinstance(given, wire.ElicitResult):
+            answer = answer_of(form, given, self._context.principal, self._sent.arguments)
+            return await self._answer(answer, None)
+        return await self._adapter.run(self._sent, self._context, self._tell)
 
     async def _answer(self, answer: Decision, record: Any) -> ToolResult:
         return await self._adapter.answer(self._sent, self._context, answer, record, self._tell)

@@ -55,6 +55,8 @@ _OF_MESSAGES = ("content", "tool_call_id", "name", "status", "artifact")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
 """Where `interrupt` finds the answers in the configuration; it raises this as a `KeyError` where it is in no graph."""
+_SENT = "__pregel_push"
+"""How the path of a task begins that was made by a `Send`."""
 
 # -- out: a runner as their tools --------------------------------------------------------------------------------------
 
@@ -134,8 +136,9 @@ class RunnerTool(BaseTool):
             return message
         result, said = None, None
         if record is None:
+            begin = self._adapter.run if execution is None or not self._was_asked_about() else self._adapter.ask_again
             with _no_answers():
-                result = await self._adapter.run(call, context, tell)
+                result = await begin(call, context, tell)
         while execution is not None and (result is None or result.pending is not None):
             shown = record if result is None else record_of(result)
             question = _Question(self._adapter, self.name, call, context, shown, after=said.place if said else -1)
@@ -158,6 +161,12 @@ class RunnerTool(BaseTool):
         if execution is not None and said is not None:
             await self._adapter.keep(call, context, execution.with_message(shown, message, said.place))
         return message
+
+    def _was_asked_about(self) -> bool:
+        """Whether the present call, which has no record, was asked about before, for all that is known: its task has
+        answers. Of the calls that a `ToolNode` runs in one task it may be another one that was asked about; of those,
+        one that changes something has its result in the journal, and others are run again with each answer."""
+        return _has_answers() and (self._tool.read_only is not True or _is_alone())
 
     def _context(self, runtime: Runtime[Any]) -> ToolContext[Any]:
         context = self._context_of(runtime)
@@ -198,6 +207,17 @@ def _no_answers() -> Iterator[None]:
         yield
     finally:
         var_child_runnable_config.reset(token)
+
+
+def _has_answers() -> bool:
+    """Whether the present task was given an answer, which is not taken by this."""
+    theirs = get_config()["configurable"].get(_INTERRUPTS)
+    return theirs is not None and (bool(theirs.resume) or theirs.get_null_resume(False) is not None)
+
+
+def _is_alone() -> bool:
+    """Whether the present task is one that was sent, as `create_agent` does it for each call."""
+    return bool(get_config().get("metadata", {}).get("langgraph_path", ("",))[0] == _SENT)
 
 
 def _answered() -> list[str]:

@@ -57,6 +57,8 @@ _MIME_TYPES = {format: mime_type for mime_type, format in (_IMAGE_FORMATS | _DOC
 _UNFIT_FOR_NAMES = r"[^a-zA-Z0-9 ()\[\]-]"
 """What Bedrock refuses in the name of a document."""
 _RESPONSE = {"type": "object", "properties": {"response": {}}, "required": ["response"]}
+_OURS = "ferrule "
+"""How the names of interrupts begin that are made here."""
 _CANCELLED = ToolResult(None, "The call was cancelled.", status="cancelled")
 _LOOK_EVERY = 0.05
 """Seconds between two looks at whether the agent was cancelled: its signal is an event of threads, at which Strands
@@ -74,8 +76,8 @@ def tools(
     A call that a person is to be asked about interrupts the agent. The reason of the interrupt is
     `{"reason": …, "call_id": …, "tool": …, "arguments": …}`, with a `"schema"` where a tool wants to know something.
     Its response is `True`; or `{"arguments": …}`, a yes to other arguments, or what the tool wants to know. A text is a
-    no with that reason, and everything else a no. An interrupt is for one record: a response to a question that is not
-    kept any more, or is another one now, answers nothing, and the person is asked again.
+    no with that reason, and everything else a no. An interrupt is for one record: a yes to a question that is not kept
+    any more, or is another one now, answers nothing, and the person is asked again.
 
     Args:
         runner: What runs the calls.
@@ -160,9 +162,16 @@ class _RunnerAgentTool(AgentTool):
     async def _run_or_answer(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
         call = ToolCall(theirs.tool_use["toolUseId"], self._tool.name, theirs.tool_use["input"])
         context = self._context_of(theirs)
-        record = await self._adapter.find(call, context) if _may_run_again(theirs) else None
+        again = _may_run_again(theirs)
+        record = await self._adapter.find(call, context) if again else None
         if record is None:
-            result = await self._adapter.run(call, context, tell)
+            interrupt = _last_interrupt(theirs) if again else None
+            if interrupt is None:
+                result = await self._adapter.run(call, context, tell)
+            elif interrupt.response is None:
+                result = await self._adapter.ask_again(call, context, tell)
+            else:
+                result = await self._adapter.answer(call, context, _response_decision(interrupt.response), None, tell)
             record = None if result.pending is None else record_of(result)
         while record is not None:
             if not context.session:
@@ -174,7 +183,7 @@ class _RunnerAgentTool(AgentTool):
                 ran = what_ran(False if record["pending"]["kind"] == "approval" else None)
                 text = f"A person would have to be asked about {call.name}, and cannot be asked here. {ran}"
                 return ToolResult(None, text, status="denied")
-            response = theirs.interrupt(f"ferrule {record['pending']['key']}", _interrupt_reason(record["pending"]))
+            response = theirs.interrupt(_OURS + record["pending"]["key"], _interrupt_reason(record["pending"]))
             result = await self._adapter.answer(call, context, _response_decision(response), record, tell)
             record = None if result.pending is None else record_of(result)
         return result
@@ -191,6 +200,18 @@ def _may_run_again(theirs: StrandsContext) -> bool:
     to look for a record. A context of another kind, of a call in the background, is resumed by itself."""
     resumed = getattr(getattr(theirs.agent, "_interrupt_state", None), "activated", True)
     return bool(resumed) or type(theirs) is not StrandsContext
+
+
+def _last_interrupt(theirs: StrandsContext) -> Interrupt | None:
+    """The newest interrupt of ours by which this call was asked about."""
+    state = getattr(theirs.agent, "_interrupt_state", None)
+    known = [] if state is None else [*state.interrupts.values()]
+    return next((one for one in reversed(known) if _is_of(one, theirs) and one.name.startswith(_OURS)), None)
+
+
+def _is_of(interrupt: Interrupt, theirs: StrandsContext) -> bool:
+    """Whether it is of this call: the id of an interrupt is of its call and of its name."""
+    return bool(interrupt.id == theirs._interrupt_id(interrupt.name))
 
 
 if sys.version_info >= (3, 12):

@@ -103,6 +103,10 @@ class Framework(ABC):
     """Whether text that is no JSON reaches the adapter."""
     edits: ClassVar[bool] = True
     """Whether a person can change the arguments."""
+    waits_with_record: ClassVar[bool] = False
+    """Whether the call itself waits, and has its record in its hands."""
+    holds_yes: ClassVar[bool] = False
+    """Whether the framework itself holds a yes to these arguments, so that a call runs by it where no guard asks."""
     brings_record: ClassVar[bool] = True
     """Whether the record travels with the answer."""
     asks_once: ClassVar[bool] = False
@@ -586,6 +590,28 @@ class Conformance(Answers):
             assert "make the call again" in driven.results["c1"].text
         else:
             assert "c1" in driven.questions
+
+    @pytest.mark.parametrize("answer", [False, True])
+    def test_a_record_that_is_gone_lets_no_call_run_because_the_guards_ask_no_more(self, answer: bool) -> None:
+        """What the guards remember may be lost with the record, such as by a restart."""
+
+        async def run() -> Driven:
+            runner = world.runner(guards=[lambda call, context: ask("it is tainted") if tainted else None], journal=log)
+            driven = await self.framework.drive(runner, PAY)
+            tainted.clear()
+            for key, value in log.store.items("interop ").items():
+                assert log.store.compare_and_set(key, value, None)
+            await driven.answer({"c1": answer}, record="lost" if self.framework.brings_record else "kept")
+            return driven
+
+        world, tainted, log = World(), {"s"}, memory()
+        driven = in_time(run())
+        if answer and (self.framework.waits_with_record or self.framework.holds_yes):
+            assert driven.results["c1"] == Seen("paid 5 EUR to ada")
+            return
+        assert not world.paid
+        if answer and not self.framework.asks_once:
+            assert driven.questions["c1"].arguments == {"to": "ada", "euros": 5}
 
     def test_an_answer_whose_record_is_kept_here_needs_none_that_comes_along(self) -> None:
         driven_where(self.framework.knows_calls, "no call is known without its record")

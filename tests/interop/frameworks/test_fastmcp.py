@@ -193,6 +193,7 @@ class FastMCP2026(Framework):
 class FastMCP2025(Framework):
     edits = False
     brings_record = False  # the request waits for its answer
+    waits_with_record = True
 
     async def drive(self, runner: Runner, *calls: Said) -> Driven:
         driven = DrivenConnection(server(runner), calls)

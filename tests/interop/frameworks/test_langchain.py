@@ -225,6 +225,30 @@ def test_an_answer_to_a_record_that_is_gone_reaches_nobody(program_of: Any) -> N
     assert world.paid == {"ada 1": 1, "cy 1": 1} and driven.results["c2"].failed
 
 
+def in_threads(program: Any) -> Any:
+    return lambda *given: program.invoke(*given)
+
+
+def beside(program: Any) -> Any:
+    return lambda *given: in_time(program.ainvoke(*given))
+
+
+@pytest.mark.parametrize("how", [in_threads, beside])
+def test_a_no_whose_record_is_gone_does_not_run_what_only_reads(how: Any) -> None:
+    """Such as one that fetches an address, in which what was read before may leave."""
+    world, tainted, saver = World(), {"t1"}, InMemorySaver()
+    config: Any = {"configurable": {"thread_id": "t1"}}
+
+    def start(*calls: Said) -> Any:
+        runner = world.runner(guards=[lambda call, context: ask("it is tainted") if tainted else None])
+        return how(agent_of(model_of(*calls), langchain.tools(runner), saver))
+
+    start(Said("c1", "look", {"name": "x"}))({"messages": "go"}, config)
+    tainted.clear()
+    found = start()(Command(resume={"decisions": [{"type": "reject"}]}), config)
+    assert found["__interrupt__"] and not world.deps
+
+
 def test_a_record_that_comes_along_is_enough_where_none_is_kept() -> None:
     async def run() -> Driven:
         runner = world.runner(journal=memory())

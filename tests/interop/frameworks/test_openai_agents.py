@@ -115,6 +115,7 @@ class OpenAIAgents(Framework):
     edits = False  # a person says yes or no
     asks_about_changes = False  # a person is shown what the model has sent
     brings_record = False  # a `RunState` has nothing of ours in it
+    holds_yes = True
     tells_progress = False  # there is no channel for it
     malformed_text = True
     stores_data = True
