@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -23,7 +25,7 @@ import anyio
 import mcp_types as wire
 from fastmcp.exceptions import FastMCPError
 from fastmcp.server.context import Context
-from fastmcp.server.dependencies import get_access_token, get_context
+from fastmcp.server.dependencies import fastmcp_request_ctx, get_access_token, get_context
 from fastmcp.server.providers import Provider
 from fastmcp.server.server import FastMCP
 from fastmcp.tools.base import InputRequiredToolResult
@@ -317,11 +319,27 @@ def _schema_of_result(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**inner, "$defs": schema["$defs"]} if "$defs" in schema else inner
 
 
+@contextmanager
+def _no_answers() -> Iterator[None]:
+    """A tool that asks its client finds none of the answers, and no state, of the request that this call was made in:
+    those are to the questions of others."""
+    request = fastmcp_request_ctx.get()
+    if request is None:
+        yield
+        return
+    token = fastmcp_request_ctx.set(replace(request, _srctx=replace(request._srctx, params=None)))
+    try:
+        yield
+    finally:
+        fastmcp_request_ctx.reset(token)
+
+
 async def _run_theirs(
     server: FastMCP[Any], name: str, is_wrapped: bool, payload: Mapping[str, Any], context: ToolContext[Any]
 ) -> ToolResult | str:
     try:
-        given = await server.call_tool(name, thaw(payload))
+        with _no_answers():
+            given = await server.call_tool(name, thaw(payload))
     except FastMCPError as error:  # as its clients read it: the server masks what they are not to know
         cause = error.__cause__
         if str(error) == f"Error calling tool {name!r}: {cause}" and cause is not None:  # of what the tool raised

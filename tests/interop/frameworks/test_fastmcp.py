@@ -624,6 +624,25 @@ def test_a_tool_of_a_server_is_as_it_says_and_its_calls_pass_the_middleware_of_t
     assert Counting.called == ["roll"]
 
 
+def test_a_tool_of_a_server_finds_no_answers_of_the_request_that_it_is_called_in() -> None:
+    """Such as a yes to the question whether it may run, which is under the same key."""
+    bank, found = FastMCP("bank"), list[Any]()
+
+    @bank.tool
+    async def pay(euros: int, ctx: Context) -> str:
+        """Pay."""
+        found.append((ctx.input_responses, ctx.request_state))
+        return f"paid {euros}"
+
+    async def run() -> Any:
+        runner = Runner(await fastmcp.from_tools(bank), guards=[ask_before_changes])
+        async with Client(server(runner), mode="2026-07-28", elicitation_handler=accept) as client:
+            return seen(await client.call_tool_mcp("pay", {"euros": 5}))
+
+    assert in_time(run()) == Seen("paid 5")
+    assert found == [(None, None)]
+
+
 def test_a_value_that_a_server_wraps_comes_bare() -> None:
     assert in_time(fastmcp.from_tools(theirs())).get("total").output_schema["type"] == "integer"
     result = ran("total", {"numbers": [1, 2]})
