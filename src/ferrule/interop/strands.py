@@ -204,14 +204,14 @@ def _may_run_again(theirs: StrandsContext) -> bool:
 
 def _last_interrupt(theirs: StrandsContext) -> Interrupt | None:
     """The newest interrupt of ours by which this call was asked about."""
-    state = getattr(theirs.agent, "_interrupt_state", None)
+    return next((one for one in reversed(_interrupts_of(theirs)) if one.name.startswith(_OURS)), None)
+
+
+def _interrupts_of(context: StrandsContext) -> list[Interrupt]:
+    """Those of this call that its agent has: the id of an interrupt is of its call and of its name."""
+    state = getattr(context.agent, "_interrupt_state", None)
     known = [] if state is None else [*state.interrupts.values()]
-    return next((one for one in reversed(known) if _is_of(one, theirs) and one.name.startswith(_OURS)), None)
-
-
-def _is_of(interrupt: Interrupt, theirs: StrandsContext) -> bool:
-    """Whether it is of this call: the id of an interrupt is of its call and of its name."""
-    return bool(interrupt.id == theirs._interrupt_id(interrupt.name))
+    return [one for one in known if one.id == context._interrupt_id(one.name)]
 
 
 if sys.version_info >= (3, 12):
@@ -333,17 +333,21 @@ def _from_strands(theirs: Any, agent: Any) -> Tool:
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
         state = {**context.deps} if isinstance(context.deps, Mapping) else {"deps": context.deps}
-        call_id = context.call.id if context.call else ""
-        used: ToolUse = {"name": theirs.tool_name, "toolUseId": call_id, "input": payload}
+        # No other call of the agent's has this id: it is of the principal, the session and the arguments as well.
+        used: ToolUse = {"name": theirs.tool_name, "toolUseId": context.idempotency_key, "input": payload}
         if agent is not None:
             state["agent"] = agent
         answered: list[Any] = []
         if context.answer is not None:
             given = thaw(context.answer.state)
             answered = [*given["answered"], {**given["asked"], "response": thaw(context.answer.value["response"])}]
-        for one in answered:
-            _give(StrandsContext(used, agent, state), **one)
-        last = await _last_event(theirs, used, state, context)
+        own = StrandsContext(used, agent, state)
+        try:
+            for one in answered:
+                _give(own, **one)
+            last = await _last_event(theirs, used, state, context)
+        finally:
+            _forget_interrupts(own)
         if isinstance(last, Interrupt):
             question = last.reason if isinstance(last.reason, str) else to_text(last.reason or last.name)
             asked = {"name": last.name, "reason": jsonable(last.reason)}
@@ -393,6 +397,12 @@ def _give(context: StrandsContext, name: str, reason: object, response: object) 
         context.interrupt(name, reason, response)
     except InterruptException as known:  # in the process that was interrupted
         known.interrupt.response = response
+
+
+def _forget_interrupts(context: StrandsContext) -> None:
+    """Leave no interrupt of this call in its agent: an answer is one to the question that was put, and to no other."""
+    for one in _interrupts_of(context):
+        context.agent._interrupt_state.interrupts.pop(one.id, None)
 
 
 def _from_strands_result(given: Any) -> object:

@@ -29,6 +29,7 @@ from ferrule import (
     ToolContext,
     ToolResult,
     allow,
+    deny,
     tool,
 )
 from ferrule.guards import ask_before_changes
@@ -504,6 +505,30 @@ def test_a_tool_of_strands_that_interrupts_is_run_again_with_each_answer() -> No
         ask_leave, {}, agent, approve=lambda call, decision, context: allow({"response": said[decision.reason]})
     )
     assert result.output == "3 days in Rome"
+
+
+def test_an_answer_to_an_interrupt_is_none_to_another_call_of_that_id() -> None:
+    def approve(call: ToolCall, decision: Any, context: ToolContext) -> Any:
+        asked.append((context.principal, call.arguments["path"], decision.reason))
+        return allow({"response": "yes"}) if context.principal == "ada" else deny("no")
+
+    @strands_tool(context=True)
+    async def delete(path: str, tool_context: StrandsContext) -> str:
+        """Delete."""
+        return str(tool_context.interrupt("sure", f"delete {path}?"))
+
+    async def run() -> list[str]:
+        runner = Runner(strands.from_tools([delete], agent=agent), approve=approve)
+        one, other = (ToolCall("call_0", "delete", {"path": path}) for path in ("a", "/etc"))
+        given = [(one, "ada", "s"), (other, "bob", "s"), (other, "bob", None), (one, "bob", "s"), (one, "ada", None)]
+        return [
+            (await runner.run(call, principal=principal, session=session)).status for call, principal, session in given
+        ]
+
+    agent, asked = Agent(model=Scripted(()), callback_handler=None), list[Any]()
+    assert in_time(run()) == ["ok", "denied", "denied", "denied", "ok"]
+    assert len(asked) == 5
+    assert not agent._interrupt_state.interrupts, "nor is there one for the agent's own calls"
 
 
 def test_an_answer_to_an_interrupt_reaches_the_tool_in_another_process() -> None:
