@@ -55,7 +55,7 @@ _OF_MESSAGES = ("content", "tool_call_id", "name", "status", "artifact")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
 """Where `interrupt` finds the answers in the configuration; it raises this as a `KeyError` where it is in no graph."""
-_SENT = "__pregel_push"
+_SENT_TASK = "__pregel_push"
 """How the path of a task begins that was made by a `Send`."""
 
 # -- out: a runner as their tools --------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def _has_answers() -> bool:
 
 def _is_alone() -> bool:
     """Whether the present task is one that was sent, as `create_agent` does it for each call."""
-    return bool(get_config().get("metadata", {}).get("langgraph_path", ("",))[0] == _SENT)
+    return bool(get_config().get("metadata", {}).get("langgraph_path", ("",))[0] == _SENT_TASK)
 
 
 def _answered() -> list[str]:
