@@ -203,13 +203,17 @@ class Adapter:
         in_journal = result.executed is not False and tool is not None and not tool.read_only
         if result.pending is not None or (in_journal and not again):
             return result
-        kept = await self._kept(call, context)
-        if kept is None or kept["pending"]["key"] != key:
+        try:
+            kept = await self._kept(call, context)
+            if kept is None or kept["pending"]["key"] != key:
+                return result
+            if again and "came_to" in kept:
+                return restored(kept["came_to"], call, call.name)
+        except Exception:
+            log.exception("what a call of tool %r came to could not be looked for", call.name)
             return result
         if not again:
-            await self.keep(call, context, kept | {"came_to": stored(result)})
-        elif "came_to" in kept:
-            return restored(kept["came_to"], call, call.name)
+            await self.note(call, context, kept | {"came_to": stored(result)})
         return result
 
     async def _follow(
@@ -285,6 +289,13 @@ class Adapter:
         session."""
         if (key := _record_key(call, context)) is not None:
             await asyncio.to_thread(_put, self._records, key, record)
+
+    async def note(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
+        """Keep the record with what the call came to, which it did also where that cannot be kept: the log says so."""
+        try:
+            await self.keep(call, context, record)
+        except Exception:
+            log.exception("what a call of tool %r came to could not be kept with its record", call.name)
 
 
 class _Telling:

@@ -39,7 +39,16 @@ from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.interop.adapter import Adapter, context_maker, id_of, is_record_of, is_text, listed, record_of
+from ferrule.interop.adapter import (
+    Adapter,
+    context_maker,
+    failed_outside,
+    id_of,
+    is_record_of,
+    is_text,
+    listed,
+    record_of,
+)
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
@@ -123,6 +132,14 @@ class RunnerTool(BaseTool):
     _arun.__annotations__.clear()
 
     async def _call(self, arguments: Any, call_id: str | None) -> Any:
+        try:
+            return await self._run_or_answer(arguments, call_id)
+        except (GraphBubbleUp, ToolException):
+            raise
+        except Exception as error:  # whose text a `ToolNode`, or a middleware that tries again, may tell the model
+            return self._returned(failed_outside(self._tool.name, error), call_id)
+
+    async def _run_or_answer(self, arguments: Any, call_id: str | None) -> Any:
         execution, runtime = _execution(), _runtime() or Runtime()
         known = id_of(call_id, () if self._tool.read_only is True else _answered())
         call, context = ToolCall(known, self._tool.name, arguments), self._context(runtime)
@@ -146,21 +163,30 @@ class RunnerTool(BaseTool):
             with _no_answers():
                 result = await self._adapter.answer(call, context, said.answer, said.record, tell)
         assert result is not None
-        if call_id is None:  # called as a function, not with what a model made
+        instead = said.instead if said is not None and result.status == "denied" else None
+        message = self._returned(result, call_id, instead)
+        if execution is not None and said is not None and isinstance(message, ToolMessage):
+            await self._adapter.note(call, context, execution.with_message(shown, message, said.place))
+        return message
+
+    def _returned(self, result: ToolResult, call_id: str | None, instead: str | None = None) -> Any:
+        """The message of a result, with `instead` as what the model reads of it; its content where the tool was called
+        as a function, and not with what a model made.
+
+        Raises:
+            ToolException: for a result that is no success, of such a call.
+        """
+        if call_id is None:
             if not result.success:
                 raise ToolException(result.text)
             return _their_content(result)
-        instead = said.instead if said is not None and result.status == "denied" else None
-        message = ToolMessage(
+        return ToolMessage(
             _their_content(result) if instead is None else instead,
             tool_call_id=call_id,
             name=self.name,
             status="success" if result.success or instead is not None else "error",
             artifact=_artifact(result),
         )
-        if execution is not None and said is not None:
-            await self._adapter.keep(call, context, execution.with_message(shown, message, said.place))
-        return message
 
     def _was_asked_about(self) -> bool:
         """Whether the present call, which has no record, was asked about before, for all that is known: its task has

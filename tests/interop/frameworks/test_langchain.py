@@ -225,6 +225,66 @@ def test_an_answer_to_a_record_that_is_gone_reaches_nobody(program_of: Any) -> N
     assert world.paid == {"ada 1": 1, "cy 1": 1} and driven.results["c2"].failed
 
 
+class Flaky:
+    """A store that is there or not."""
+
+    def __init__(self) -> None:
+        self.store, self.is_down = memory().store, False
+
+    def get(self, key: str) -> Any:
+        self._look()
+        return self.store.get(key)
+
+    def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+        self._look()
+        return self.store.compare_and_set(key, old, new)
+
+    def items(self, prefix: str = "") -> Any:
+        return self.store.items(prefix)
+
+    def _look(self) -> None:
+        if self.is_down:
+            raise ConnectionError("no way to redis://svc:hunter2@10.0.0.7")
+
+
+def flaky_graph(store: Flaky, world: World, **options: Any) -> DrivenGraph:
+    """One whose `ToolNode` tells the model the text of any exception."""
+    tools = langchain.tools(world.runner(journal=memory(), **options), records=store)
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", ToolNode(tools, handle_tool_errors=True))
+    graph.add_edge(START, "tools")
+    return DrivenGraph(graph.compile(checkpointer=InMemorySaver()))
+
+
+def wanted(*calls: Said) -> Any:
+    made = [{"name": said.name, "args": said.arguments, "id": said.id, "type": "tool_call"} for said in calls]
+    return {"messages": [AIMessage("", tool_calls=made)]}
+
+
+def test_a_store_that_is_not_there_is_told_to_no_model() -> None:
+    store, world = Flaky(), World()
+    store.is_down = True
+    driven = flaky_graph(store, world)
+    in_time(driven.run(wanted(Said("c1", "pay", {"to": "ada"}))))
+    assert driven.results["c1"] == Seen("pay failed, and it is not known whether anything was run.", failed=True)
+
+
+@pytest.mark.parametrize("name", ["pay", "look"])
+def test_a_call_that_ran_and_cannot_be_kept_is_told_as_it_went(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def break_down(event: Event) -> None:
+        store.is_down = event.kind == "tool:post"
+
+    async def run() -> DrivenGraph:
+        driven = flaky_graph(store, world, guards=[lambda call, context: ask("sure?")], observers=[break_down])
+        await driven.run(wanted(Said("c1", name, {"to": "ada"} if name == "pay" else {"name": "x"})))
+        await driven.answer({"c1": True}, record="lost")
+        return driven
+
+    store, world = Flaky(), World()
+    assert in_time(run()).results["c1"] == Seen("paid 1 EUR to ada" if name == "pay" else "saw x")
+    assert "could not be" in caplog.text and "what a call of tool" in caplog.text
+
+
 def in_threads(program: Any) -> Any:
     return lambda *given: program.invoke(*given)
 
