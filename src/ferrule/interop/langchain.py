@@ -15,6 +15,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -312,6 +313,7 @@ class _Question:
         record: Takes it up again. Where it was asked before, `record["asked"]` says in which place.
         after: The place of the answer that it has had.
         arrived: Which call of its node it is: they are asked about in the order of the message.
+        woken: Ends its wait. The calls of one node may be those of two runners, each on a loop of its own.
     """
 
     adapter: Adapter
@@ -321,7 +323,7 @@ class _Question:
     record: Any
     after: int
     arrived: int = field(default_factory=lambda: _ARRIVED.get())
-    woken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    woken: Future[None] = field(default_factory=Future)
 
     def said(self, value: Any, index: int, count: int, place: int) -> _AnswerGiven | None:
         """What the value says of this call, which was asked about at `index` among `count`; `None` where that cannot
@@ -357,12 +359,15 @@ class _Execution:
     So the calls of a node ask at once, by one `interrupt`, when all others have ended; each record keeps in which place
     it was asked, and is answered from this place alone. A record that was made in this run cannot have been answered:
     all answers that there are are passed over.
+
+    Of a graph that is run by `invoke`, its calls come from threads, and may run on more than one loop.
     """
 
     def __init__(self, task: str) -> None:
         self.task = task
-        self.running = 0
-        self.arrived = 0
+        self._lock = threading.RLock()
+        self._running = 0
+        self._arrived = 0
         self._answers: list[Any] = []
         self._waiting: list[_Question] = []
         self._raised: GraphInterrupt | None = None
@@ -386,7 +391,21 @@ class _Execution:
 
     @property
     def is_idle(self) -> bool:
-        return not self.running and not self._waiting
+        with self._lock:
+            return not self._running and not self._waiting
+
+    def enter(self) -> int:
+        """Count a call that runs here; which one of the node it is."""
+        with self._lock:
+            self._running += 1
+            self._arrived += 1
+            return self._arrived
+
+    async def leave(self) -> None:
+        """Count it no more; where it was the last that ran, those that wait are asked about."""
+        with self._lock:
+            self._running -= 1
+        await self._ask_when_all_wait()
 
     async def answer_to(self, question: _Question) -> _AnswerGiven:
         """What the person said.
@@ -397,15 +416,16 @@ class _Execution:
         try:
             return self._said_before(question)
         except GraphInterrupt:
-            self._waiting.append(question)
-        self.running -= 1
+            with self._lock:
+                self._waiting.append(question)
         try:
-            await self.ask_when_all_wait()
-            await question.woken
+            await self.leave()
+            await asyncio.wrap_future(question.woken)
         finally:
-            self.running += 1
-            if question in self._waiting:
-                self._waiting.remove(question)
+            with self._lock:
+                self._running += 1
+                if question in self._waiting:
+                    self._waiting.remove(question)
         raise AssertionError("a question that was asked ends by an interrupt")
 
     def _said_before(self, question: _Question) -> _AnswerGiven:
@@ -432,25 +452,33 @@ class _Execution:
 
     def _answer_at(self, place: int) -> Any:
         """Raises `GraphInterrupt` where there is none."""
-        while len(self._answers) <= place:
-            self._answers.append(interrupt(None))
-        return self._answers[place]
+        with self._lock:
+            while len(self._answers) <= place:
+                self._answers.append(interrupt(None))
+            return self._answers[place]
 
-    async def ask_when_all_wait(self) -> None:
+    async def _ask_when_all_wait(self) -> None:
         """Ask about all calls that wait, where no other runs."""
-        if self.running or not self._waiting:
-            return
-        waiting, self._waiting = sorted(self._waiting, key=lambda one: one.arrived), []
+        with self._lock:
+            if self._running or not self._waiting:
+                return
+            waiting, self._waiting = sorted(self._waiting, key=lambda one: one.arrived), []
         try:
-            if self._raised is None:  # a run of a node ends by one interrupt; who comes later is asked in the next run
-                self._raised = self._interrupted(_value(waiting))
-                for index, one in enumerate(waiting):
-                    asked = {"task": self.task, "place": len(self._answers), "index": index, "count": len(waiting)}
-                    await one.adapter.keep(one.call, one.context, one.record | {"asked": asked})
+            await self._ask_about(waiting)
         finally:
             for one in waiting:
-                if not one.woken.done():
+                if one.woken.set_running_or_notify_cancel():
                     one.woken.set_exception(GraphInterrupt(*(self._raised.args if self._raised else ())))
+
+    async def _ask_about(self, waiting: list[_Question]) -> None:
+        with self._lock:
+            if self._raised is not None:  # a run of a node ends by one interrupt; who comes later is asked in the next
+                return
+            self._raised = self._interrupted(_value(waiting))
+            place = len(self._answers)
+        for index, one in enumerate(waiting):
+            asked = {"task": self.task, "place": place, "index": index, "count": len(waiting)}
+            await one.adapter.keep(one.call, one.context, one.record | {"asked": asked})
 
     def _interrupted(self, value: Any) -> GraphInterrupt:
         try:
@@ -512,16 +540,13 @@ async def _in_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
     token = _WITHIN.set((*above, execution))
     counted = None if execution in above else execution
     if counted is not None:
-        counted.running += 1
-        counted.arrived += 1
-        _ARRIVED.set(counted.arrived)
+        _ARRIVED.set(counted.enter())
     try:
         yield
     finally:
         _WITHIN.reset(token)
         if counted is not None:
-            counted.running -= 1
-            await counted.ask_when_all_wait()
+            await counted.leave()
 
 
 def _execution() -> _Execution | None:

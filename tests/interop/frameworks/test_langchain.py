@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
-from conformance import Conformance, Driven, Framework, Question, Said, Seen, World, in_time
+from conformance import PAY, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from langchain.agents import create_agent
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -38,6 +38,7 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from ferrule import (
     Deferred,
     DefinitionError,
+    Event,
     InputRequired,
     Journal,
     Media,
@@ -351,6 +352,47 @@ def test_calls_of_one_node_are_asked_at_once_when_the_others_have_ended() -> Non
     in_time(driven.answer({"c1": True, "c3": True}))
     assert saved == ["x"] and world.paid == {"ada 1": 1, "bob 1": 1}
     assert driven.results["c2"] == Seen("saved x")
+
+
+def test_calls_of_two_runners_in_one_node_are_asked_at_once_also_in_threads() -> None:
+    """Each runner has a loop of its own then, and the first to ask waits on the other's."""
+
+    def beside_save(call: ToolCall, context: ToolContext) -> None:
+        assert began.wait(20)
+
+    def after_pay(call: ToolCall, context: ToolContext) -> None:
+        began.set()
+        assert asked.wait(20)
+        for _ in range(20):  # until the loop of the first has nothing left to do
+            asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), first.loop_for_sync()).result(20)
+
+    @tool
+    async def save(name: str) -> str:
+        """Save."""
+        return f"saved {name}"
+
+    began, asked, found = threading.Event(), threading.Event(), list[Any]()
+    guards = [beside_save, ask_before_changes]
+    first = World().runner(
+        guards=guards, observers=[lambda event: asked.set() if event.kind == "tool:suspended" else None]
+    )
+    second = Runner([save], guards=[after_pay, ask_before_changes], timeout=20)
+    program = graph_of(
+        model_of(PAY, Said("c2", "save", {"name": "x"})), [*langchain.tools(first), *langchain.tools(second)]
+    )
+    config: Any = {"configurable": {"thread_id": "t1"}}
+
+    def run() -> None:
+        found.append(program.invoke({"messages": "go"}, config))
+        [asking] = found[0]["__interrupt__"]
+        decisions = [one["name"] == "pay" for one in asking.value["action_requests"]]
+        found.append(program.invoke(Command(resume={"decisions": decisions}), config))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    [_, done] = found
+    assert [one.status for one in done["messages"] if isinstance(one, ToolMessage)] == ["success", "error"]
 
 
 def test_a_record_that_another_runner_has_sealed_is_asked_again() -> None:
