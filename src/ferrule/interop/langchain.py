@@ -28,6 +28,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, BaseToolkit, InjectedToolArg, InjectedToolCallId, ToolException
 from langchain_core.tools.base import get_all_basemodel_annotations
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.callbacks import GraphCallbackHandler
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt import ToolRuntime
@@ -65,6 +66,8 @@ _OF_MESSAGES = ("content", "tool_call_id", "name", "status", "artifact")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
 """Where `interrupt` finds the answers in the configuration; it raises this as a `KeyError` where it is in no graph."""
+_INTERRUPTED = "__interrupt__"
+"""Under which name a graph gives its interrupts among its values."""
 _SENT_TASK = "__pregel_push"
 """How the path of a task begins that was made by a `Send`."""
 
@@ -584,15 +587,24 @@ def _our_tool(theirs: BaseTool) -> Tool:
         call = {"type": "tool_call", "id": context.call.id, "name": theirs.name, "args": dict(payload)}
         # Always one of its own: in that of a graph round this runner, `interrupt` finds the answers to other questions.
         configurable = {} if context.session is None else {"thread_id": context.session}
-        config: RunnableConfig = {"metadata": dict(context.metadata), "configurable": configurable}
+        stopped = _Stopped()
+        config: RunnableConfig = {
+            "metadata": dict(context.metadata),
+            "configurable": configurable,
+            "callbacks": [stopped],
+        }
+        _check_arguments(theirs, payload, context.call.id)
         try:
-            return _our_result(theirs, await theirs.ainvoke(call, config))
-        except (ToolException, TheirValidationError) as error:
+            said = await theirs.ainvoke(call, config)
+        except ToolException as error:
             raise ToolError(str(error)) from error
         except (GraphBubbleUp, KeyError) as error:
             if isinstance(error, KeyError) and error.args != (_INTERRUPTS,):
                 raise
             raise ToolError(f"{theirs.name} stops its graph here, and is not called by one") from None
+        if stopped.any and isinstance(said, ToolMessage) and _INTERRUPTED in said.text:
+            raise ToolError(f"{theirs.name} is a graph that was interrupted, and nobody can answer it here")
+        return _our_result(theirs, said)
 
     shown = convert_to_openai_tool(theirs)["function"]
     return Tool(
@@ -602,6 +614,30 @@ def _our_tool(theirs: BaseTool) -> Tool:
         input_schema=shown.get("parameters") or {"type": "object"},
         metadata=jsonable(theirs.metadata or {}),
     )
+
+
+class _Stopped(GraphCallbackHandler):
+    """Sees whether a graph was interrupted: as a tool, it gives that among its values, of which the text is left."""
+
+    any = False
+    run_inline = True  # and in no thread, for what it is told besides and does not look at
+
+    def on_interrupt(self, event: Any) -> None:
+        self.any = True
+
+
+def _check_arguments(theirs: BaseTool, payload: Mapping[str, Any], call_id: str) -> None:
+    """Have the tool validate its arguments before it runs, so that a `ValidationError` from then on is one that its
+    function raised, and is told as any.
+
+    Raises:
+        ToolError: where they do not fit, and the tool does not say itself what is told then.
+    """
+    if not theirs.handle_validation_error:
+        try:
+            theirs._to_args_and_kwargs(dict(payload), call_id)
+        except TheirValidationError as error:
+            raise ToolError(str(error)) from error
 
 
 def _injected(theirs: BaseTool) -> Iterable[tuple[str, str]]:

@@ -288,7 +288,9 @@ def _our_tool(tool: object) -> Tool:
         text = json.dumps(payload)
         try:
             output = await made.on_invoke_tool(_their_context(tool, text, context), text)
-        except ModelBehaviorError as error:  # the arguments do not fit the function
+        except ModelBehaviorError as error:
+            if not str(error).startswith(f"Invalid JSON input for tool {tool.name}"):  # its function raised it
+                raise
             raise ToolError(str(error)) from error
         return _our_output(output) if tool.output_json_schema is None else output
 

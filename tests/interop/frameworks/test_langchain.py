@@ -34,6 +34,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
 from langgraph.types import Command, RetryPolicy, interrupt
+from pydantic import AfterValidator, BaseModel
 
 from ferrule import (
     Deferred,
@@ -1165,6 +1166,54 @@ def test_what_only_a_graph_can_follow_is_told_as_a_failure() -> None:
 
     assert "graph" in run_theirs(go, {}).text and not run_theirs(go, {}).success
     assert "graph" in run_theirs(wait, {}).text and not run_theirs(wait, {}).success
+
+
+class Login(BaseModel):
+    token: int
+
+
+class Even(BaseModel):
+    number: Annotated[int, AfterValidator(lambda number: number if number % 2 == 0 else int("it is odd"))]
+
+
+@lc_tool(args_schema=Even)
+async def halve(number: int) -> str:
+    """Halve."""
+    Login.model_validate({"token": "the secret inside"})
+    return ""
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_what_a_function_of_theirs_found_invalid_is_told_as_far_as_the_runner_exposes_it(number: int) -> None:
+    async def run() -> ToolResult:
+        return await Runner(langchain.from_tools([halve]), expose=()).run("halve", {"number": number})
+
+    text = in_time(run()).text
+    assert "secret" not in text
+    assert ("it is odd" in text) is (number == 3), "what does not fit its schema is told"
+
+
+@pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
+@pytest.mark.parametrize("saver", [InMemorySaver, lambda: None])
+def test_a_graph_that_is_interrupted_as_a_tool_has_failed(saver: Any) -> None:
+    def node(state: Even) -> dict[str, Any]:
+        return {"number": interrupt("pay?")}
+
+    graph = StateGraph(Even)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    theirs = graph.compile(checkpointer=saver()).as_tool(name="pay", description="Pay.", arg_types={"number": int})
+    result = run_theirs(theirs, {"number": 4})
+    assert result.status == "failed" and "interrupted" in result.text
+
+
+def test_a_text_about_interrupts_is_none() -> None:
+    @lc_tool
+    async def read() -> str:
+        "Read."
+        return "{'__interrupt__': [Interrupt(value='pay?')]}"
+
+    assert run_theirs(read, {}).success
 
 
 def test_a_tool_of_theirs_that_interrupts_gets_no_answer_to_another_question() -> None:

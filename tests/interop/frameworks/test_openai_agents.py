@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from agents import (
@@ -26,13 +26,14 @@ from agents import (
     set_tracing_disabled,
 )
 from agents import Runner as AgentsRunner
-from agents.exceptions import UserError
+from agents.exceptions import ModelBehaviorError, UserError
 from agents.mcp import MCPServerStdio, MCPUtil
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext as TheirContext
 from agents.tool_guardrails import ToolGuardrailFunctionOutput, tool_input_guardrail
 from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from mcp.types import Tool as McpTool
+from pydantic import AfterValidator
 
 from ferrule import (
     Decision,
@@ -538,6 +539,21 @@ def test_what_their_tools_raise_is_a_failure_with_the_text_that_their_author_cho
     ran(kept, {"x": 1})
     ctx = TheirContext(context=None, tool_name="broken", tool_call_id="c1", tool_arguments="")
     assert in_time(kept.on_invoke_tool(ctx, '{"x": 1}')) == "no: the secret inside", "theirs is as it was"
+
+
+Even = Annotated[int, AfterValidator(lambda number: number if number % 2 == 0 else int("it is odd"))]
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_what_a_model_did_wrong_within_a_function_of_theirs_is_told_as_far_as_the_runner_exposes_it(
+    number: int,
+) -> None:
+    async def halve(number: Even) -> str:
+        raise ModelBehaviorError("Invalid JSON when parsing the secret inside")
+
+    text = ran(function_tool(halve), {"number": number}, expose=()).text
+    assert "secret" not in text
+    assert ("Invalid JSON input for tool halve" in text) is (number == 3), "what does not fit its schema is told"
 
 
 def test_what_needs_approval_there_is_asked_about_here() -> None:
