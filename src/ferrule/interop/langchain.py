@@ -587,13 +587,13 @@ def _our_tool(theirs: BaseTool) -> Tool:
         call = {"type": "tool_call", "id": context.call.id, "name": theirs.name, "args": dict(payload)}
         # Always one of its own: in that of a graph round this runner, `interrupt` finds the answers to other questions.
         configurable = {} if context.session is None else {"thread_id": context.session}
-        stopped = _Stopped()
+        stopped = _SeesInterrupts()
         config: RunnableConfig = {
             "metadata": dict(context.metadata),
             "configurable": configurable,
             "callbacks": [stopped],
         }
-        _check_arguments(theirs, payload, context.call.id)
+        _validate_ahead(theirs, payload, context.call.id)
         try:
             said = await theirs.ainvoke(call, config)
         except ToolException as error:
@@ -616,7 +616,7 @@ def _our_tool(theirs: BaseTool) -> Tool:
     )
 
 
-class _Stopped(GraphCallbackHandler):
+class _SeesInterrupts(GraphCallbackHandler):
     """Sees whether a graph was interrupted: as a tool, it gives that among its values, of which the text is left."""
 
     any = False
@@ -626,7 +626,7 @@ class _Stopped(GraphCallbackHandler):
         self.any = True
 
 
-def _check_arguments(theirs: BaseTool, payload: Mapping[str, Any], call_id: str) -> None:
+def _validate_ahead(theirs: BaseTool, payload: Mapping[str, Any], call_id: str) -> None:
     """Have the tool validate its arguments before it runs, so that a `ValidationError` from then on is one that its
     function raised, and is told as any.
 
