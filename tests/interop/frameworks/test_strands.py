@@ -29,6 +29,7 @@ from ferrule import (
     ToolContext,
     ToolResult,
     allow,
+    ask,
     deny,
     tool,
 )
@@ -196,6 +197,22 @@ class TestStrands(Conformance):
         world = World()
         in_time(run())
         assert world.paid == {"ada 1": 1}
+
+    def test_a_question_whose_record_is_gone_waits_on_beside_one_that_is_answered(self) -> None:
+        async def run() -> DrivenAgent:
+            runner = world.runner(guards=[lambda call, context: ask("tainted") if tainted else None], journal=log)
+            driven = await Strands().drive(runner, Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"}))
+            tainted.clear()
+            for key, value in log.store.items("interop ").items():
+                assert log.store.compare_and_set(key, value, None)
+            await driven.answer({"c2": False})
+            assert list(driven.questions) == ["c1"] and not world.paid
+            await driven.answer({"c1": True})
+            return driven
+
+        world, tainted, log = World(), {"s"}, memory()
+        driven = in_time(run())
+        assert world.paid == {"ada 1": 1} and driven.results["c2"].failed
 
     def test_an_answer_reaches_its_call_in_another_process(self, tmp_path: Path) -> None:
         def agent(*calls: Said) -> DrivenAgent:
