@@ -57,13 +57,27 @@ async def suspended(adapter: Adapter, call: ToolCall, context: ToolContext = HER
 # -- whose answer it is ------------------------------------------------------------------------------------------------
 
 
-def test_of_two_answers_at_once_one_runs_the_call_and_the_other_is_told_so() -> None:
+def test_of_two_answers_at_once_one_runs_the_call_and_the_other_waits_for_what_that_comes_to() -> None:
     async def run() -> None:
         adapter = bank.adapter()
         record = await suspended(adapter, paying())
-        given = (adapter.answer(paying(), HERE, True, record) for _ in range(2))
-        texts = [result.text for result in await asyncio.gather(*given)]
-        assert sorted(texts) == ["This call was resumed already. Nothing was run.", "paid 5 EUR to ada"]
+        given = (adapter.answer(paying(), HERE, True, record) for _ in range(3))
+        assert [result.text for result in await asyncio.gather(*given)] == ["paid 5 EUR to ada"] * 3
+
+    bank = Bank()
+    asyncio.run(run())
+    assert bank.paid == {"ada 5": 1}
+
+
+def test_who_waits_for_another_answer_and_is_cancelled_takes_nothing_from_others() -> None:
+    async def run() -> None:
+        adapter = bank.adapter()
+        record = await suspended(adapter, paying())
+        first, second, third = (asyncio.ensure_future(adapter.answer(paying(), HERE, True, record)) for _ in range(3))
+        await asyncio.sleep(0)
+        second.cancel()
+        assert (await first).text == (await third).text == "paid 5 EUR to ada"
+        assert second.cancelled() or (await asyncio.wait([second])) and second.cancelled()
 
     bank = Bank()
     asyncio.run(run())

@@ -21,7 +21,9 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar
@@ -117,6 +119,7 @@ class Adapter:
         # One observer of all calls: one for each call would be looked at each time, which costs as much as the call.
         self.runner = runner.replace(observers=[*runner.observers, self._observe])
         self._told: dict[_ToldOf, _Telling] = {}
+        self._answering: dict[str, Future[None]] = {}
         assert runner.journal is not None
         self._records = runner.journal.store if records is None else records
         self._waits = getattr(self._records, "waits", True)  # then in a thread, for 0.1 to 0.4 ms
@@ -167,8 +170,23 @@ class Adapter:
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, tell)
             answer = _approved(found["pending"], approved)
-        result = await self._follow(call, context, tell, self.runner.resume, record, answer)
-        return await self._came_to(call, context, record["pending"]["key"], result)
+        key = record["pending"]["key"]
+        async with self._alone(key):
+            result = await self._follow(call, context, tell, self.runner.resume, record, answer)
+            return await self._came_to(call, context, key, result)
+
+    @asynccontextmanager
+    async def _alone(self, key: str) -> AsyncIterator[None]:
+        """While nobody else here answers this record. A node of LangGraph that is tried again answers it while the
+        first try goes on, and waits for what that comes to; on another loop, where its tools are called in threads."""
+        mine: Future[None] = Future()
+        while (other := self._answering.setdefault(key, mine)) is not mine:
+            await asyncio.shield(asyncio.wrap_future(other))
+        try:
+            yield
+        finally:
+            del self._answering[key]
+            mine.set_result(None)
 
     def ask_again(
         self,
