@@ -1,0 +1,94 @@
+"""Text that somebody else wrote, a server or a document, without what nobody sees and a model reads all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from ferrule.characters import inert, visible
+
+_TEXT_KEYWORDS = ("title", "description", "$comment")
+"""The keywords of a schema whose text is for people and models, and decides nothing."""
+_VALUE_KEYWORDS = ("const", "enum", "default", "examples")
+"""Those that hold values, in which no keyword is one."""
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def one_line(text: str, most: int) -> str:
+    """The beginning of the text, at most so many characters, in one line and without what nobody sees."""
+    return " ".join(visible(text[:most])[0].split())
+
+
+def has_hidden(text: str) -> bool:
+    return visible(text)[1] > 0
+
+
+def visible_schema(schema: Any, most: int) -> tuple[Any, int]:
+    """The schema whose titles and descriptions hold nothing hidden and at most `most` characters each, and how many
+    characters they had too many. It judges as the one that was given.
+
+    Raises:
+        ValueError: for hidden characters anywhere else, where they would have to stay.
+    """
+    if isinstance(schema, list):
+        parts = [visible_schema(item, most) for item in schema]
+        return [part for part, _ in parts], sum(count for _, count in parts)
+    if not isinstance(schema, Mapping):
+        _check_value(schema)
+        return schema, 0
+    found: dict[str, Any] = {}
+    removed = 0
+    for key, value in schema.items():
+        _check_value(key)
+        if key in _TEXT_KEYWORDS and isinstance(value, str):
+            text, count = visible(value)
+            text = inert(text)
+            found[key], removed = text[:most], removed + count + max(len(text) - most, 0)
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            found[key] = {}
+            for name, inner in value.items():
+                _check_value(name)
+                found[key][name], count = visible_schema(inner, most)
+                removed += count
+        elif key in _VALUE_KEYWORDS:
+            for text in _texts_in(value):
+                _check_value(text)
+            found[key] = value
+        else:
+            found[key], count = visible_schema(value, most)
+            removed += count
+    return found, removed
+
+
+def _check_value(value: object) -> None:
+    if isinstance(value, str) and has_hidden(value):
+        raise ValueError(f"its schema holds hidden characters in {ascii(value)[:80]}")
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from _texts_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts_in(item)
+
+
+def size_of(value: object, most: int) -> int:
+    """The characters in what a server sent, counted no further than a little over `most`."""
+    found, waiting = 0, [value]
+    while waiting and found <= most:
+        value = waiting.pop()
+        found += len(value) if isinstance(value, str) else 1
+        if isinstance(value, Mapping):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, BaseModel):
+            waiting += vars(value).values()
+    return found
