@@ -49,9 +49,11 @@ LEAVES = {
     "mcp_forms": {"values", "arguments"},
     "mcp_results": {"errors", "values"},
     "paths": {"errors"},
+    "plugins": {"startup", "errors", "types"},
     "policy": {"errors", "values", "types", "arguments", "paths", "commands", "command_arguments", "urls", "store"},
     "shell_syntax": set[str](),
     "store": {"errors", "paths"},
+    "tokens": {"definition"},
     "urls": {"errors"},
 }
 """No room of the kernel, and the rooms that each may import."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset
 from ferrule.approval import printable
-from ferrule.cli import find, journals, policies, servers
+from ferrule.cli import find, journals, openapi, policies, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import screen
@@ -65,9 +65,16 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     timeline = Timeline(console, time.monotonic, Bars(console), chunks=not sys.stdout.isatty())
     judge = policies.of(options)
     runner = find.runner(
-        options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge, remember=True
+        options.tools,
+        timeline.paused,
+        options.yes,
+        more,
+        lock=options.lock,
+        policy=judge,
+        remember=True,
+        secrets=openapi.secrets(options),
     )
-    tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
+    tool = find.tool(runner.tools, options.name, options.tools or servers.named(options) or None)
     call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
     journaled = journals.kept(work, runner, options.journal)
     with journaled as runner, Stages(timeline.aside) as stages, closing(timeline):

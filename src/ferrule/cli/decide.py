@@ -41,7 +41,7 @@ def command(options: argparse.Namespace) -> int:
 
 def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | None) -> int:
     runner = find.runner(options.tools, more=more, lock=options.lock, policy=policies.of(options), remember=True)
-    tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
+    tool = find.tool(runner.tools, options.name, options.tools or servers.named(options) or None)
     call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
     context = ToolContext(principal=options.principal, session=options.session)
     decision = work.run(runner.decide(call, context))

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import re
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
@@ -22,6 +22,7 @@ from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
+from ferrule.sources._objects import toolset_of
 from ferrule.store import ReachableError
 from ferrule.types import Approver, Guard, Observer
 
@@ -81,6 +82,7 @@ def runner(
     lock: str | None = None,
     policy: Callable[[Toolset], Guard | None] = lambda tools: None,
     remember: bool = False,
+    secrets: Mapping[str, str] | None = None,
 ) -> Runner:
     """The one runner for all that `places` name.
 
@@ -98,6 +100,7 @@ def runner(
         lock: The file by which the tools are locked.
         policy: Gives the policy that holds for the tools, where there is one.
         remember: Whether the person at the terminal is asked once for what is to be remembered.
+        secrets: What handlers get, besides what a runner has itself.
 
     Raises:
         UsageError: where a place or a tool is not there, a policy file is wrong, or a runner with guards has an
@@ -122,7 +125,7 @@ def runner(
     tools = Toolset([]) if more is None else more
     for place, what in found:
         try:
-            tools = tools + _toolset(what)
+            tools = tools + toolset_of(what)
         except DefinitionError as error:
             raise UsageError(f"the tools of {place!r} cannot be used: {error}") from None
     if lock is not None:
@@ -133,6 +136,7 @@ def runner(
         around=[limit_output(OUTPUT)],
         approve=_allowing(_names(tools, yes, places or (None if more is None else [])), asked),
         observers=_observers([what for _, what in found]),
+        secrets=secrets,
         timeout=TIMEOUT,
     )
 
@@ -235,18 +239,6 @@ def _asked_last(approve: Approver, pause: Pause) -> Answering:
             return await answer if isinstance(answer, Awaitable) else answer
 
     return asked
-
-
-def _toolset(what: Any) -> Toolset:
-    if isinstance(what, Toolset):
-        return what
-    if isinstance(what, Runner):
-        return Toolset(what.as_tools())
-    if isinstance(what, list | tuple):
-        return Toolset(what)
-    if isinstance(what, ModuleType | type):
-        return Toolset.of(what)
-    return Toolset([what]) if isinstance(what, Tool) or callable(what) else Toolset.of(what)
 
 
 def object_at(place: str) -> Any:

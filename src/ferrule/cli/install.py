@@ -21,6 +21,7 @@ def configurations(
     lock: str | None = None,
     policies: Sequence[str] = (),
     journal: str | None = None,
+    more: Sequence[str] = (),
 ) -> str:
     """The text of `ferrule serve --install`.
 
@@ -33,6 +34,7 @@ def configurations(
         directory: Where the server works: a client starts it anywhere.
         lock: The file by which the tools are locked.
         journal: Where the calls are kept.
+        more: Other options.
     """
     connected = [f"--mcp={one if _SERVER_ADDRESS.match(one) else directory / one}" for one in servers]
     allowed = [f"--yes={tool}" for tool in yes]
@@ -41,6 +43,7 @@ def configurations(
             "serve",
             *places,
             *connected,
+            *more,
             *allowed,
             *([] if lock is None else [f"--lock={directory / lock}"]),
             *(f"--policy={directory / one}" for one in policies),

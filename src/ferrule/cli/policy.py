@@ -71,7 +71,7 @@ def _scoped(files: Sequence[str]) -> list[tuple[Scope, str]]:
 
 
 def _tools(options: argparse.Namespace) -> Toolset | None:
-    return servers.tools(options) if options.tools or options.mcp else None
+    return servers.tools(options) if options.tools or servers.named(options) else None
 
 
 # check

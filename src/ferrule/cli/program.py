@@ -33,6 +33,7 @@ COMMANDS = {
     "log": "show the calls that a journal has, and follow those that come; delete old ones",
     "explain": "show all that happened to one call of a journal",
     "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
+    "plugins": "list what installed packages offer by entry points, and what is wrong with it",
 }
 """What each does; the module of that name is imported when it is used, because rich is half of a start."""
 OPTIONS = {
@@ -41,6 +42,11 @@ OPTIONS = {
     "--version": False,
     "--tools": True,
     "--mcp": True,
+    "--openapi": True,
+    "--server": True,
+    "--only": True,
+    "--secret": True,
+    "--budget": True,
     "--verbose": False,
     "--yes": True,
     "--lock": True,
@@ -80,7 +86,7 @@ OPTIONS = {
     "--install": False,
 }
 """Which take a value: what stands before the command is read before it is known which one that is."""
-_WITHOUT_TOOLS = frozenset({"grants", "log", "explain"})
+_WITHOUT_TOOLS = frozenset({"grants", "log", "explain", "plugins"})
 _DESCRIPTION = "Tools for language models: list them, call them, let a model use them."
 _EPILOG = """\
 ferrule COMMAND --help has the options of a command.
@@ -264,6 +270,7 @@ def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
         return parser
     parser.add_argument("--tools", action="append", metavar="WHERE", help=_TOOLS_HELP)
     parser.add_argument("--mcp", action="append", metavar="FILE_OR_URL", help=_MCP_HELP)
+    importlib.import_module("ferrule.cli.openapi").add(parser)  # which not every command needs
     parser.add_argument("--verbose", action="store_true", help="show the log: the whole exception where a tool fails")
     command.options(parser)
     return parser

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
 from ferrule.approval import printable
-from ferrule.cli import find, journals, models, policies, servers
+from ferrule.cli import find, journals, models, openapi, policies, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
@@ -70,7 +70,7 @@ def _turns(text: str) -> int:
 
 def command(options: argparse.Namespace) -> int:
     """Run the task; 0 where the model came to an end of its own."""
-    with servers.connected(options) as (work, more):
+    with servers.connected(options, None if options.select else openapi.BUDGET) as (work, more):
         return _command(options, work, more)
 
 
@@ -82,7 +82,14 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     selector = None if options.select is None else selector_at("--select", options.select)
     judge = policies.of(options)
     runner = find.runner(
-        options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge, remember=True
+        options.tools,
+        timeline.paused,
+        options.yes,
+        more,
+        lock=options.lock,
+        policy=judge,
+        remember=True,
+        secrets=openapi.secrets(options),
     )
     if selector is not None and not any(map(finds_tools, runner.tools)):
         ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None

@@ -67,7 +67,7 @@ def _threshold(text: str) -> float:
 
 
 def _tools(options: argparse.Namespace) -> list[Tool]:
-    """The tools that `--tools` and `--mcp` name; a place that ends in .jsonl is a file of definitions."""
+    """The tools that `--tools`, `--mcp` and `--openapi` name; a place that ends in .jsonl is a file of definitions."""
     places = options.tools or []
     files = [place for place in places if place.endswith(_TOOLS_FILE)]
     rest = [place for place in places if not place.endswith(_TOOLS_FILE)]
@@ -77,8 +77,8 @@ def _tools(options: argparse.Namespace) -> list[Tool]:
             found += read_tools(place)
         except OSError as error:
             raise UsageError(f"the tools of {place!r} cannot be read: {error.strerror or error}") from None
-    if rest or options.mcp or not files:
-        found += servers.tools(argparse.Namespace(tools=rest or None, mcp=options.mcp))
+    if rest or servers.named(options) or not files:
+        found += servers.tools(argparse.Namespace(**{**vars(options), "tools": rest or None}))
     return found
 
 

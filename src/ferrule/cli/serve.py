@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, serve
-from ferrule.cli import find, journals, policies, servers
+from ferrule.cli import find, journals, openapi, policies, servers
 from ferrule.cli.install import configurations
 from ferrule.cli.usage import UsageError
 
@@ -76,18 +76,26 @@ def command(options: argparse.Namespace) -> int:
     if address is None and (options.allow_host or options.allow_origin):
         raise UsageError("--allow-host and --allow-origin are for --http: over standard input nobody is let in")
     known = _known_token(options.token_env, address)
-    with servers.connected(options) as (work, more):
+    with servers.connected(options, openapi.BUDGET) as (work, more):
         _import_what_serving_needs(address)
         judge = policies.of(options)
         runner = find.runner(
-            places, yes=options.yes, more=more, asked=serve.ask_client, lock=options.lock, policy=judge
+            places,
+            yes=options.yes,
+            more=more,
+            asked=serve.ask_client,
+            lock=options.lock,
+            policy=judge,
+            secrets=openapi.secrets(options),
         )
         name = _server_name(places)
         if options.install:
             if address is not None:
                 raise UsageError("--install is for clients that start the server themselves: leave out --http")
             named = (places or (), options.mcp or (), options.yes)
-            print(configurations(name, *named, Path.cwd(), options.lock, options.policy, options.journal), end="")
+            more_words = openapi.words(options, Path.cwd())
+            kept = (options.lock, options.policy, options.journal)
+            print(configurations(name, *named, Path.cwd(), *kept, more_words), end="")
             return 0
         with journals.kept(work, runner, options.journal) as journaled:
             if address is None:

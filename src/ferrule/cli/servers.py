@@ -1,4 +1,4 @@
-"""What `--mcp` names: the tools of MCP servers, while a command works with them."""
+"""What `--mcp` and `--openapi` name: the tools of servers, while a command works with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from ferrule import Toolset
 from ferrule.approval import printable
-from ferrule.cli import find
+from ferrule.cli import find, openapi
 from ferrule.cli.text import short
 from ferrule.sources import mcp
 
@@ -18,16 +18,23 @@ _MOST_OF_A_LINE = 500
 
 
 @contextmanager
-def connected(options: argparse.Namespace) -> Iterator[tuple[asyncio.Runner, Toolset | None]]:
-    """A loop, and in it the tools of the servers of each `--mcp`; `None` where there is none. What is wrong with a
+def connected(
+    options: argparse.Namespace, budget: int | None = None, *, calls: bool = True
+) -> Iterator[tuple[asyncio.Runner, Toolset | None]]:
+    """A loop, and in it the tools of each `--mcp` and `--openapi`; `None` where there is none. What is wrong with a
     server or with one of its tools is said on standard error.
+
+    Args:
+        budget: The tokens that the operations of a document may take.
+        calls: Whether tools are called, and not only looked at.
 
     Raises:
         DefinitionError, ServersDownError: where a file cannot be meant, or no server starts.
     """
+    operations = openapi.tools(options, budget, calls=calls)
     with asyncio.Runner() as work:
         if not options.mcp:
-            yield work, None
+            yield work, operations if options.openapi else None
             return
         servers = mcp.connect(*options.mcp)
         toolset = work.run(servers.__aenter__())
@@ -37,14 +44,19 @@ def connected(options: argparse.Namespace) -> Iterator[tuple[asyncio.Runner, Too
                     _tell_of(status)
             for left_out in servers.left_out:
                 _tell_of(left_out)
-            yield work, toolset
+            yield work, toolset + operations
         finally:
             work.run(servers.__aexit__(None, None, None))
 
 
+def named(options: argparse.Namespace) -> list[str]:
+    """What was named besides `--tools`."""
+    return [*(options.mcp or ()), *(options.openapi or ())]
+
+
 def tools(options: argparse.Namespace) -> Toolset:
-    """The tools that `--tools` and `--mcp` name, for who only looks at them."""
-    with connected(options) as (_, more):
+    """The tools that `--tools`, `--mcp` and `--openapi` name, for who only looks at them."""
+    with connected(options, calls=False) as (_, more):
         return find.runner(options.tools, more=more, lock=getattr(options, "lock", None)).tools
 
 

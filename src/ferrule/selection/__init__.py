@@ -24,7 +24,7 @@ from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
 from ferrule.selection.named import discover_selectors, named
 from ferrule.selection.pinned import pinned
 from ferrule.selection.search_tool import found, search_tool
-from ferrule.selection.tokens import definition_tokens
+from ferrule.tokens import definition_tokens
 
 __all__ = [
     "Embed",

@@ -11,7 +11,7 @@ from ferrule.errors import DefinitionError
 from ferrule.selection._checks import always_offered, as_count, as_selector, as_tools, chosen
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Query, ToolSelector
-from ferrule.selection.tokens import definition_tokens
+from ferrule.tokens import definition_tokens
 
 _MOST_RANKED = 200
 """How many tools the default selector gives, from which those are taken that fit."""

@@ -16,7 +16,7 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.selection._checks import as_ranker, as_tools, did_you_mean
 from ferrule.selection.matching import Query, Ranker
-from ferrule.selection.tokens import definition_tokens
+from ferrule.tokens import definition_tokens
 
 _DEPTH = 10
 """Places that NDCG looks at."""

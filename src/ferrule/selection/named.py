@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Iterable
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import EntryPoint
 
-from ferrule import startup
 from ferrule.errors import DefinitionError
+from ferrule.plugins import entry_points
 from ferrule.selection._checks import did_you_mean
 from ferrule.selection.by_budget import by_budget
 from ferrule.selection.keyword import keyword
@@ -57,7 +57,7 @@ def discover_selectors() -> dict[str, ToolSelector]:
     """
     found: dict[str, ToolSelector] = {}
     seen = {*_BUILT_IN, *_NEED_CODE}
-    for point in _points():
+    for point in entry_points(*_GROUPS):
         if point.name in seen:
             log.warning("the selector %r (%s) is left out: its name is taken", point.name, _origins([point]))
             continue
@@ -101,18 +101,8 @@ _BUILT_IN: dict[str, Callable[[str], ToolSelector]] = {
 _NEED_CODE = ("chain", "embedding", "hybrid")
 
 
-def _points() -> list[EntryPoint]:
-    """The entry points of plug-ins, by group and then as the path of imports leads to them."""
-    # What was put on the path since is the user's own, and a model may write its metadata.
-    installed: dict[str, Distribution] = {}
-    for about in distributions(path=[*startup.IMPORT_PATH]):
-        installed.setdefault(about.name, about)
-    points = [point for about in installed.values() for point in about.entry_points]
-    return [point for group in _GROUPS for point in points if point.group == group]
-
-
 def _plug_in(name: str) -> object:
-    points = _points()
+    points = entry_points(*_GROUPS)
     found = [point for point in points if point.name == name]
     if not found:
         known = [*_BUILT_IN, *sorted({point.name for point in points})]

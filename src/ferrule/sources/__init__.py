@@ -1,7 +1,22 @@
-"""Where tools come from that nobody wrote here: `mcp` connects to MCP servers.
+"""Where tools come from that nobody wrote here.
 
-Each module is imported by its own name, and what it needs beyond Ferrule when it is used. A source gives a `Toolset`:
+Each source gives a `Toolset`:
 
-    async with mcp.connect(["python", "my_server.py"]) as toolset:
+    async with mcp.connect(["python", "my_server.py"]) as toolset:       # an MCP server
         runner = Runner(toolset)
+
+    runner = Runner(openapi("api.yaml", server="https://api.example.com"))
+    runner = Runner(python("tools/"))                                    # files and modules
+    runner = Runner(plugins("crm"))                                      # what installed packages offer
+
+`mcp` is a module, and all others are functions. What one needs beyond Ferrule is imported when it is used.
 """
+
+from __future__ import annotations
+
+from ferrule.sources._report import Imported, LeftOut, Report, Taken
+from ferrule.sources.openapi import openapi
+from ferrule.sources.plugins import plugins
+from ferrule.sources.python import python
+
+__all__ = ["Imported", "LeftOut", "Report", "Taken", "openapi", "plugins", "python"]

@@ -32,6 +32,7 @@ from pydantic import ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError, __version__
 from ferrule.characters import inert, visible
+from ferrule.sources._foreign_text import one_line, size_of
 from ferrule.sources._mcp_http import HttpClient
 from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog
 from ferrule.sources._mcp_oauth import provider
@@ -39,7 +40,6 @@ from ferrule.sources._mcp_questions import accepted, reason_of, schema_of
 from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_settings import Bearer, Http, Memory, OAuth, Server, Stdio
 from ferrule.sources._mcp_status import State
-from ferrule.sources._mcp_text import one_line, size_of
 from ferrule.sources._mcp_users import UserTokens
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ferrule import Answer, DefinitionError, InputRequired, ToolError
 from ferrule.characters import visible
 from ferrule.patterns import ForeignSchema
-from ferrule.sources._mcp_text import has_hidden, visible_schema
+from ferrule.sources._foreign_text import has_hidden, visible_schema
 from ferrule.values.content import cut
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import dumps, loads

@@ -17,10 +17,10 @@ from ferrule.arguments.names import as_seen
 from ferrule.arguments.schema_parameters import plain_schema
 from ferrule.characters import inert, visible
 from ferrule.patterns import ForeignSchema, Patterns
+from ferrule.sources._foreign_text import size_of, visible_schema
 from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import MOST_LIST, Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
-from ferrule.sources._mcp_text import size_of, visible_schema
 from ferrule.values.content import cut
 
 _MOST_SCHEMA = 200_000

@@ -8,5 +8,15 @@ from ferrule.testing.faults import faults
 from ferrule.testing.journal_contract import JournalContract
 from ferrule.testing.recorder import Recorder
 from ferrule.testing.selector_contract import SelectorContract
+from ferrule.testing.source_contract import Offer, SourceContract
 
-__all__ = ["JournalContract", "ManualClock", "Recorder", "SelectorContract", "fake", "faults"]
+__all__ = [
+    "JournalContract",
+    "ManualClock",
+    "Offer",
+    "Recorder",
+    "SelectorContract",
+    "SourceContract",
+    "fake",
+    "faults",
+]

@@ -1,0 +1,125 @@
+"""What `--openapi` names: the operations of an API, and where and by which credentials they are called."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from ferrule import Toolset
+from ferrule.approval import printable
+from ferrule.cli.text import short
+from ferrule.cli.usage import UsageError
+from ferrule.sources import Imported, openapi
+from ferrule.sources.openapi import look
+
+BUDGET = 20_000
+_LONGEST_TOLD = 500
+_REPORTED = 20
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options of the commands that take tools."""
+    parser.add_argument(
+        "--openapi",
+        action="append",
+        metavar="FILE",
+        help="an OpenAPI document, whose operations are tools; may be repeated. Without --tools, they are all tools",
+    )
+    parser.add_argument(
+        "--server",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="where the API of --openapi is; needed for credentials",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WHICH",
+        help="take these operations alone: GET, '/orders/*', 'GET /orders/*', tag:orders or an operationId; may be "
+        "repeated",
+    )
+    parser.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME=VARIABLE",
+        help="the credential of this name in the document's securitySchemes is in this environment variable",
+    )
+    parser.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="TOKENS",
+        help=f"what the definitions of operations may take together (default: {BUDGET:,} where a model gets them)",
+    )
+
+
+def _budget(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"it is a whole number of tokens, not {text!r}")
+    return int(text)
+
+
+def tools(options: argparse.Namespace, budget: int | None, *, calls: bool) -> Toolset:
+    """The tools of all documents; what is left out is said on standard error.
+
+    Args:
+        budget: The tokens that they may take where `--budget` does not say it.
+        calls: Whether they are called, and not only looked at, so that it counts where the API is.
+
+    Raises:
+        DefinitionError: for what cannot be read or used.
+        UsageError: for options that need `--openapi`.
+    """
+    files = options.openapi or []
+    for name in ("server", "only", "secret"):
+        if getattr(options, name) and not files:
+            raise UsageError(f"--{name} is for --openapi FILE")
+    found = Toolset()
+    for file in files:
+        roots = [Path(file).absolute().parent]
+        most = budget if options.budget is None else options.budget
+        if calls:
+            imported = openapi(file, server=options.server or None, only=options.only, budget=most, roots=roots)
+        else:
+            imported = look(file, only=options.only, roots=roots)
+        _tell_of(file, imported)
+        found = found + imported
+    return found
+
+
+def secrets(options: argparse.Namespace) -> dict[str, str]:
+    """What `--secret` names, by the names of the schemes.
+
+    Raises:
+        UsageError: for a variable that is not set.
+    """
+    found = {}
+    for word in options.secret:
+        name, equals, variable = word.partition("=")
+        if not (name and equals and variable):
+            raise UsageError(f"--secret {word!r} has to be NAME=VARIABLE: of a scheme, and of an environment variable")
+        if not os.environ.get(variable):
+            raise UsageError(f"--secret {name}: the environment variable {variable!r} is not set")
+        found[name] = os.environ[variable]
+    return found
+
+
+def words(options: argparse.Namespace, directory: Path) -> list[str]:
+    """The options as a program is started with them that works in this directory."""
+    return [
+        *(f"--openapi={directory / file}" for file in options.openapi or ()),
+        *(f"--{name}={value}" for name in ("server", "only", "secret") for value in getattr(options, name)),
+        *([] if options.budget is None else [f"--budget={options.budget}"]),
+    ]
+
+
+def _tell_of(file: str, imported: Imported) -> None:
+    left_out = imported.report.left_out
+    for one in left_out[:_REPORTED]:
+        print(printable(short(f"ferrule: {file}: {' '.join(str(one).split())}", _LONGEST_TOLD)), file=sys.stderr)
+    if len(left_out) > _REPORTED:
+        print(f"ferrule: {file}: {len(left_out) - _REPORTED} more are left out", file=sys.stderr)

@@ -1,0 +1,280 @@
+"""One operation of an OpenAPI document: a call is sent, and what comes back is read within bounds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import urljoin
+
+import httpx2
+
+from ferrule import Media, Text, ToolContext, ToolError, ToolResult
+from ferrule.http import NotReachableError, Transport
+from ferrule.sources._openapi_operations import Signature, is_json
+from ferrule.sources._openapi_requests import Request, request_of
+from ferrule.sources._openapi_security import Alternatives, sign
+from ferrule.sources._openapi_servers import Server, origin_of
+
+log = logging.getLogger("ferrule")
+MOST_ANSWER: Final = 1_000_000
+"""Bytes of an answer that are read."""
+_MOST_ERROR: Final = 2_000
+_MOST_HOPS: Final = 5
+_TIMEOUT: Final = httpx2.Timeout(60.0, connect=10.0)
+_NO_CONNECTION: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_BOUNDED_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
+"""Encodings of a body of which little is made of little: what brotli and zstd make of a kilobyte has no bound."""
+_PERHAPS: Final = "The request may have been carried out."
+_SHORTEST_SECRET: Final = 8
+_STARS: Final = "**********"
+_OUR_REQUEST: ContextVar[bool] = ContextVar("ferrule_openapi_request", default=False)
+
+Check = Callable[[int, str, Any], None]
+"""Is told a status, a type and the JSON of an answer."""
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    return not _OUR_REQUEST.get()
+
+
+# It logs the whole URL of each request, in which a key may be.
+logging.getLogger("httpx2").addFilter(_is_not_ours)
+
+
+class Endpoint(NamedTuple):
+    """One operation, whose `call` is the handler.
+
+    Attributes:
+        tool: The tool's name.
+        client: Sends the requests; `None` for a connection of its own for each call.
+        check: Looks at the answers.
+    """
+
+    tool: str
+    method: str
+    path: str
+    server: Server
+    signature: Signature
+    security: Alternatives
+    client: httpx2.AsyncClient | None
+    check: Check
+
+    async def call(self, _ferrule_payload: dict[str, Any], context: ToolContext, /) -> object:
+        """Send the call, and give what came back.
+
+        Raises:
+            ToolError: where nothing came back, or an error.
+        """
+        request = request_of(self.method, self.path, self.signature, _ferrule_payload)
+        hidden = sign(request, self.tool, self.security, context.secrets)
+        try:
+            async with self._answered(_http_request(request, self.server.url)) as response:
+                return await self._result(response, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
+        except (*_NO_CONNECTION, NotReachableError) as error:
+            text = f"{self.server.origin[1]} could not be reached ({type(error).__name__}). Nothing was sent."
+            raise ToolError(text, executed=False) from error
+        except httpx2.HTTPError as error:
+            text = f"{self.server.origin[1]} gave no answer ({type(error).__name__}). {_PERHAPS}"
+            raise ToolError(text, executed=None) from error
+
+    @asynccontextmanager
+    async def _answered(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
+        """The answer, by way of redirects that stay on the server."""
+        async with _sender(self.client, self.server) as send:
+            for _ in range(_MOST_HOPS):
+                response = await send(request)
+                try:
+                    target = response.headers.get("location") if response.is_redirect else None
+                    if target is None:
+                        yield response
+                        return
+                    request = self._redirected(request, response.status_code, target)
+                finally:
+                    await response.aclose()
+        raise ToolError(f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS} times.", executed=None)
+
+    def _redirected(self, request: httpx2.Request, status: int, target: str) -> httpx2.Request:
+        """The request to where a redirect leads: only on the same server, and only where it stays what it is.
+
+        Raises:
+            ToolError: for any other.
+        """
+        where = urljoin(str(request.url), target)
+        try:
+            stays = origin_of(where) == self.server.origin
+            path = where.partition("?")[0].lower().replace("%2e", ".")
+            stays &= not any(part in {".", ".."} for part in path.split("/"))
+        except ValueError:
+            stays = False
+        keeps = request.method in ("GET", "HEAD") or status in (307, 308)
+        if not stays or not (keeps or status == 303):
+            raise ToolError(
+                f"{self.server.origin[1]} redirected the request (HTTP {status}) to where it is not sent: to another "
+                "server, or as another request. It may have been carried out.",
+                executed=None,
+            )
+        headers = [(key, value) for key, value in request.headers.multi_items() if keeps or key not in _OF_THE_BODY]
+        method = request.method if keeps else "GET"
+        content = request.content if keeps else b""
+        return httpx2.Request(method, where, headers=headers, content=content, extensions=dict(request.extensions))
+
+    async def _result(self, response: httpx2.Response, hidden: list[str]) -> object:
+        body, is_whole = await _read_body(response, MOST_ANSWER)
+        media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        status = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        if response.status_code >= 400:
+            raise self._failure(
+                response, status, _without_credentials(_body_text(response, body)[:_MOST_ERROR], hidden)
+            )
+        about = {"status": response.status_code}
+        location = response.headers.get("location")
+        if not body:
+            text = _without_credentials(f"{status}, Location: {location}" if location else status, hidden)
+            return ToolResult(
+                dict(response.headers) if self.method == "HEAD" else None, metadata=about, content=[Text(text)]
+            )
+        if not (is_json(media) or media.startswith("text/") or _is_text(media)):
+            if not is_whole:
+                raise ToolError(f"{status}: the answer has over {MOST_ANSWER:,} bytes of {media}, which were not read")
+            kind: Any = media.partition("/")[0] if media.startswith(("image/", "audio/")) else "file"
+            return ToolResult(status, metadata=about, content=[Media(kind, body, media or "application/octet-stream")])
+        text = _without_credentials(_body_text(response, body), hidden)
+        if not is_whole:
+            return ToolResult(f"{text}\n[cut after {MOST_ANSWER:,} bytes]", metadata=about)
+        try:
+            output = json.loads(text) if is_json(media) else text
+        except (ValueError, RecursionError):
+            return ToolResult(text, metadata=about)
+        if is_json(media):
+            self.check(response.status_code, media, output)
+        return ToolResult(output, metadata=about)
+
+    def _failure(self, response: httpx2.Response, status: str, text: str) -> ToolError:
+        """What a call comes to that the server answered with an error: one of the caller's is the model's to read, and
+        of one of its own nobody knows what it has done."""
+        seconds = response.headers.get("retry-after", "")
+        after = float(seconds) if seconds.isdecimal() and len(seconds) < 7 else None
+        if response.status_code >= 500:
+            text = f"{status} of {self.server.origin[1]}: {text} {_PERHAPS}"
+            return ToolError(text, retry_after=after, executed=None)
+        # Of a 429 the server says that it did not take the request, RFC 6585; `retry` may send it again.
+        executed = response.status_code != 429
+        return ToolError(f"{status}: {text}" if text else status, retry_after=after, executed=executed)
+
+
+_OF_THE_BODY: Final = frozenset({"content-type", "content-length", "transfer-encoding"})
+
+
+def _is_text(media: str) -> bool:
+    return media.endswith(("+xml", "/xml", "/yaml", "/javascript", "/x-ndjson", "/graphql"))
+
+
+def _without_credentials(text: str, hidden: list[str]) -> str:
+    """The text without what was sent to show who calls: some servers give back what they got."""
+    for secret in hidden:
+        text = text.replace(secret, _STARS)
+    return text
+
+
+def _body_text(response: httpx2.Response, body: bytes) -> str:
+    try:
+        return body.decode(response.charset_encoding or "utf-8", "replace")
+    except LookupError:
+        return body.decode("utf-8", "replace")
+
+
+async def _read_body(response: httpx2.Response, most: int) -> tuple[bytes, bool]:
+    """The beginning of the body, and whether that is the whole of it.
+
+    Raises:
+        ToolError: for one that is packed in a way that has no bound.
+    """
+    packed = response.headers.get("content-encoding", "").lower()
+    if not set(packed.replace(" ", "").split(",")) <= _BOUNDED_ENCODINGS:
+        raise ToolError(
+            f"HTTP {response.status_code}: the answer is packed as {packed[:50]!r}, which is not read", executed=None
+        )
+    found = bytearray()
+    async for chunk in response.aiter_bytes():
+        found += chunk
+        if len(found) > most:
+            return bytes(found[:most]), False
+    return bytes(found), True
+
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+def _http_request(request: Request, base: str) -> httpx2.Request:
+    url = f"{base}{request.path}{'?' if request.query else ''}{'&'.join(request.query)}"
+    headers = [
+        ("Accept", "application/json, text/*;q=0.9, */*;q=0.8"),
+        ("Accept-Encoding", "identity"),
+        *request.headers,
+    ]
+    if request.media is not None:
+        headers.append(("Content-Type", request.media))
+    if request.cookies:
+        headers.append(("Cookie", "; ".join(request.cookies)))
+    given: dict[str, Any] = {"content": request.content}
+    if request.parts is not None:
+        files = [
+            (name, (file, content, media) if media else (file, content)) for name, file, content, media in request.parts
+        ]
+        given = {"files": files}
+    return httpx2.Request(request.method, url, headers=headers, **given)
+
+
+@asynccontextmanager
+async def _sender(client: httpx2.AsyncClient | None, server: Server) -> AsyncIterator[Callable[[httpx2.Request], Any]]:
+    """What sends a request, and neither follows redirects nor keeps cookies.
+
+    Without a client each call has a connection of its own, as a toolset is used on several loops, and nobody closes it.
+    """
+    if client is not None:
+        given = client
+
+        async def send(request: httpx2.Request) -> httpx2.Response:
+            # Made without the client, so that it has none of the cookies which that has kept.
+            request.extensions = {"timeout": given.timeout.as_dict(), **request.extensions}
+            for key, value in given.headers.multi_items():
+                request.headers.setdefault(key, value)
+            token = _OUR_REQUEST.set(True)
+            try:
+                return await given.send(request, stream=True, follow_redirects=False)
+            finally:
+                _OUR_REQUEST.reset(token)
+
+        yield send
+        return
+    async with _transport(server) as transport:
+
+        async def send_by_itself(request: httpx2.Request) -> httpx2.Response:
+            request.extensions = {"timeout": _TIMEOUT.as_dict(), **request.extensions}
+            request.headers.setdefault("User-Agent", "ferrule")
+            response = await transport.handle_async_request(request)
+            response.request = request
+            return response
+
+        yield send_by_itself
+
+
+def _transport(server: Server) -> httpx2.AsyncBaseTransport:
+    """One that nothing of the environment leads elsewhere; of a server that a document names, to public addresses
+    alone."""
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    if server.named:
+        return httpx2.AsyncHTTPTransport(verify=_ssl_context(), trust_env=False, limits=limits)
+    scheme, host, port = server.origin
+    return Transport(host, schemes=(scheme,), ports=(port,), verify=_ssl_context(), trust_env=False)
+
+
+@cache
+def _ssl_context() -> ssl.SSLContext:
+    return httpx2.create_ssl_context(trust_env=False)

@@ -1,0 +1,328 @@
+"""From the arguments of a call to the request that is sent: how values are written into paths, queries and bodies."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+from ferrule import Media, ToolError
+from ferrule.sources._openapi_operations import Argument, Body, Encoding, Signature, is_json
+
+Pair: TypeAlias = tuple[str, str]
+
+_STAYS_IN_QUERY: Final = ":/?@!$'()*,;"
+"""What of the reserved characters can stand in a value of a query, RFC 3986 and, for `+`, `&`, `=` and `#`, forms."""
+_STAYS_IN_PATH: Final = "/%:@!$&'()*+,;=~"
+_SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
+_PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+_NOTHING_SENT: Final = "Nothing was sent."
+
+
+@dataclass
+class Request:
+    """What is sent, but for where to.
+
+    Attributes:
+        path: With a `/` at its beginning, written as in a URL.
+        query: Without a `?`; pairs that are written as in a URL.
+        headers: Names and values.
+        cookies: Those as a browser would send them.
+        content: The body, where it is not in parts.
+        files: Its parts: name, file name, content and type, of which the second may be missing.
+    """
+
+    method: str
+    path: str
+    query: list[str] = field(default_factory=list)
+    headers: list[Pair] = field(default_factory=list)
+    cookies: list[str] = field(default_factory=list)
+    content: bytes | None = None
+    media: str | None = None
+    parts: list[tuple[str, str | None, bytes, str | None]] | None = None
+
+
+class _NotWritable(Exception):
+    """A value that cannot be written there; the text says why."""
+
+
+def request_of(method: str, path: str, signature: Signature, arguments: Mapping[str, Any]) -> Request:
+    """The request of a call with these arguments.
+
+    Raises:
+        ToolError: for a value that cannot be written where it goes.
+    """
+    made = Request(method, path)
+    of_body: dict[str, tuple[Argument, Any]] = {}
+    for argument in signature.arguments:
+        value = arguments.get(argument.name)
+        if argument.name not in arguments or (value is None and argument.place != "body"):
+            if argument.place == "path":
+                raise ToolError(
+                    f"{argument.name!r} is in the path and has to have a value. {_NOTHING_SENT}", executed=False
+                )
+            continue
+        try:
+            if argument.place == "body":
+                of_body[argument.name] = argument, value
+            else:
+                _WRITERS[argument.place](made, argument, value)
+        except (_NotWritable, UnicodeEncodeError) as error:
+            raise _unwritable(repr(argument.name), error) from None
+    made.path = _checked_path(quote(made.path, safe=_STAYS_IN_PATH))
+    if signature.body is not None and (of_body or signature.body.required):
+        try:
+            _write_body(made, signature.body, list(of_body.values()))
+        except (_NotWritable, UnicodeEncodeError) as error:
+            raise _unwritable("the body", error) from None
+    return made
+
+
+def _unwritable(what: str, error: Exception) -> ToolError:
+    why = error if isinstance(error, _NotWritable) else "holds half of a surrogate pair, which UTF-8 cannot write"
+    return ToolError(f"{what} {why}. {_NOTHING_SENT}", executed=False)
+
+
+def _checked_path(path: str) -> str:
+    if any(part in {".", ".."} for part in path.split("/")) or "//" in path:
+        text = "a value in the path is empty, '.' or '..', which would lead elsewhere"
+        raise ToolError(f"{text}. {_NOTHING_SENT}", executed=False)
+    return path
+
+
+# -- single values -----------------------------------------------------------------------------------------------------
+
+
+def _plain_text(value: Any) -> str:
+    """A value that has no parts, as text.
+
+    Raises:
+        _NotWritable: for one that has.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping | list | tuple):
+        raise _NotWritable("has values within values, which cannot be written there")
+    return json.dumps(value)
+
+
+def _item_texts(value: Sequence[Any]) -> list[str]:
+    return [_plain_text(item) for item in value if item is not None]
+
+
+def _field_pairs(value: Mapping[str, Any]) -> list[Pair]:
+    return [(str(key), _plain_text(item)) for key, item in value.items() if item is not None]
+
+
+def _as(media: str, value: Any) -> str:
+    """The value as a text of a type: JSON, a form, or what it is."""
+    if is_json(media):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if media == "application/x-www-form-urlencoded" and isinstance(value, Mapping):
+        return "&".join(_form_pairs(value))
+    return _plain_text(value)
+
+
+# -- path, query, headers, cookies -------------------------------------------------------------------------------------
+
+
+def _write_path(made: Request, argument: Argument, value: Any) -> None:
+    encoding = argument.encoding
+    text = quote(_as(encoding.media, value), safe="") if encoding.media else _in_path(encoding, argument.wire, value)
+    if not text:
+        raise _NotWritable("is in the path and has to have a value")
+    made.path = made.path.replace(f"{{{argument.wire}}}", text)
+
+
+def _in_path(encoding: Encoding, name: str, value: Any) -> str:
+    """The styles simple, label and matrix: https://spec.openapis.org/oas/v3.2.0#style-examples"""
+    lead, joint = {"simple": ("", ","), "label": (".", "."), "matrix": (";", ";")}[encoding.style]
+    named = encoding.style == "matrix"
+    if isinstance(value, Mapping):
+        if encoding.explode:
+            text = joint.join(f"{_percent_encoded(key)}={_percent_encoded(item)}" for key, item in _field_pairs(value))
+            return f"{lead}{text}"
+        texts = [part for pair in _field_pairs(value) for part in pair]
+    elif isinstance(value, list | tuple):
+        texts = _item_texts(value)
+        if encoding.explode and named:
+            return "".join(f";{_percent_encoded(name)}={_percent_encoded(text)}" for text in texts)
+    else:
+        texts = [_plain_text(value)]
+    text = (joint if encoding.explode and not named else ",").join(map(_percent_encoded, texts))
+    return f"{lead}{_percent_encoded(name)}={text}" if named else f"{lead}{text}"
+
+
+def _percent_encoded(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _write_query(made: Request, argument: Argument, value: Any) -> None:
+    made.query += _query_pairs(argument.encoding, argument.wire, value)
+
+
+def _write_query_string(made: Request, argument: Argument, value: Any) -> None:
+    media = argument.encoding.media or ""
+    text = _as(media, value)
+    made.query.append(
+        text if media == "application/x-www-form-urlencoded" and isinstance(value, Mapping) else _percent_encoded(text)
+    )
+
+
+def _query_pairs(encoding: Encoding, name: str, value: Any) -> Iterator[str]:
+    """The styles form, spaceDelimited, pipeDelimited and deepObject, as `name=value` each, written as in a URL."""
+    safe = _STAYS_IN_QUERY if encoding.reserved else ""
+
+    def pair(key: str, text: str) -> str:
+        return f"{_percent_encoded(key)}={quote(text, safe=safe)}"
+
+    if encoding.media is not None:
+        yield pair(name, _as(encoding.media, value))
+    elif encoding.style == "deepObject" and isinstance(value, Mapping | list | tuple):
+        yield from (pair(key, text) for key, text in _deep(name, value))
+    elif isinstance(value, Mapping) and encoding.explode:
+        yield from (pair(key, text) for key, text in _field_pairs(value))
+    elif isinstance(value, list | tuple) and encoding.explode:
+        yield from (pair(name, text) for text in _item_texts(value))
+    elif isinstance(value, Mapping | list | tuple):
+        flat = (
+            _item_texts(value)
+            if not isinstance(value, Mapping)
+            else [part for both in _field_pairs(value) for part in both]
+        )
+        joint = _SEPARATORS.get(encoding.style, ",")
+        yield f"{_percent_encoded(name)}={joint.join(quote(text, safe=safe) for text in flat)}"
+    else:
+        yield pair(name, _plain_text(value))
+
+
+def _deep(name: str, value: Any) -> Iterator[Pair]:
+    """`name[key]=value`. The specification has no more than one level; below it, and for lists, it is as servers read
+    it that take such parameters: `name[key][inner]`, `name[]` for each plain item, `name[0][key]` for objects."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _deep(f"{name}[{key}]", item)
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            inner = str(place) if isinstance(item, Mapping | list | tuple) else ""
+            yield from _deep(f"{name}[{inner}]", item)
+    elif value is not None:
+        yield name, _plain_text(value)
+
+
+def _write_header(made: Request, argument: Argument, value: Any) -> None:
+    encoding = argument.encoding
+    if encoding.media is not None:
+        text = json.dumps(value) if is_json(encoding.media) else _as(encoding.media, value)
+    elif isinstance(value, Mapping):
+        text = ",".join((f"{key}={item}" if encoding.explode else f"{key},{item}") for key, item in _field_pairs(value))
+    else:
+        text = ",".join(_item_texts(value)) if isinstance(value, list | tuple) else _plain_text(value)
+    if text and not _PRINTABLE.fullmatch(text):
+        raise _NotWritable("goes into a header, which holds printable ASCII alone")
+    made.headers.append((argument.wire, text))
+
+
+def _write_cookie(made: Request, argument: Argument, value: Any) -> None:
+    encoding = argument.encoding
+    if encoding.style == "cookie" and encoding.media is None and not isinstance(value, Mapping | list | tuple):
+        if re.search(r"[^\x21-\x7e]|[\",;\\]", text := _plain_text(value)):
+            raise _NotWritable("goes into a cookie as it is, which has no space, comma, semicolon, quote or backslash")
+        made.cookies.append(f"{argument.wire}={text}")
+        return
+    made.cookies += _query_pairs(encoding, argument.wire, value)
+
+
+_WRITERS: Final = {
+    "path": _write_path,
+    "query": _write_query,
+    "querystring": _write_query_string,
+    "header": _write_header,
+    "cookie": _write_cookie,
+}
+
+
+# -- the body ----------------------------------------------------------------------------------------------------------
+
+
+def _write_body(made: Request, body: Body, given: list[tuple[Argument, Any]]) -> None:
+    made.media = body.media
+    whole = given[0][1] if body.whole and given else None
+    if body.kind == "json":
+        value = whole if body.whole else {argument.wire: item for argument, item in given}
+        made.content = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    elif body.kind == "text":
+        made.content = _plain_text("" if whole is None else whole).encode()
+        made.media = body.media if "charset" in body.media.lower() else f"{body.media}; charset=utf-8"
+    elif body.kind == "octets":
+        made.content = b"" if whole is None else _bytes(whole)
+    elif body.kind == "form":
+        texts = _form_pairs(whole or {}) if body.whole else _form(given)
+        made.content = "&".join(texts).encode()
+    else:
+        made.media, made.parts = None, [part for argument, item in given for part in _body_parts(argument, item)]
+
+
+def _form(given: Iterable[tuple[Argument, Any]]) -> Iterator[str]:
+    for argument, value in given:
+        if value is None:
+            continue
+        listed = argument.encoding.media is not None and isinstance(value, list | tuple)
+        for one in value if listed else [value]:
+            yield from _query_pairs(argument.encoding, argument.wire, one)
+
+
+def _form_pairs(value: Any) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        raise _NotWritable("has to be an object, to be written as a form")
+    for key, item in value.items():
+        nested = isinstance(item, Mapping) or (
+            isinstance(item, list | tuple) and any(isinstance(one, Mapping | list | tuple) for one in item)
+        )
+        encoding = Encoding(media="application/json") if nested else Encoding()
+        yield from () if item is None else _query_pairs(encoding, str(key), item)
+
+
+def _body_parts(argument: Argument, value: Any) -> Iterator[tuple[str, str | None, bytes, str | None]]:
+    for one in value if isinstance(value, list | tuple) else [] if value is None else [value]:
+        if argument.is_file:
+            media = _file(one, argument.encoding.media)
+            yield argument.wire, media.name or "file", media.data or b"", media.mime_type
+        else:
+            type_of = argument.encoding.media or ("application/json" if isinstance(one, Mapping | list) else None)
+            text = _as(type_of, one) if type_of else _plain_text(one)
+            yield argument.wire, None, text.encode(), type_of
+
+
+def _file(given: Mapping[str, Any], media: str | None) -> Media:
+    """The file that a model gave.
+
+    Raises:
+        _NotWritable: for one that has text and bytes, or neither, or a type that is none.
+    """
+    text, data = given.get("text"), given.get("data")
+    if (text is None) == (data is None):
+        raise _NotWritable("has a file with text and data, or neither: give one of them")
+    content = text.encode() if isinstance(text, str) else _bytes(data)
+    kind = given.get("mime_type") or (None if media is None or "," in media or "*" in media else media)
+    try:
+        return Media(
+            "file",
+            content,
+            kind or ("text/plain" if data is None else "application/octet-stream"),
+            name=given.get("name"),
+        )
+    except TypeError as error:
+        raise _NotWritable(f"has a file that is none: {error}") from None
+
+
+def _bytes(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise _NotWritable("is no base64") from None

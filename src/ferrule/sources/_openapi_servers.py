@@ -1,0 +1,125 @@
+"""Where the operations of an OpenAPI document are sent: to a server that the developer names, or to its only one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urljoin
+
+from ferrule import DefinitionError
+from ferrule.sources._openapi_document import Document
+from ferrule.sources._openapi_operations import Operation
+from ferrule.urls import Url, kind_of_host, read_url
+
+_REMEDY = "say where the API is: server='https://api.example.com'"
+
+
+class Server(NamedTuple):
+    """Where requests go.
+
+    Attributes:
+        url: Without a `/` at its end.
+        origin: Scheme, host and port.
+        named: Whether the developer named it: credentials go nowhere else.
+        kept_apart: Whether what others on it hear is nobody's business: https, or this very machine.
+    """
+
+    url: str
+    origin: tuple[str, str, int]
+    named: bool
+    kept_apart: bool
+
+
+NOWHERE = Server("https://api.invalid", ("https", "api.invalid", 443), named=True, kept_apart=True)
+"""Where nothing arrives, RFC 2606."""
+
+
+class Servers:
+    """The servers of a document.
+
+    Args:
+        document: The document.
+        named: The addresses that the developer names; the first is the document's own.
+
+    Raises:
+        DefinitionError: for what is no address, and where the document leaves it open.
+    """
+
+    def __init__(self, document: Document, named: Iterable[str]) -> None:
+        servers = [_named_server(text) for text in named]
+        self._named = {server.origin for server in servers}
+        self.own = servers[0] if servers else _of_document(document)
+
+    def of(self, operation: Operation) -> Server:
+        """Where an operation goes.
+
+        Raises:
+            DefinitionError: where that is a server which nobody named.
+        """
+        listed = operation.node.value.get("servers") or operation.item.value.get("servers")
+        if not isinstance(listed, list) or not listed:
+            return self.own
+        texts = [str(one.get("url", "")) for one in listed if isinstance(one, Mapping)]
+        for text in texts:
+            try:
+                url = read_url(urljoin(f"{self.own.url}/", text))
+            except ValueError:
+                continue
+            origin = _origin_of_url(url)
+            if "{" not in text and (origin == self.own.origin or origin in self._named):
+                return _server(urljoin(f"{self.own.url}/", text), url, named=origin in self._named)
+        raise DefinitionError(f"its server is another one, {texts[:1]!r:.200}: name it too, server=[…, …]")
+
+
+def _named_server(text: Any) -> Server:
+    try:
+        return _server(text, read_url(text), named=True)
+    except (ValueError, TypeError) as error:
+        raise DefinitionError(f"server={text!r:.200}: {error}") from None
+
+
+def _of_document(document: Document) -> Server:
+    listed = document.root.value.get("servers")
+    texts = [str(one.get("url", "")) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    if len(texts) != 1:
+        shown = f"{len(texts)} servers, {texts[:3]!r:.300}" if texts else "no server"
+        raise DefinitionError(f"{document.name} names {shown}; {_REMEDY}")
+    [text] = texts
+    if "{" in text:
+        raise DefinitionError(f"{document.name} names the server {text!r:.200}, which is to be filled in; {_REMEDY}")
+    try:
+        url = read_url(text)
+        server = _server(text, url, named=False)
+    except ValueError as error:
+        raise DefinitionError(f"{document.name} names the server {text!r:.200}: {error}; {_REMEDY}") from None
+    if url.scheme != "https" or kind_of_host(url.host) not in (None, "global"):
+        raise DefinitionError(
+            f"{document.name} names the server {text!r:.200}, which is not public and https; where that is right, "
+            f"name it yourself, server={text!r:.200}"
+        )
+    return server
+
+
+def _server(text: str, url: Url, *, named: bool) -> Server:
+    """Raises: ValueError."""
+    if url.scheme not in ("https", "http"):
+        raise ValueError(f"it is of the scheme {url.scheme!r}, and no https")
+    if "?" in text or "#" in text:
+        raise ValueError("it has a '?' or '#'")
+    if any(part.lower().replace("%2e", ".") in {".", ".."} for part in url.path.split("/")):
+        raise ValueError("its path has a part '.' or '..'")
+    kept_apart = url.scheme == "https" or kind_of_host(url.host) == "loopback"
+    return Server(text.rstrip("/"), _origin_of_url(url), named, kept_apart)
+
+
+def _origin_of_url(url: Url) -> tuple[str, str, int]:
+    return url.scheme, url.host, url.port
+
+
+def origin_of(text: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a URL.
+
+    Raises:
+        ValueError: for what two parsers could read in two ways.
+    """
+    return _origin_of_url(read_url(text))

@@ -1,0 +1,56 @@
+"""Tools of installed plug-ins, which packages offer by entry points of the group `ferrule.tools`.
+
+    runner = Runner(plugins("crm", "mail"))
+
+See docs/sources.md#plug-ins.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ferrule import DefinitionError, Tool
+from ferrule.arguments.names import as_seen
+from ferrule.plugins import load
+from ferrule.sources._objects import toolset_of
+from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
+
+__all__ = ["plugins"]
+
+log = logging.getLogger("ferrule")
+
+
+def plugins(*names: str) -> Imported:
+    """The tools of plug-ins. See docs/sources.md#plug-ins.
+
+    An entry point leads to tools, a toolset, a runner, a module, or an instance with methods. One that cannot be used
+    is left out, with the reason in the report and an error in the log; so is a tool whose name another plug-in has.
+
+    Args:
+        names: The names of the entry points, or `"*"` for all that are installed. Nothing else is imported.
+
+    Raises:
+        DefinitionError: where nothing was asked for; for a name that nobody has, and one that several packages have.
+    """
+    loaded, faults = load("tools", *names)
+    left_out = [LeftOut(str(plugin), why) for plugin, why in faults.items()]
+    tools: list[Tool] = []
+    entries: list[Taken] = []
+    owners: dict[str, str] = {}
+    for plugin, found in loaded.items():
+        try:
+            offered = [*toolset_of(found)]
+        except DefinitionError as error:
+            left_out.append(LeftOut(str(plugin), str(error)))
+            log.error("%s", left_out[-1])
+            continue
+        for tool in offered:
+            names_of_it = {as_seen(tool.name), as_seen(tool.wire_name)}
+            if owner := next((owners[name] for name in names_of_it if name in owners), None):
+                left_out.append(LeftOut(f"the tool {tool.name!r} of {plugin}", f"its name is taken by {owner}"))
+                log.error("%s", left_out[-1])
+                continue
+            owners.update(dict.fromkeys(names_of_it, str(plugin)))
+            tools.append(tool)
+            entries.append(taken(tool, f"{plugin.value} of {plugin.package} {plugin.version}".strip()))
+    return Imported(tools, Report(tuple(entries), tuple(left_out)))

@@ -1,0 +1,110 @@
+"""Tools of Python files and modules.
+
+    runner = Runner(python("tools/"))
+
+See docs/sources.md#files-and-modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from ferrule import DefinitionError, Tool, Toolset
+from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
+
+
+def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
+    """The tools of folders, files and modules. See docs/sources.md#files-and-modules.
+
+    Of a module these are its tools and, where it has none, its own public functions. What is named has to be right; a
+    file that is found in a folder and cannot be used is left out, with the reason in the report.
+
+    Args:
+        places: A module, or its name (`"shop.tools"`); a file, or a folder of files, whose path has a `/` or ends in
+            `.py` where it is text (`"tools/"`). In a folder all files count whose name does not begin with `_`. Files
+            are loaded by themselves: nothing is put on the path of imports, so they find what is installed alone.
+
+    Raises:
+        DefinitionError: for a place that is not there or cannot be imported, what cannot be a tool in what was named,
+            and two tools of one name.
+    """
+    if not places:
+        raise DefinitionError("python(…) takes folders, files and modules: python('tools/')")
+    tools: list[Tool] = []
+    entries: list[Taken] = []
+    left_out: list[LeftOut] = []
+    for place in places:
+        for where, found in _tools_at(place, left_out):
+            tools += found
+            entries += [taken(tool, where) for tool in found]
+    return Imported(tools, Report(tuple(entries), tuple(left_out)))
+
+
+def _tools_at(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut]) -> Iterator[tuple[str, Toolset]]:
+    if isinstance(place, ModuleType):
+        yield place.__name__, Toolset.of(place)
+    elif isinstance(place, str) and not (place.endswith(".py") or "/" in place or os.sep in place):
+        yield place, Toolset.of(_imported_module(place))
+    elif isinstance(place, str | os.PathLike):
+        path = Path(place)
+        if not path.is_dir():
+            if not path.is_file():
+                raise DefinitionError(f"{os.fspath(place)!r} is no Python file and no folder")
+            yield os.fspath(place), Toolset.of(_loaded_file(path))
+            return
+        for file in sorted(path.glob("[!_]*.py")):
+            try:
+                yield str(file), Toolset.of(_loaded_file(file))
+            except DefinitionError as error:
+                left_out.append(LeftOut(str(file), str(error)))
+    else:
+        raise DefinitionError(f"python(…) takes folders, files and modules, not {place!r}")
+
+
+def _imported_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        hint = (
+            ""
+            if not isinstance(error, ModuleNotFoundError)
+            else f"; a folder or a file is written '{name}/', './{name}.py'"
+        )
+        raise DefinitionError(f"the module {name!r} {_import_failure(error)}{hint}") from error
+
+
+def _loaded_file(file: Path) -> ModuleType:
+    """The module in a file, loaded anew, under a name that no import statement can have.
+
+    Raises:
+        DefinitionError: where it cannot be imported.
+    """
+    name = f"file:{file.absolute()}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise DefinitionError(f"{str(file)!r} is no Python file: its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # type hints are looked up there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise DefinitionError(f"{str(file)!r} {_import_failure(error)}") from error
+    return module
+
+
+def _import_failure(error: BaseException) -> str:
+    """What went wrong, and in which line of whose code; the text of a `SyntaxError` says that itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
+    where = (
+        f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs and not isinstance(error, SyntaxError) else ""
+    )
+    return f"cannot be imported: {type(error).__name__}: {error}{where}"

@@ -1,0 +1,101 @@
+"""The bookshop: an API with an OpenAPI document, served over MCP, with a question before anything is ordered."""
+
+import asyncio
+import contextlib
+import os
+import runpy
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import uvicorn
+from bookshop.api import app
+
+from ferrule import Runner
+from ferrule.sources import mcp
+
+ROOT = Path(__file__).parent.parent.parent
+SERVER = ROOT / "examples" / "bookshop" / "server.py"
+KEY = "a-secret-key"
+
+
+@contextlib.asynccontextmanager
+async def serving(shop):
+    """The address of the API while it is served."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        served = uvicorn.Server(uvicorn.Config(shop, log_level="error", lifespan="off"))
+        task = asyncio.create_task(served.serve(sockets=[listening]))
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            served.should_exit = True
+            await task
+
+
+def run(work):
+    """What `work` gives, of the API and its address."""
+
+    async def main():
+        shop = app(KEY)
+        async with serving(shop) as address:
+            return await work(shop, address)
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def made(address, monkeypatch, key=KEY):
+    monkeypatch.setenv("BOOKSHOP", address)
+    monkeypatch.setenv("BOOKSHOP_KEY", key)
+    return runpy.run_path(os.fspath(SERVER))["runner"]
+
+
+def test_reading_is_free_and_an_order_is_asked_about(monkeypatch):
+    async def work(shop, address):
+        runner = made(address, monkeypatch)
+        books = await runner.run("listBooks", {"author": "Lem"})
+        assert [book["title"] for book in books.output] == ["Solaris"]
+        assert (await runner.run("orderBook", {"book": "b3", "copies": 2})).status == "denied"
+        large = await runner.replace(approve=lambda *asked: True).run("orderBook", {"book": "b3", "copies": 6})
+        assert large.error == "Denied: at most 5 copies of a book. Nothing was run."
+        assert (await runner.run("orderBook", {"book": "b3", "copies": 0})).status == "invalid"
+        assert shop.state.orders == {}
+        done = await runner.replace(approve=lambda *asked: True).run("orderBook", {"book": "b3", "copies": 2})
+        assert done.output == {"id": "o1", "book": "b3", "copies": 2, "total": 18.0}
+        missing = await runner.replace(approve=lambda *asked: True).run("cancelOrder", {"id": "o9"})
+        assert missing.error == 'HTTP 404 Not Found: {"error":"there is no such order"}'
+
+    run(work)
+
+
+def test_a_wrong_key_is_told_and_no_key_sends_nothing(monkeypatch):
+    async def work(shop, address):
+        assert "401" in (await made(address, monkeypatch, "wrong-key").run("listBooks")).error
+        assert "needs a credential" in (await made(address, monkeypatch, "").run("listBooks")).error
+
+    run(work)
+
+
+@pytest.mark.slow
+def test_a_client_of_mcp_orders_a_book_once_its_person_says_yes():
+    async def work(shop, address):
+        words = ["-m", "ferrule", "serve", os.fspath(SERVER)]
+        environment = {**os.environ, "BOOKSHOP": address, "BOOKSHOP_KEY": KEY}
+        server = mcp.Stdio(sys.executable, words, env=environment)
+        asked = []
+
+        def person(call, decision, context):
+            asked.append(decision.reason)
+            return True
+
+        async with contextlib.AsyncExitStack() as stack:
+            tools = await stack.enter_async_context(mcp.connect(server))
+            assert [tool.name for tool in tools] == ["listBooks", "orderBook", "cancelOrder"]
+            runner = Runner(tools, approve=person)
+            assert "Solaris" in (await runner.run("listBooks")).text
+            assert asked == []
+            result = await runner.run("orderBook", {"book": "b1", "copies": 1})
+            assert result.success, result.text
+            assert len(asked) == 1 and [*shop.state.orders] == ["o1"]
+
+    run(work)

@@ -1,0 +1,457 @@
+"""Who is sent what: servers, credentials, redirects; and what becomes of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import socket
+import zlib
+from contextlib import closing
+from typing import Any
+
+import httpx2
+import pytest
+from openapi_wire import Wire, answer, called, document, imported, operation, run, trusting
+from pydantic import SecretStr
+
+from ferrule import DefinitionError, Journal, Runner, ToolContext, ToolResult
+from ferrule.approval import later
+from ferrule.guards import ask_before_changes
+from ferrule.middleware import retry
+from ferrule.sources import openapi
+
+TOKEN = "token-0123456789"
+
+
+def secured(scheme: Any, method: str = "get", **more: Any) -> dict[str, Any]:
+    """A document whose one operation needs the scheme, called `key`."""
+    given = document({"/x": {method: operation(**more)}}, security=[{"key": []}])
+    return {**given, "components": {"securitySchemes": {"key": scheme}}}
+
+
+def signed(scheme: Any, secret: Any, *answers: bytes, **more: Any) -> tuple[ToolResult, Wire]:
+    """The result of a call that needs the scheme, by a server with TLS."""
+    return called(secured(scheme, **more), {}, *answers, tls=True, runner={"secrets": {"key": secret}})
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("servers", "why"),
+    [
+        (None, "names no server"),
+        ([], "names no server"),
+        ([{"url": "/v1"}], "is no whole URL"),
+        ([{"url": "https://{region}.example.com"}], "is to be filled in"),
+        ([{"url": "https://a.example.com"}, {"url": "https://b.example.com"}], "names 2 servers"),
+        ([{"url": "http://api.example.com"}], "is not public and https"),
+        ([{"url": "https://localhost/v1"}], "is not public and https"),
+        ([{"url": "https://127.0.0.1:8443"}], "is not public and https"),
+        ([{"url": "https://169.254.169.254"}], "is not public and https"),
+        ([{"url": "https://intranet"}], "is not public and https"),
+        ([{"url": "javascript:alert(1)"}], "is no whole URL"),
+        ([{"url": "file:///etc/passwd"}], "it names no host"),
+        ([{"url": "https://user:pass@example.com"}], "credentials"),
+        ([{"url": "https://example.com\\@evil.example"}], "clients read in several ways"),
+        ([{"url": "https://example.com/a/../b"}], "a part '.' or '..'"),
+        ([{"url": "https://example.com/?x="}], "has a '?' or '#'"),
+    ],
+)
+def test_a_server_that_is_left_open_or_not_public_has_to_be_named(servers: Any, why: str) -> None:
+    given = document({"/x": {"get": operation()}}, servers=servers)
+    with pytest.raises(DefinitionError, match="server=") as raised:
+        openapi(given)
+    assert why in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "server", ["api.example.com", "ftp://example.com", "https://a.b/?q", "https://a.b/#f", 7, "https://a@b"]
+)
+def test_a_server_that_is_none_is_an_error_that_quotes_it(server: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"server=") as raised:
+        openapi(document({"/x": {"get": operation()}}), server=[server])
+    assert repr(server) in str(raised.value)
+
+
+def test_the_one_public_server_of_a_document_is_called_at_public_addresses_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = document({"/x": {"get": operation()}}, servers=[{"url": "https://api.example.com/v1"}])
+    asked: list[object] = []
+
+    def resolved(host: object, *rest: Any, **more: Any) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 443))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    result = asyncio.run(Runner(openapi(given)).run("op", {}))
+    assert asked == ["api.example.com"]
+    assert (result.status, result.executed) == ("failed", False) and "NotReachableError" in result.text
+
+
+def test_a_server_of_an_operation_is_used_where_it_is_named_and_else_leaves_it_out() -> None:
+    item = {"servers": [{"url": "https://uploads.example.com/v2"}], "get": operation()}
+    given = document({"/x": item, "/y": {"get": {**operation(servers=[{"url": "/v9"}]), "operationId": "y"}}})
+    tools = openapi(given, server="https://api.example.com/v1")
+    assert [tool.name for tool in tools] == ["y"]
+    assert "its server is another one, ['https://uploads.example.com/v2']" in tools.report.left_out[0].reason
+    both = openapi(given, server=["https://api.example.com/v1", "https://uploads.example.com"])
+    urls = [tool.handler.__self__.server.url for tool in both]  # type: ignore[attr-defined]
+    assert urls == ["https://uploads.example.com/v2", "https://api.example.com/v9"]
+
+
+# -- credentials -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secret", "header", "value"),
+    [
+        ({"type": "http", "scheme": "bearer"}, TOKEN, "authorization", f"Bearer {TOKEN}"),
+        ({"type": "http", "scheme": "Bearer"}, SecretStr(TOKEN), "authorization", f"Bearer {TOKEN}"),
+        ({"type": "oauth2", "flows": {}}, TOKEN, "authorization", f"Bearer {TOKEN}"),
+        ({"type": "openIdConnect"}, TOKEN, "authorization", f"Bearer {TOKEN}"),
+        ({"type": "http", "scheme": "basic"}, "ada:open", "authorization", "Basic YWRhOm9wZW4="),
+        ({"type": "http", "scheme": "basic"}, ("ada", "o:p"), "authorization", "Basic YWRhOm86cA=="),
+        ({"type": "apiKey", "in": "header", "name": "X-Key"}, TOKEN, "x-key", TOKEN),
+        ({"type": "apiKey", "in": "cookie", "name": "sid"}, "a b;c", "cookie", "sid=a%20b%3Bc"),
+    ],
+)
+def test_a_credential_goes_where_its_scheme_says(scheme: Any, secret: Any, header: str, value: str) -> None:
+    result, wire = signed(scheme, secret)
+    assert result.success, result.text
+    assert wire.header(header) == value
+
+
+def test_a_key_in_the_query_is_sent_and_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    result, wire = signed({"type": "apiKey", "in": "query", "name": "key"}, "a&b/0123")
+    assert result.success and wire.lines == ["GET /x?key=a%26b%2F0123 HTTP/1.1"]
+    assert "a%26b" not in caplog.text and "a&b/" not in caplog.text
+
+
+def test_a_key_is_never_an_argument_whoever_declares_it_as_one() -> None:
+    parameters = [{"in": "header", "name": "x-KEY", "schema": {"type": "string"}, "required": True}]
+    given = secured({"type": "apiKey", "in": "header", "name": "X-Key"}, parameters=parameters)
+    [tool] = imported(given)
+    assert tool.input_schema["properties"] == {}
+
+
+def test_the_first_alternative_that_there_are_secrets_for_is_used_and_nobody_is_the_last() -> None:
+    schemes = {name: {"type": "apiKey", "in": "header", "name": f"X-{name}"} for name in "abc"}
+    given = {
+        **document({"/x": {"get": operation(security=[{}, {"a": [], "b": []}, {"c": []}])}}),
+        "components": {"securitySchemes": schemes},
+    }
+    expected: list[tuple[dict[str, Any], list[str | None]]] = [
+        ({}, [None, None, None]),
+        ({"c": "C"}, [None, None, "C"]),
+        ({"a": "A", "c": "C"}, [None, None, "C"]),
+        ({"a": "A", "b": "B", "c": "C"}, ["A", "B", None]),
+    ]
+    for secrets, values in expected:
+        _, wire = called(given, {}, tls=True, runner={"secrets": secrets})
+        assert [wire.header(f"X-{name}") for name in "abc"] == values
+
+
+def test_a_call_without_its_credential_is_not_sent_and_the_log_says_which(caplog: pytest.LogCaptureFixture) -> None:
+    given = secured({"type": "http", "scheme": "bearer"})
+    for secrets in ({}, {"other": TOKEN}, {"key": "two\nlines"}, {"key": 7}):
+        result, wire = called(given, {}, tls=True, runner={"secrets": secrets})
+        assert (result.status, result.executed, wire.heard) == ("failed", False, [])
+        assert "needs a credential" in result.text and "'key'" not in result.text
+    assert "its API needs ['key']" in caplog.text and "'key' is no text in printable ASCII" in caplog.text
+    assert "two\nlines" not in caplog.text
+
+
+def test_each_principal_has_credentials_of_its_own_and_cookies_are_kept_for_nobody() -> None:
+    async def calls(runner: Runner, wire: Wire) -> list[str | None]:
+        for name in ("ada", "bob"):
+            await runner.run("op", {}, ToolContext(principal=name, secrets={"key": f"token-of-{name}"}))
+        return [wire.header("authorization", one) for one in (0, 1)] + [wire.header("cookie", one) for one in (0, 1)]
+
+    kept = answer("200 OK", b"", set_cookie="sid=ada")
+    found, _ = run(secured({"type": "http", "scheme": "bearer"}), calls, kept, tls=True)
+    assert found == ["Bearer token-of-ada", "Bearer token-of-bob", None, None]
+
+
+def test_credentials_go_only_to_a_server_that_is_named_and_over_https() -> None:
+    given = {**secured({"type": "http", "scheme": "bearer"}), "servers": [{"url": "https://api.example.com"}]}
+    with pytest.raises(DefinitionError, match="go only to a server that you name"):
+        openapi(given)
+    with pytest.raises(DefinitionError, match="go over https alone"):
+        openapi(given, server="http://api.example.com")
+    assert len(openapi(given, server="https://api.example.com")) == 1
+    assert len(openapi(given, server="http://127.0.0.1:8000")) == 1, "this very machine"
+
+
+def test_where_a_credential_is_optional_it_goes_to_no_server_that_nobody_named() -> None:
+    given = {**secured({"type": "http", "scheme": "bearer"}), "servers": [{"url": "https://api.example.com"}]}
+    given["security"] = [{}, {"key": []}]
+    [tool] = openapi(given)
+    assert tool.handler.__self__.security == ()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "scheme", [{"type": "http", "scheme": "digest"}, {"type": "apiKey", "in": "header", "name": "Host"}, {"type": "x"}]
+)
+def test_an_operation_that_needs_what_is_not_known_is_left_out(scheme: Any) -> None:
+    tools = imported(secured(scheme))
+    assert not tools and "no way to send that is known" in tools.report.left_out[0].reason
+
+
+def test_what_a_server_says_back_of_a_credential_is_stars() -> None:
+    for scheme, secret, said in (
+        ({"type": "http", "scheme": "bearer"}, TOKEN, TOKEN),
+        ({"type": "http", "scheme": "basic"}, "ada:open-sesame", "YWRhOm9wZW4tc2VzYW1l"),
+    ):
+        for status in ("200 OK", "400 Bad Request"):
+            body = json.dumps({"you": said}).encode()
+            result, _ = signed(scheme, secret, answer(status, body, content_type="application/json"))
+            assert said not in result.text and "****" in result.text
+
+
+# -- redirects ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "location", "expected"),
+    [
+        ("get", "302 Found", "/y?z=1", ["GET /x", "GET /y?z=1"]),
+        ("get", "301 Moved", "y", ["GET /x", "GET /y"]),
+        ("post", "303 See Other", "/y", ["POST /x", "GET /y"]),
+        ("post", "307 Temporary", "/y", ["POST /x", "POST /y"]),
+        ("post", "308 Permanent", "/y", ["POST /x", "POST /y"]),
+        ("post", "302 Found", "/y", ["POST /x"]),
+        ("post", "301 Moved", "/y", ["POST /x"]),
+        ("get", "302 Found", "https://evil.example/", ["GET /x"]),
+        ("get", "302 Found", "//evil.example/", ["GET /x"]),
+        ("get", "302 Found", "http://localhost:{port}/y", ["GET /x"]),
+        ("get", "302 Found", "https://localhost:1/y", ["GET /x"]),
+        ("get", "302 Found", "https://user@localhost:{port}/y", ["GET /x"]),
+        ("get", "302 Found", "https://localhost:{port}/a/..%2Fb/%2e%2E/c", ["GET /x"]),
+    ],
+)
+def test_a_redirect_is_followed_on_the_same_server_and_as_the_same_request(
+    method: str, status: str, location: str, expected: list[str]
+) -> None:
+    body = {"content": {"application/json": {"schema": {"type": "object", "properties": {"a": {}}}}}}
+    given = secured({"type": "http", "scheme": "bearer"}, method, **({"requestBody": body} if method == "post" else {}))
+
+    async def calls(runner: Runner, wire: Wire) -> ToolResult:
+        wire.answers[0] = answer(status, location=location.format(port=wire.port))
+        return await runner.run("op", {"a": 1} if method == "post" else {})
+
+    result, wire = run(
+        given,
+        calls,
+        b"",
+        answer("200 OK", b'{"done":1}', content_type="application/json"),
+        tls=True,
+        runner={"secrets": {"key": TOKEN}},
+    )
+    assert [line.removesuffix(" HTTP/1.1") for line in wire.lines] == expected
+    assert result.success == (len(expected) == 2)
+    if result.success:
+        assert wire.header("authorization") == f"Bearer {TOKEN}"
+        assert wire.body() == (b'{"a":1}' if expected[1].startswith("POST") else b"")
+    else:
+        assert result.executed is None and "to where it is not sent" in result.text
+
+
+def test_a_server_that_redirects_without_end_is_left() -> None:
+    result, wire = called(document({"/x": {"get": operation()}}), {}, answer("302 Found", location="/x"))
+    assert len(wire.heard) == 5 and "more than 5 times" in result.text
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+ONE = document({"/x": {"get": operation()}})
+CHANGE = document({"/x": {"post": operation()}})
+
+
+@pytest.mark.parametrize(
+    ("given", "output"),
+    [
+        (answer("200 OK", b'{"a":[1,null]}', content_type="application/json; charset=utf-8"), {"a": [1, None]}),
+        (answer("200 OK", b"0", content_type="application/problem+json"), 0),
+        (answer("200 OK", b"{", content_type="application/json"), "{"),
+        (answer("200 OK", "é".encode("latin-1"), content_type="text/plain; charset=latin-1"), "é"),
+        (answer("200 OK", b"<a/>", content_type="application/xml"), "<a/>"),
+        (answer("200 OK", b"a\xff", content_type="text/plain; charset=nonsense"), "a\ufffd"),
+        (answer("200 OK", gzip.compress(b"{}"), content_type="application/json", content_encoding="gzip"), {}),
+    ],
+)
+def test_an_answer_becomes_its_value(given: bytes, output: Any) -> None:
+    result, _ = called(ONE, {}, given)
+    assert result.success and result.output == output and result.metadata["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("image/png", "image"), ("audio/mpeg", "audio"), ("application/pdf", "file")]
+)
+def test_an_answer_that_is_no_text_is_media(kind: str, expected: str) -> None:
+    result, _ = called(ONE, {}, answer("200 OK", b"\x00\xff", content_type=kind))
+    [block] = result.content
+    assert (block.kind, block.data, block.mime_type) == (expected, b"\x00\xff", kind)  # type: ignore[union-attr]
+
+
+def test_an_answer_without_a_body_says_its_status_and_place() -> None:
+    result, _ = called(CHANGE, {}, answer("201 Created", location="/x/7"))
+    assert result.success and result.text == "HTTP 201 Created, Location: /x/7"
+    result, _ = called(CHANGE, {}, answer("204 No Content"))
+    assert result.success and result.text == "HTTP 204 No Content"
+
+
+def test_the_headers_are_the_output_of_head() -> None:
+    result, _ = called(document({"/x": {"head": operation()}}), {}, b"HTTP/1.1 200 OK\r\nx-total: 3\r\n\r\n")
+    assert result.output["x-total"] == "3"
+
+
+def test_an_error_of_the_caller_is_for_the_model_to_read() -> None:
+    result, _ = called(
+        CHANGE, {}, answer("422 Unprocessable", b'{"detail":"no such pet"}', content_type="application/json")
+    )
+    assert (result.status, result.executed) == ("failed", True)
+    assert result.text == 'HTTP 422 Unprocessable: {"detail":"no such pet"}'
+
+
+def test_of_an_error_of_the_server_nobody_knows_what_it_has_done() -> None:
+    result, _ = called(CHANGE, {}, answer("503 Service Unavailable", b"later", retry_after="7"))
+    assert (result.status, result.executed, result.metadata["retry_after"]) == ("failed", None, 7.0)
+    assert "later" in result.text and "may have been carried out" in result.text
+
+
+def test_a_request_that_is_limited_may_be_sent_again() -> None:
+    limited = answer("429 Too Many Requests", b"slow down", retry_after="0")
+    done = answer("200 OK", b'"ok"', content_type="application/json")
+    result, wire = called(CHANGE, {}, limited, done, runner={"inside": [retry(2)]})
+    assert result.output == "ok" and len(wire.heard) == 2
+    result, wire = called(CHANGE, {}, answer("500 Oops"), done, runner={"inside": [retry(2)]})
+    assert not result.success and len(wire.heard) == 1, "what may have been carried out is not sent again"
+
+
+def test_what_was_not_sent_and_what_has_no_answer_are_told_apart() -> None:
+    result, _ = called(CHANGE, {}, b"")
+    assert (result.status, result.executed) == ("failed", None) and "may have been carried out" in result.text
+
+    async def nobody() -> ToolResult:
+        async with Wire() as wire:
+            url = wire.url
+        return await Runner(openapi(CHANGE, server=url)).run("op", {})
+
+    result = asyncio.run(nobody())
+    assert (result.status, result.executed) == ("failed", False) and "Nothing was sent" in result.text
+
+
+def test_an_answer_is_read_no_further_than_its_bound() -> None:
+    class Endless(httpx2.AsyncBaseTransport):
+        def __init__(self, kind: str) -> None:
+            self.kind, self.given = kind, 0
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            async def body() -> Any:
+                while self.given < 100:
+                    self.given += 1
+                    yield b"x" * 100_000
+
+            return httpx2.Response(200, headers={"content-type": self.kind}, content=body())
+
+    async def got(kind: str) -> tuple[ToolResult, int]:
+        transport = Endless(kind)
+        async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
+            tools = openapi(ONE, server="https://api.example.com", client=client)
+            return await Runner(tools, max_output=None).run("op", {}), transport.given
+
+    result, given = asyncio.run(got("text/plain"))
+    assert given == 11 and result.success and str(result.output).endswith("[cut after 1,000,000 bytes]")
+    result, given = asyncio.run(got("image/png"))
+    assert given == 11 and not result.success and result.executed is True
+
+
+@pytest.mark.parametrize("packed", ["br", "zstd", "gzip, br", "nonsense"])
+def test_an_answer_that_is_packed_without_a_bound_is_not_read(packed: str) -> None:
+    result, _ = called(
+        ONE, {}, answer("200 OK", zlib.compress(b"x"), content_type="text/plain", content_encoding=packed)
+    )
+    assert not result.success and "is packed as" in result.text
+
+
+def test_an_answer_that_is_not_as_its_document_says_is_logged_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    pet = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "key": {"type": "string", "writeOnly": True}},
+        "required": ["id", "key"],
+    }
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}
+    given = {
+        **document(
+            {"/x": {"get": {"operationId": "op", "responses": {"2XX": {"description": "", "content": content}}}}}
+        ),
+        "components": {"schemas": {"Pet": pet}},
+    }
+    for body, told in ((b'{"id":7}', False), (b'{"id":"seven"}', True)):
+        caplog.clear()
+        result, _ = called(given, {}, answer("200 OK", body, content_type="application/json"))
+        assert result.success and ("is not as its document says" in caplog.text) is told
+        assert "seven" not in caplog.text
+
+
+# -- the way of a call -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_before_a_person_approves_and_then_once(tmp_path: Any) -> None:
+    async def calls(runner: Runner, wire: Wire) -> tuple[ToolResult, int, ToolResult]:
+        waiting = await runner.run("op", {})
+        before = len(wire.heard)
+        return waiting, before, await runner.resume(waiting.record(), True)
+
+    with closing(Journal.open(tmp_path / "calls.db")) as journal:
+        options = {"guards": [ask_before_changes], "approve": later, "journal": journal}
+        (waiting, before, done), wire = run(CHANGE, calls, runner=options)
+    assert (waiting.status, before, done.success, len(wire.heard)) == ("suspended", 0, True, 1)
+
+
+def test_a_client_of_ones_own_sends_its_headers_and_keeps_its_cookies_to_itself() -> None:
+    async def main() -> tuple[Wire, int]:
+        async with Wire(answer("200 OK", b"", set_cookie="sid=1"), tls=True) as wire, trusting() as client:
+            client.headers["x-app"] = "mine"
+            client.follow_redirects = True
+            client.cookies.set("mine", "1")
+            runner = Runner(openapi(ONE, server=wire.url, client=client))
+            await runner.run("op", {})
+            await runner.run("op", {})
+            return wire, len(client.cookies)
+
+    wire, _ = asyncio.run(main())
+    assert [wire.header("x-app", one) for one in (0, 1)] == ["mine", "mine"]
+    assert [wire.header("cookie", one) for one in (0, 1)] == [None, None]
+
+
+@pytest.mark.parametrize("client", [httpx2.Client, object])
+def test_a_client_that_is_none_is_refused(client: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"client= takes an httpx2\.AsyncClient"):
+        imported(ONE, client=client())
+
+
+def test_one_toolset_is_called_on_several_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def main(tools: Any, port: int) -> int:
+        wire = Wire()
+        wire._server = await asyncio.start_server(wire._serve, "127.0.0.1", port)
+        assert (await Runner(tools).run("op", {})).success
+        wire._server.close()
+        await wire._server.wait_closed()
+        return len(wire.heard)
+
+    async def free() -> int:
+        async with Wire() as wire:
+            return int(wire.port)
+
+    port = asyncio.run(free())
+    tools = openapi(ONE, server=f"http://127.0.0.1:{port}")
+    assert [asyncio.run(main(tools, port)) for _ in range(2)] == [1, 1]

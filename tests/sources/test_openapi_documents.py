@@ -1,0 +1,661 @@
+"""What is read of a document: versions, files, references, names, which operations, and within which bounds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from openapi_wire import document, imported, operation
+
+from ferrule import DefinitionError, Runner
+from ferrule.selection import keyword
+from ferrule.sources import openapi
+from ferrule.sources._openapi_document import Document, Node, _from_yaml
+from ferrule.sources._openapi_schemas import MOST_NODES, Schemas
+from ferrule.values.frozen import thaw
+
+TEXT = {"type": "string"}
+
+
+def schema_of(given: Any, name: str = "op", **options: Any) -> dict[str, Any]:
+    """The input schema of a tool of the document."""
+    found = imported(given, **options)
+    assert name in found, str(found.report)
+    return thaw(found.get(name).input_schema)  # type: ignore[no-any-return]
+
+
+def taking(schema: Any, **more: Any) -> dict[str, Any]:
+    """A document whose operation takes a `body` of this schema beside nothing else."""
+    body = {"required": True, "content": {"application/json": {"schema": {"allOf": [schema]}}}}
+    return document({"/x": {"post": operation(requestBody=body)}}, **more)
+
+
+def converted(schema: Any, minor: int = 1, direction: Any = "request", **components: Any) -> dict[str, Any]:
+    """A schema as JSON Schema 2020-12."""
+    whole = document({}, f"3.{minor}.0", components={"schemas": components})
+    [found], defs = Schemas(Document(whole, ()), direction).bundle(Node(schema, ""))
+    return {**found, "$defs": defs} if defs else found  # type: ignore[no-any-return]
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["3.0.0", "3.0.4", "3.1.0", "3.1.1", "3.2.0", "3.2", "3.1.0-rc1"])
+def test_these_versions_are_read(version: str) -> None:
+    assert len(imported(document({"/x": {"get": operation()}}, version))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"swagger": "2.0"}, "is of Swagger 2.0"),
+        ({"openapi": "4.0.0"}, "its openapi is '4.0.0'"),
+        ({"openapi": 3.1}, "its openapi is 3.1"),
+        ({}, "its openapi is None"),
+        ({"openapi": "3.1.0"}, "has no paths"),
+        ({"openapi": "3.1.0", "paths": []}, "has no paths"),
+        ([], "is a file or a mapping, not a list"),
+        (b"{}", "is a file or a mapping, not a bytes"),
+        ("nowhere.yaml", "nowhere.yaml cannot be read"),
+    ],
+)
+def test_what_is_no_document_is_an_error_that_says_so(given: Any, why: str) -> None:
+    with pytest.raises(DefinitionError) as raised:
+        imported(given)
+    assert why in str(raised.value)
+
+
+def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
+    given = document(
+        {"/x": {"get": operation({"in": "query", "name": "on", "schema": {"enum": ["no", "2026-01-01"]}})}}
+    )
+    for name, text in (
+        ("a.json", json.dumps(given)),
+        ("a.yaml", yaml.safe_dump(given)),
+        ("b", "\ufeff" + json.dumps(given)),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert schema_of(tmp_path / name)["properties"] == {"on": {"enum": ["no", "2026-01-01"]}}
+
+
+def test_plain_scalars_of_yaml_are_what_json_has() -> None:
+    text = (
+        b"a: no\nb: 2026-01-01\n200: {x: 1.50, y: 007, z: 1e3, n: ~, e: , t: true, s: 1:30}\nq: &q {w: 1}\nd: {<<: *q}"
+    )
+    assert _from_yaml(text) == {
+        "a": "no",
+        "b": "2026-01-01",
+        "200": {"x": 1.5, "y": "007", "z": 1000.0, "n": None, "e": None, "t": True, "s": "1:30"},
+        "q": {"w": 1},
+        "d": {"w": 1},
+    }
+
+
+# -- references --------------------------------------------------------------------------------------------------------
+
+
+def test_what_stands_elsewhere_in_the_document_is_found_there() -> None:
+    given = document(
+        {"/x": {"$ref": "#/components/pathItems/X"}},
+        components={
+            "pathItems": {
+                "X": {
+                    "post": operation(
+                        {"$ref": "#/components/parameters/P"}, requestBody={"$ref": "#/components/requestBodies/B"}
+                    )
+                }
+            },
+            "parameters": {
+                "P": {"$ref": "#/components/parameters/Q"},
+                "Q": {"in": "query", "name": "q", "schema": {"$ref": "#/components/schemas/a~1b%20c"}},
+            },
+            "requestBodies": {
+                "B": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Tree"}}}}
+            },
+            "schemas": {
+                "a/b c": {"type": "integer"},
+                "Tree": {
+                    "type": "object",
+                    "properties": {"kids": {"type": "array", "items": {"$ref": "#/components/schemas/Tree"}}},
+                },
+            },
+        },
+    )
+    found = schema_of(given)
+    validator = jsonschema_rs.validator_for(found)
+    assert validator.is_valid({"q": 1, "kids": [{"kids": [{}]}]})
+    assert not validator.is_valid({"q": "one"}) and not validator.is_valid({"kids": [{"kids": [1]}]})
+
+
+def test_other_files_are_read_from_the_roots_alone(tmp_path: Path) -> None:
+    inside = tmp_path / "specs"
+    (inside / "models").mkdir(parents=True)
+    (tmp_path / "secret.yaml").write_text("S: {type: string}")
+    (inside / "models" / "pet.yaml").write_text(
+        "Pet: {type: object, properties: {up: {$ref: '../api.yaml#/components/schemas/Up'}, me: {$ref: '#/Pet'}}}"
+    )
+    (inside / "paths.json").write_text(
+        json.dumps(
+            {
+                "x": {
+                    "post": {
+                        **operation(),
+                        "requestBody": {"content": {"application/json": {"schema": {"$ref": "models/pet.yaml#/Pet"}}}},
+                    }
+                }
+            }
+        )
+    )
+    given = document(
+        {"/x": {"$ref": "paths.json#/x"}, "/s": {"$ref": "../secret.yaml#/S"}}, components={"schemas": {"Up": TEXT}}
+    )
+    (inside / "api.yaml").write_text(yaml.safe_dump(given))
+    tools = imported(inside / "api.yaml", roots=inside)
+    [tool] = tools
+    validator = jsonschema_rs.validator_for(thaw(tool.input_schema))
+    assert validator.is_valid({"up": "a", "me": {"up": "b"}}) and not validator.is_valid({"me": {"up": 1}})
+    assert "is in none of the folders" in str(tools.report.left_out[0])
+    without = imported(inside / "api.yaml")
+    assert not without and "name the folder that the files are in, roots=[…]" in str(without.report)
+    (inside / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    linked = document({"/s": {"$ref": "link.yaml#/S"}})
+    assert "is in none of the folders" in str(imported(linked, roots=[inside]).report)
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("#/components/schemas/None", "it leads nowhere"),
+        ("#/info/title/x", "it leads nowhere"),
+        ("https://example.com/pet.yaml", "nothing is fetched"),
+        ("file:///etc/passwd", "it is in another file"),
+        ("//evil.example/x", "nothing is fetched"),
+        ("other.yaml", "it is in another file"),
+        (7, "stands where a reference has to be"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_leaves_its_operation_out_and_no_other(reference: Any, why: str) -> None:
+    given = taking({"$ref": reference})
+    given["paths"]["/y"] = {"get": {**operation(), "operationId": "good"}}
+    tools = imported(given)
+    assert [tool.name for tool in tools] == ["good"]
+    assert tools.report.left_out[0].what == "POST /x" and why in tools.report.left_out[0].reason
+
+
+def test_references_that_go_round_end() -> None:
+    schemas = {"A": {"$ref": "#/components/schemas/B"}, "B": {"$ref": "#/components/schemas/A"}}
+    tools = imported(taking({"$ref": "#/components/schemas/A"}, components={"schemas": schemas}))
+    assert len(tools) == 1, "as a schema it takes everything"
+    parameters = {"A": {"$ref": "#/components/parameters/B"}, "B": {"$ref": "#/components/parameters/A"}}
+    tools = imported(
+        document(
+            {"/x": {"get": operation({"$ref": "#/components/parameters/A"})}}, components={"parameters": parameters}
+        )
+    )
+    assert "for more than 20 steps" in str(tools.report)
+
+
+# -- hostile documents -------------------------------------------------------------------------------------------------
+
+
+def bomb(levels: int) -> dict[str, Any]:
+    """Schemas of which each has ten of the next in it."""
+    schemas: dict[str, Any] = {
+        f"S{level}": {
+            "type": "object",
+            "properties": {f"p{one}": {"$ref": f"#/components/schemas/S{level + 1}"} for one in range(10)},
+        }
+        for level in range(levels)
+    }
+    return taking({"$ref": "#/components/schemas/S0"}, components={"schemas": {**schemas, f"S{levels}": TEXT}})
+
+
+def deep(levels: int) -> Any:
+    schema: Any = TEXT
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def test_references_that_would_be_copied_without_end_are_kept_as_references() -> None:
+    assert len(json.dumps(schema_of(bomb(50)))) < 40_000
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (bomb(2_000), f"over {MOST_NODES:,} keywords"),
+        (taking({"enum": [*range(MOST_NODES)]}), f"over {MOST_NODES:,} keywords"),
+        (taking(deep(5_000)), "nests over 100 deep"),
+        (taking({"type": "string", "pattern": "("}), "is no regular expression"),
+        (taking({"type": "nonsense"}), "is not a valid JSON Schema"),
+        (taking({"properties": {"a\u200b": {}}}), "hidden characters"),
+        (taking({"$dynamicRef": "#x"}), "$dynamicRef"),
+        (taking("text"), "stands where a schema has to be"),
+        (document({"/a/../b": {"get": operation()}}), "a part '.' or '..'"),
+        (document({"/a/%2E%2e/b": {"get": operation()}}), "a part '.' or '..'"),
+        (document({"//evil.example/b": {"get": operation()}}), "'//'"),
+        (document({"/a?b": {"get": operation()}}), "what it asks for are parameters"),
+        (document({"/a\\b": {"get": operation()}}), "'\\'"),
+        (document({"a": {"get": operation()}}), "begins with '/'"),
+        (document({"/{a}": {"get": operation()}}), "and not in both"),
+        (document({"/{a": {"get": operation()}}), "a brace"),
+        (document({"/a": {"get": []}}), "no object"),
+        (document({"/a": []}), "no object"),
+        (document({"/a": {"get": {"parameters": {}}}}), "are no list"),
+        (document({"/a": {"get": operation({"in": "body", "name": "b"})}}), "is none of path"),
+        (
+            document({"/a": {"get": operation({"in": "query", "name": "b", "style": "matrix"})}}),
+            "has the style 'matrix'",
+        ),
+        (document({"/a": {"post": operation(requestBody={"content": {}})}}), "has no content"),
+        (document({"/a": {"additionalOperations": {"TRACE": operation()}}}, "3.2.0"), "no method that is sent"),
+    ],
+)
+def test_what_cannot_be_kept_is_left_out_with_the_reason(given: Any, why: str) -> None:
+    tools = imported(given)
+    assert not tools and why in str(tools.report)
+
+
+def test_a_pattern_that_would_take_long_is_shown_and_not_enforced() -> None:
+    pattern = "([^!]{1,250}a){1,30}!"
+    assert (
+        schema_of(taking({"type": "string", "pattern": pattern}))["properties"]["body"]["allOf"][0]["pattern"]
+        == pattern
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"[" * 100_000, "nests too deep"),
+        (b"a: " + b"[" * 20_000, "YAML"),
+        (b"{", "is no JSON"),
+        (b"a: b: c", "is no YAML"),
+        (b"a: !!python/object/apply:os.system [id]", "is no YAML"),
+        (b"{" + b" " * 33_000_000 + b"}", "is too large: 32,000,000 bytes of JSON"),
+        (b"a: b\n" * 2_100_000, "is too large: 10,000,000 bytes of YAML"),
+        (b'{"a":"' + b"x" * 50_000_000 + b'"}', "is too large"),
+    ],
+    ids=["deep JSON", "deep YAML", "no JSON", "no YAML", "an object of Python", "long", "long YAML", "50 MB"],
+)
+def test_a_file_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, text: bytes, why: str) -> None:
+    (tmp_path / "api").write_bytes(text)
+    with pytest.raises(DefinitionError, match="api") as raised:
+        imported(tmp_path / "api")
+    assert why in str(raised.value)
+
+
+def test_aliases_of_yaml_that_would_be_a_billion_values_are_left_out(tmp_path: Path) -> None:
+    lines = ["a0: &a0 {type: string}"]
+    lines += [
+        f"a{n}: &a{n} {{type: object, properties: {{{', '.join(f'p{i}: *a{n - 1}' for i in range(9))}}}}}"
+        for n in range(1, 12)
+    ]
+    whole = "\n".join(
+        [
+            "openapi: 3.1.0",
+            "info: {title: t, version: '1'}",
+            *lines,
+            "paths:",
+            "  /x: {post: {operationId: op, requestBody: {content: {application/json: {schema: {allOf: [*a11]}}}}}}",
+        ]
+    )
+    (tmp_path / "api.yaml").write_text(whole)
+    assert f"over {MOST_NODES:,} keywords" in str(imported(tmp_path / "api.yaml").report)
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "string", "nullable": True, "enum": ["a"]}, {"type": ["string", "null"], "enum": ["a", None]}),
+        (
+            {"nullable": True, "allOf": [{"type": "string"}], "description": "d"},
+            {"description": "d", "anyOf": [{"allOf": [{"type": "string"}]}, {"type": "null"}]},
+        ),
+        ({"type": "string", "nullable": False}, {"type": "string"}),
+        ({"maximum": 5, "exclusiveMaximum": True}, {"exclusiveMaximum": 5}),
+        ({"minimum": 5, "exclusiveMinimum": False}, {"minimum": 5}),
+        ({"type": "string", "example": "x", "xml": {}, "externalDocs": {}, "x-more": 1}, {"type": "string"}),
+        (
+            {"$ref": "#/components/schemas/S", "description": "d"},
+            {"$ref": "#/$defs/S", "$defs": {"S": {"type": "string"}}},
+        ),
+    ],
+)
+def test_schemas_of_3_0_are_turned_into_2020_12(before: Any, after: Any) -> None:
+    assert converted(before, 0, S={"type": "string"}) == after
+
+
+def test_what_stands_beside_a_reference_counts_since_3_1() -> None:
+    assert converted({"$ref": "#/components/schemas/S", "maxLength": 2}, 1, S=TEXT) == {
+        "$ref": "#/$defs/S",
+        "maxLength": 2,
+        "$defs": {"S": TEXT},
+    }
+
+
+def test_properties_may_be_called_like_keywords() -> None:
+    properties = {"example": TEXT, "nullable": TEXT, "$ref": TEXT, "x-a": TEXT, "readOnly": TEXT, "discriminator": TEXT}
+    assert converted({"properties": properties}) == {"properties": properties}
+
+
+def test_what_is_only_read_or_only_written_goes_one_way() -> None:
+    schema = {
+        "properties": {"a": {"readOnly": True}, "b": {"writeOnly": True}, "c": {"$ref": "#/components/schemas/R"}},
+        "required": ["a", "b", "c"],
+    }
+    requests, answers = (converted(schema, 1, way, R={"readOnly": True}) for way in ("request", "response"))
+    assert (requests["properties"], requests["required"]) == ({"b": {}}, ["b"])
+    assert ([*answers["properties"]], answers["required"]) == (["a", "c"], ["a", "c"])
+
+
+def test_two_schemas_of_one_name_in_two_files_stay_two(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("S: {type: string}")
+    (tmp_path / "b.yaml").write_text("S: {type: integer}")
+    found = schema_of(taking({"properties": {"a": {"$ref": "a.yaml#/S"}, "b": {"$ref": "b.yaml#/S"}}}), roots=tmp_path)
+    validator = jsonschema_rs.validator_for(found)
+    assert validator.is_valid({"body": {"a": "x", "b": 1}}) and not validator.is_valid({"body": {"a": 1, "b": "x"}})
+
+
+SCALARS = st.sampled_from(
+    [{"type": kind} for kind in ("string", "integer", "boolean", "null")] + [{"enum": ["a", 1]}, {}]
+)
+NAMES = st.sampled_from(["A", "B", "C"])
+
+
+def schemas_over(inner: Any) -> Any:
+    objects = st.builds(
+        lambda properties: {"type": "object", "properties": properties},
+        st.dictionaries(st.sampled_from("pqr"), inner, max_size=3),
+    )
+    lists = st.builds(lambda items: {"type": "array", "items": items}, inner)
+    composed = st.builds(
+        lambda key, some: {key: some},
+        st.sampled_from(["anyOf", "oneOf", "allOf"]),
+        st.lists(inner, min_size=1, max_size=2),
+    )
+    return objects | lists | composed | st.builds(lambda one: {"not": one}, inner)
+
+
+SCHEMAS = st.recursive(
+    SCALARS | st.builds(lambda name: {"$ref": f"#/components/schemas/{name}"}, NAMES), schemas_over, max_leaves=6
+)
+VALUES = st.recursive(
+    st.sampled_from([None, True, 1, 2, "a", "b"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("pqr"), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@given(SCHEMAS, st.fixed_dictionaries(dict.fromkeys("ABC", SCHEMAS)), VALUES)
+def test_a_schema_of_3_1_takes_what_it_took_in_its_document(schema: Any, components: Any, value: Any) -> None:
+    whole = {**schema, "components": {"schemas": components}}
+    assert jsonschema_rs.is_valid(converted(schema, 1, **components), value) == jsonschema_rs.is_valid(whole, value)
+
+
+NULLABLE = st.builds(
+    lambda schema, nullable: {**schema, "nullable": nullable} if schema.get("type") not in (None, "null") else schema,
+    SCALARS,
+    st.booleans(),
+)
+
+
+@given(NULLABLE, VALUES)
+def test_a_nullable_schema_of_3_0_takes_null_and_what_it_took(schema: Any, value: Any) -> None:
+    plain = {key: item for key, item in schema.items() if key != "nullable"}
+    takes = jsonschema_rs.is_valid(plain, value) or (value is None and schema.get("nullable", False))
+    assert jsonschema_rs.is_valid(converted(schema, 0), value) == takes
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "$ref",
+                    "schema",
+                    "in",
+                    "name",
+                    "type",
+                    "properties",
+                    "content",
+                    "get",
+                    "parameters",
+                    "items",
+                    "requestBody",
+                    "servers",
+                    "security",
+                    "tags",
+                    "operationId",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON, JSON, JSON)
+def test_whatever_stands_in_a_document_it_is_read_or_left_out_and_raises_nothing_else(
+    item: Any, inner: Any, schemas: Any
+) -> None:
+    whole = document(
+        {
+            "/x": item,
+            "/y": {"post": inner},
+            "/z": {"get": operation(inner, requestBody={"content": {"application/json": inner}})},
+        }
+    )
+    try:
+        tools = imported(
+            {
+                **whole,
+                "components": {"schemas": schemas, "securitySchemes": schemas},
+                "servers": inner,
+                "security": inner,
+            }
+        )
+    except DefinitionError:
+        return
+    assert len(tools) + len(tools.report.left_out) >= 1
+
+
+# -- names, choice, budget ---------------------------------------------------------------------------------------------
+
+SHOP = document(
+    {
+        "/orders": {
+            "get": {"operationId": "listOrders", "tags": ["orders"]},
+            "post": {"operationId": "orders/create", "tags": ["orders"]},
+        },
+        "/orders/{id}": {
+            "parameters": [{"in": "path", "name": "id", "schema": TEXT}],
+            "get": {"tags": ["orders", "one"]},
+            "put": {"operationId": "listorders"},
+            "delete": {
+                "operationId": "delete order!",
+                "summary": "Delete it.",
+                "description": "For ever.",
+                "deprecated": True,
+            },
+        },
+        "/orders/id": {"get": {}},
+        "x-more": {},
+    }
+)
+
+
+def test_names_come_from_ids_and_else_from_method_and_path_and_stay_apart() -> None:
+    names = {one.what: one.name for one in imported(SHOP).report.taken}
+    assert names == {
+        "GET /orders": "get_orders",
+        "POST /orders": "orders_create",
+        "GET /orders/{id}": "get_orders_by_id",
+        "PUT /orders/{id}": "put_orders_by_id",
+        "DELETE /orders/{id}": "delete_order",
+        "GET /orders/id": "get_orders_id",
+    }
+
+
+def test_names_and_schemas_do_not_depend_on_the_order_of_a_document() -> None:
+    paths = [*SHOP["paths"].items()]
+    expected = {tool.fingerprint for tool in imported(SHOP)}
+    for seed in range(5):
+        random.Random(seed).shuffle(paths)
+        assert {tool.fingerprint for tool in imported({**SHOP, "paths": dict(paths)})} == expected
+
+
+def test_two_operations_that_one_name_would_be_made_of_have_a_digest_in_it() -> None:
+    given = document({"/a-b": {"get": {}}, "/a_b": {"get": {}}, "/a/b": {"get": {}}})
+    names = [tool.name for tool in imported(given)]
+    assert (
+        len(set(names)) == 3 and names[0] == "get_a-b" and all(len(name.rpartition("_")[2]) == 8 for name in names[1:])
+    )
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ("GET", ["GET /orders", "GET /orders/{id}", "GET /orders/id"]),
+        ("tag:one", ["GET /orders/{id}"]),
+        (["tag:o*"], ["GET /orders", "POST /orders", "GET /orders/{id}"]),
+        ("/orders", ["GET /orders", "POST /orders"]),
+        (["DELETE /orders/*", "list*"], ["GET /orders", "PUT /orders/{id}", "DELETE /orders/{id}"]),
+        ("listOrders", ["GET /orders"]),
+    ],
+)
+def test_operations_are_chosen_by_method_path_tag_and_id(only: Any, expected: list[str]) -> None:
+    report = imported(SHOP, only=only).report
+    assert [one.what for one in report.taken] == expected and report.not_chosen == 6 - len(expected)
+
+
+@pytest.mark.parametrize("only", ["get", "tag:none", "/none", "PATCH", "GET /none"])
+def test_a_choice_that_names_nothing_is_an_error_that_says_what_there_is(only: str) -> None:
+    with pytest.raises(DefinitionError, match=r"only='.*' names no operation") as raised:
+        imported(SHOP, only=["GET", only])
+    assert "['one', 'orders']" in str(raised.value)
+
+
+def large(count: int) -> dict[str, Any]:
+    return document(
+        {
+            f"/things/{one}": {
+                "get": {
+                    **operation(),
+                    "operationId": f"get_{one}",
+                    "tags": [f"group {one % 3}"],
+                    "description": "Get a thing of this kind, with all that belongs to it.",
+                }
+            }
+            for one in range(count)
+        }
+    )
+
+
+def test_more_tools_than_the_budget_has_room_for_are_an_error_with_the_ways_out() -> None:
+    with pytest.raises(DefinitionError, match=r"800 operations would take about [0-9,]+ tokens") as raised:
+        imported(large(800))
+    for part in ("the budget is 20,000", "only=[", "group 0 (267)", "ferrule.selection", "budget=None"):
+        assert part in str(raised.value)
+    assert len(imported(large(800), budget=None)) == 800
+    assert len(imported(large(800), only="tag:group 1", budget=30_000)) == 267
+
+
+def test_with_a_selector_a_model_is_offered_the_few_that_fit() -> None:
+    given = {**large(300)}
+    given["paths"]["/refunds"] = {
+        "post": {"operationId": "refund_order", "description": "Give a customer the money back."}
+    }
+    tools = imported(given, budget=None)
+    found = keyword(3).rank(tools, "refund the customer", limit=3)
+    assert next(iter(found)).tool.name == "refund_order"
+
+
+def test_the_report_says_what_was_taken_and_left_out_and_the_log_that_something_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {**SHOP, "paths": {**SHOP["paths"], "/bad": {"get": operation({"$ref": "#/nowhere"})}, "/t": {"trace": {}}}}
+    report = imported(given, only="/*").report
+    assert report.tokens == sum(one.tokens for one in report.taken) > 0
+    text = str(report)
+    assert "6 tools, about" in text and "get_orders_by_id" in text
+    assert "TRACE /t is left out: it sends back what was sent" in text and "GET /bad is left out: the reference" in text
+    assert caplog.text.count("operations are left out") == 1
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+# -- traits and texts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "read_only", "destructive", "idempotent"),
+    [
+        ("get", True, False, True),
+        ("head", True, False, True),
+        ("options", True, False, True),
+        ("query", True, False, True),
+        ("put", False, True, True),
+        ("delete", False, True, True),
+        ("post", False, True, False),
+        ("patch", False, True, False),
+    ],
+)
+def test_the_method_says_what_a_tool_does_where_the_document_is_trusted(
+    method: str, read_only: bool, destructive: bool, idempotent: bool
+) -> None:
+    given = document({"/x": {method: operation()}}, "3.2.0")
+    [tool] = imported(given)
+    assert (tool.read_only, tool.destructive, tool.idempotent, tool.open_world) == (
+        read_only,
+        destructive,
+        idempotent,
+        True,
+    )
+    [careful] = imported(given, trusted=False)
+    assert (careful.read_only, careful.destructive, careful.idempotent, careful.open_world) == (
+        False,
+        True,
+        False,
+        True,
+    )
+    assert careful.parallel is False
+
+
+def test_methods_of_ones_own_are_taken_since_3_2_and_change_things() -> None:
+    [tool] = imported(document({"/x": {"additionalOperations": {"COPY": operation()}}}, "3.2.0"))
+    assert (tool.read_only, tool.metadata["openapi"]["operation"]) == (False, "COPY /x")
+
+
+def test_texts_are_without_what_nobody_sees_and_tags_and_ids_are_kept() -> None:
+    tool = imported(SHOP).get("delete_order")
+    assert tool.description == "Delete it.\n\nFor ever.\n\nDeprecated."
+    assert tool.metadata["openapi"] == {"operation": "DELETE /orders/{id}", "id": "delete order!", "deprecated": True}
+    hidden = document(
+        {"/x": {"get": operation({"in": "query", "name": "q", "description": "a\u200bb"}, summary="x\U000e0041y")}}
+    )
+    [tool] = imported(hidden)
+    assert tool.description == "xy" and tool.input_schema["properties"]["q"]["description"] == "ab"
+    assert imported(SHOP).get("orders_create").tags == ("orders",)
+    assert imported(document({"/x": {"get": operation()}})).get("op").description == "GET /x"
+
+
+def test_another_server_is_another_tool_for_who_waits() -> None:
+    one, two = (openapi(SHOP, server=f"https://{name}.example.com").get("get_orders").server for name in "ab")
+    assert one != two and Runner(openapi(SHOP, server="https://a.example.com"))

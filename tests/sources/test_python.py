@@ -1,0 +1,125 @@
+"""Tools of files, folders and modules: loaded by file, and nothing is put on the path of imports."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule import DefinitionError, Runner
+from ferrule.sources import python
+
+ORDERS = '''
+"""Orders."""
+from ferrule import tool
+
+PRICES = {"tea": 4}
+
+@tool(read_only=True)
+def price(item: str) -> int:
+    """The price of an item."""
+    return PRICES[item]
+
+def helper() -> None:
+    """No tool, as there are tools."""
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "orders.py").write_text(ORDERS)
+    (tmp_path / "mail.py").write_text(
+        'def send(to: str) -> str:\n    """Send."""\n    return to\n\ndef _hidden(): ...\n'
+    )
+    (tmp_path / "_private.py").write_text("raise RuntimeError('it was loaded')")
+    (tmp_path / "notes.txt").write_text("no Python")
+    return tmp_path
+
+
+def test_a_folder_gives_the_tools_of_its_files_and_nothing_is_put_on_the_path(folder: Path) -> None:
+    before = [*sys.path]
+    tools = python(folder)
+    assert [tool.name for tool in tools] == ["send", "price"] and tools.get("price").read_only is True
+    assert [one.what for one in tools.report.taken] == [str(folder / "mail.py"), str(folder / "orders.py")]
+    assert asyncio.run(Runner(tools).run("price", {"item": "tea"})).output == 4
+    assert sys.path == before and "orders" not in sys.modules
+
+
+def test_a_path_is_text_with_a_slash_or_py_at_its_end_and_other_text_is_a_module(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [tool.name for tool in python(f"{folder}/")] == ["send", "price"]
+    assert [tool.name for tool in python(str(folder / "orders.py"), folder / "mail.py")] == ["price", "send"]
+    monkeypatch.chdir(folder)
+    assert [tool.name for tool in python("orders.py")] == ["price"]
+    with pytest.raises(DefinitionError, match=r"No module named 'orders'; a folder or a file is written 'orders/'"):
+        python("orders")
+    import textwrap
+
+    assert "dedent" in python("textwrap") and "dedent" in python(textwrap)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import nothing_of_the_kind", "No module named 'nothing_of_the_kind'"),
+        ("def f(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("from . import orders", "cannot be imported"),
+        ("import orders", "No module named 'orders'"),
+        ("def f(x: object(), y: int) -> int: ...", "f:"),
+        ("NOTHING = 1", "finds no public method or function"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_left_out_of_a_folder_and_is_an_error_by_itself(
+    folder: Path, code: str, why: str
+) -> None:
+    (folder / "broken.py").write_text(code)
+    tools = python(folder)
+    assert [tool.name for tool in tools] == ["send", "price"]
+    [left_out] = tools.report.left_out
+    assert left_out.what == str(folder / "broken.py") and why in left_out.reason
+    assert f"broken.py is left out: {left_out.reason}" in str(tools.report)
+    with pytest.raises(DefinitionError) as raised:
+        python(folder / "broken.py")
+    assert why in str(raised.value)
+
+
+@pytest.mark.parametrize("place", ["nowhere/", "nowhere.py", 7, None])
+def test_a_place_that_is_none_is_an_error_that_quotes_it(place: Any) -> None:
+    with pytest.raises(DefinitionError) as raised:
+        python(place)
+    assert repr(place) in str(raised.value)
+    with pytest.raises(DefinitionError, match="takes folders, files and modules"):
+        python()
+
+
+def test_two_tools_of_one_name_are_an_error_that_names_both(folder: Path) -> None:
+    (folder / "more.py").write_text('def send(to: str) -> str:\n    """Send."""\n    return to\n')
+    with pytest.raises(DefinitionError, match="two tools are called 'send'"):
+        python(folder)
+
+
+def test_a_file_that_has_changed_is_loaded_anew_and_the_tools_of_before_stay(folder: Path) -> None:
+    before = python(folder).get("send")
+    (folder / "mail.py").write_text('def send(to: str) -> str:\n    """Send."""\n    return "changed"\n')
+    after = python(folder).get("send")
+    assert (asyncio.run(before(to="ada")), asyncio.run(after(to="ada"))) == ("ada", "changed")
+
+
+@pytest.mark.slow
+def test_a_tool_of_a_file_runs_in_a_process_of_its_own(folder: Path) -> None:
+    (folder / "apart.py").write_text(
+        'import os\nfrom ferrule import tool\n\n@tool(isolation="process")\ndef number() -> int:\n'
+        '    """Which process."""\n    return os.getpid()\n'
+    )
+    import os
+
+    async def main() -> Any:
+        async with Runner(python(folder / "apart.py")) as runner:
+            return (await runner.run("number")).output
+
+    assert asyncio.run(main()) not in (None, os.getpid())

@@ -1,0 +1,228 @@
+"""Plug-ins by entry points: what is asked for is loaded, and nothing else; what is wrong is told."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule import DefinitionError, Runner, plugins, sources
+from ferrule.cli import main
+
+CODE = '''
+import sys
+sys.modules.setdefault("plugged_loaded", []).append(__name__)
+from ferrule import Runner, Toolset, deny, tool
+
+@tool
+def pay(euros: int) -> str:
+    """Pay."""
+    return f"paid {euros}"
+
+@tool(read_only=True)
+def look() -> str:
+    """Look."""
+    return "seen"
+
+class Shop:
+    def open(self) -> str:
+        """Open."""
+        return "open"
+
+several = [pay, look]
+runner = Runner([look], guards=[lambda call, context: None])
+shop = Shop()
+
+def office_hours(call, context):
+    return deny("closed") if call.name == "pay" else None
+
+class Careful:
+    def check(self, call, context):
+        return None
+
+def loudly(call, context, next):
+    return next(call, context)
+
+def nobody(call, decision, context):
+    return False
+
+number = 7
+'''
+
+
+@contextmanager
+def packages(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **points: Mapping[str, Mapping[str, str]]
+) -> Iterator[list[str]]:
+    """Packages with a module each, and their entry points by group; what of them was loaded."""
+    loaded: list[str] = []
+    monkeypatch.setitem(sys.modules, "plugged_loaded", loaded)  # type: ignore[arg-type]
+    for package, groups in points.items():
+        info = folder / f"{package}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        lines = [
+            "\n".join([f"[ferrule.{kind}]", *(f"{name} = {value}" for name, value in some.items())])
+            for kind, some in groups.items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        (folder / f"{package}.py").write_text(CODE)
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr("ferrule.startup.IMPORT_PATH", (str(folder),))
+    yield loaded
+
+
+CRM = {
+    "tools": {"several": "crm:several", "shop": "crm:shop", "runner": "crm:runner", "gone": "crm:gone"},
+    "guards": {"hours": "crm:office_hours", "careful": "crm:Careful", "seven": "crm:number"},
+    "middleware": {"loudly": "crm:loudly"},
+    "approvers": {"nobody": "crm:nobody"},
+    "selectors": {"best": "crm:number"},
+}
+
+
+def test_nothing_is_loaded_before_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with packages(tmp_path, monkeypatch, crm=CRM) as loaded:
+        found = plugins.installed()
+        assert [(one.kind, one.name) for one in found] == [
+            (kind, name) for kind in plugins.KINDS for name in CRM.get(kind, ())
+        ]
+        assert (found[0].package, found[0].version, found[0].value) == ("crm", "1.2", "crm:several")
+        assert [one.name for one in plugins.installed("middleware")] == ["loudly"]
+        for ask in (sources.plugins, plugins.guards, plugins.middleware, plugins.approvers):
+            with pytest.raises(DefinitionError, match="name the plug-ins that are to be loaded"):
+                ask()
+        assert loaded == []
+        sources.plugins("shop")
+        assert loaded == ["crm"]
+
+
+def test_the_tools_of_a_plug_in_come_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with packages(tmp_path, monkeypatch, crm={"tools": {**CRM["tools"], "one": "crm:pay", "all": "crm"}}):
+        expected = {
+            "several": ["pay", "look"],
+            "shop": ["open"],
+            "runner": ["look"],
+            "one": ["pay"],
+            "all": ["pay", "look"],
+        }
+        for name, names in expected.items():
+            assert [tool.name for tool in sources.plugins(name)] == names
+        tools = sources.plugins("several", "shop")
+        assert [one.what for one in tools.report.taken] == ["crm:several of crm 1.2"] * 2 + ["crm:shop of crm 1.2"]
+
+
+def test_a_broken_one_is_told_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = {"gone": "crm:gone", "none": "nothing_of_the_kind:x", "seven": "crm:number", "good": "crm:several"}
+    with packages(tmp_path, monkeypatch, crm={"tools": broken}):
+        tools = sources.plugins("*")
+        assert [tool.name for tool in tools] == ["pay", "look"]
+        assert [str(one.what).split("'")[1] for one in tools.report.left_out] == ["gone", "none", "seven"]
+        for text in ("has no attribute 'gone'", "No module named 'nothing_of_the_kind'"):
+            assert text in caplog.text and text in str(tools.report)
+        assert {record.levelno for record in caplog.records} == {logging.ERROR}
+
+
+def test_the_first_of_a_name_keeps_it_and_who_asks_for_it_by_name_is_told_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with packages(tmp_path, monkeypatch, aaa={"tools": {"shop": "aaa:shop"}}, bbb={"tools": {"shop": "bbb:several"}}):
+        first, second = plugins.installed()
+        assert (first.taken_by, second.taken_by) == (None, first.package)
+        tools = sources.plugins("*")
+        assert len(tools.report.left_out) == 1 and f"its name is taken by {first.package}" in str(tools.report)
+        with pytest.raises(DefinitionError, match=r"several packages offer tools 'shop': .* of .*, .* of "):
+            sources.plugins("shop")
+
+
+def test_of_two_tools_of_one_name_the_first_is_taken_and_the_other_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with packages(tmp_path, monkeypatch, aaa={"tools": {"a": "aaa:pay"}}, bbb={"tools": {"b": "bbb:several"}}):
+        tools = sources.plugins("*")
+        assert [tool.name for tool in tools] in (["pay", "look"], ["look", "pay"])
+        [left_out] = tools.report.left_out
+        assert left_out.what.startswith("the tool 'pay' of the plug-in") and "its name is taken by" in left_out.reason
+
+
+def test_guards_middleware_and_approvers_are_for_a_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with packages(tmp_path, monkeypatch, crm=CRM):
+        runner = Runner(
+            sources.plugins("several"),
+            guards=plugins.guards("hours", "careful"),
+            around=plugins.middleware("loudly"),
+            approve=plugins.approvers("nobody")[0],
+        )
+        assert runner.run_sync("pay", {"euros": 5}).error == "Denied: closed. Nothing was run."
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("seven", "7 is none of the guards"), ("*", "7 is none of the guards"), ("no", "no package offers guards 'no'")],
+)
+def test_a_guard_that_cannot_be_used_is_an_error_and_is_never_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    with packages(tmp_path, monkeypatch, crm=CRM):
+        with pytest.raises(DefinitionError) as raised:
+            plugins.guards(name)
+        assert why in str(raised.value)
+
+
+def test_what_was_put_on_the_path_since_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with packages(tmp_path, monkeypatch, crm=CRM):
+        monkeypatch.setattr("ferrule.startup.IMPORT_PATH", ())
+        assert plugins.installed() == []
+    with pytest.raises(DefinitionError, match="'tool' is no kind of plug-in"):
+        plugins.installed("tool")
+
+
+def listed(capsys: pytest.CaptureFixture[str], *names: str) -> tuple[int, str]:
+    code = main(["plugins", *names])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def test_the_command_lists_them_and_loads_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with packages(tmp_path, monkeypatch, crm=CRM) as loaded:
+        code, text = listed(capsys)
+        assert code == 0 and loaded == []
+        for words in ("guards", "hours", "crm 1.2", "crm:office_hours"):
+            assert words in text
+
+
+def test_the_command_says_what_is_wrong_with_those_that_it_is_to_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with packages(tmp_path, monkeypatch, crm=CRM, bbb={"tools": {"shop": "bbb:shop"}}) as loaded:
+        code, text = listed(capsys, "hours")
+        assert code == 1 and "its name is taken by" in text and "gone'" not in text and loaded == ["crm"]
+        code, text = listed(capsys, "*")
+        assert code == 1
+        for words in ("has no attribute 'gone'", "7 is none of the guards", "7 is none of the selectors"):
+            assert words in text
+        code, text = listed(capsys, "hous")
+        assert code == 2 and "no package offers 'hous'" in text and "hours" in text
+
+
+def test_without_any_the_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("ferrule.startup.IMPORT_PATH", ())
+    assert listed(capsys)[0] == 0 and "there are no plug-ins" in listed(capsys)[1]
+    assert listed(capsys, "x")[0] == 2
+
+
+def test_the_kinds_are_the_five_groups(tmp_path: Path) -> None:
+    known: Any = plugins.KINDS
+    assert known == ("tools", "guards", "selectors", "middleware", "approvers")
