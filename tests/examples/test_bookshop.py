@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from bookshop.api import app
 
-from ferrule import Runner
+from ferrule import Runner, allow
 from ferrule.sources import mcp
 
 ROOT = Path(__file__).parent.parent.parent
@@ -86,7 +86,7 @@ def test_a_client_of_mcp_orders_a_book_once_its_person_says_yes():
 
         def person(call, decision, context):
             asked.append(decision.reason)
-            return True
+            return allow(arguments={"approve": True})  # the form that the server sends
 
         async with contextlib.AsyncExitStack() as stack:
             tools = await stack.enter_async_context(mcp.connect(server))

@@ -399,6 +399,32 @@ def test_an_answer_that_is_not_as_its_document_says_is_logged_and_no_error(caplo
         assert "seven" not in caplog.text
 
 
+def test_an_answer_is_compared_with_what_is_said_of_its_status_and_type(caplog: pytest.LogCaptureFixture) -> None:
+    def schema(kind: str) -> dict[str, Any]:
+        return {"schema": {"type": kind}}
+
+    responses = {
+        "200": {
+            "description": "",
+            "content": {"text/csv": schema("null"), "application/json; charset=utf-8": schema("object")},
+        },
+        "2XX": {"description": "", "content": {"application/json": schema("array")}},
+        "default": {"description": "", "content": {"application/vnd.api+json": schema("string")}},
+    }
+    for status, kind, body, told in (
+        ("200 OK", "application/json", b"{}", False),
+        ("200 OK", "application/json", b"[]", True),
+        ("201 Created", "application/json", b"[]", False),
+        ("201 Created", "application/json", b"{}", True),
+        ("300 Several", "application/json", b'"a"', False),
+        ("300 Several", "application/json", b"1", True),
+    ):
+        caplog.clear()
+        given = document({"/x": {"get": {"operationId": "op", "responses": responses}}})
+        result, _ = called(given, {}, answer(status, body, content_type=kind))
+        assert result.success and ("is not as its document says" in caplog.text) is told, status
+
+
 # -- the way of a call -------------------------------------------------------------------------------------------------
 
 
