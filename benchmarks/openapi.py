@@ -57,9 +57,8 @@ def document() -> dict[str, Any]:
     ]
     paths: dict[str, Any] = {}
     for number in range(RESOURCES):
-        # In requests a thing refers to another by its id, as in most APIs; in answers it holds it.
-        fields = {key: one for key, one in schema(number)["properties"].items() if key not in ("parent", "next")}
-        content = {"application/json": {"schema": {"type": "object", "properties": {**fields, "parent_id": TEXT}}}}
+        # In requests a thing refers to others by their ids, as in most APIs; in answers it holds them.
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/New{number}"}}}
         answer = {
             "200": {
                 "description": "",
@@ -89,6 +88,13 @@ def document() -> dict[str, Any]:
             "delete": operation("reopen", "Open a thing again."),
         }
     schemas = {f"Thing{number}": schema(number) for number in range(RESOURCES)}
+    for number in range(RESOURCES):
+        fields = {
+            key: one for key, one in schema(number)["properties"].items() if key not in ("parent", "next", "address")
+        }
+        more = {"parent_id": TEXT, "address": {"$ref": "#/components/schemas/Address"}}
+        schemas[f"New{number}"] = {"type": "object", "properties": {**fields, **more}, "required": ["name"]}
+    schemas["Address"] = schema(0)["properties"]["address"]
     return {
         "openapi": "3.1.0",
         "info": {"title": "Things", "version": "1"},
@@ -131,4 +137,8 @@ if __name__ == "__main__":
         print(name)
         spent = seconds(lambda name=name: look(name, roots=Path(name).parent))  # type: ignore[misc]
         found = look(name, roots=Path(name).parent)
-        print(f"  {len(found)} tools, {len(found.report.left_out)} left out, in {spent * 1000:.0f} ms")
+        exported = time.process_time()
+        anthropic.tools(found)
+        exported = time.process_time() - exported
+        print(f"  {len(found)} tools, {len(found.report.left_out)} left out, in {spent * 1000:.0f} ms", end="")
+        print(f", exported in {exported * 1000:.0f} ms")

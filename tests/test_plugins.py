@@ -226,3 +226,33 @@ def test_without_any_the_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys
 def test_the_kinds_are_the_five_groups(tmp_path: Path) -> None:
     known: Any = plugins.KINDS
     assert known == ("tools", "guards", "selectors", "middleware", "approvers")
+
+
+def test_a_package_whose_metadata_cannot_be_read_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with packages(tmp_path, monkeypatch, crm=CRM):
+        for name, points in (("bad", b"no section"), ("worse", b"\xff\xfe[")):
+            info = tmp_path / f"{name}-1.0.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+            (info / "entry_points.txt").write_bytes(points)
+        assert len(plugins.guards("hours")) == 1 and "open" in sources.plugins("shop")
+        assert "cannot be read" in caplog.text
+
+
+def test_whatever_stands_in_the_place_of_tools_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "class Odd(list):\n    def __iter__(self):\n        raise RuntimeError('odd')\nodd = Odd([1])\n"
+    points = {"odd": "crm:odd", "ends": "ending:x", "good": "crm:several"}
+    with packages(tmp_path, monkeypatch, crm={"tools": points}):
+        (tmp_path / "crm.py").write_text(CODE + code)
+        (tmp_path / "ending.py").write_text("raise GeneratorExit('over')")
+        tools = sources.plugins("*")
+        assert [tool.name for tool in tools] == ["pay", "look"] and len(tools.report.left_out) == 2
+        assert main(["plugins", "*"]) == 1
+
+
+def test_one_guard_that_two_packages_offer_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = {"guards": {"hours": "crm:office_hours"}}
+    with packages(tmp_path, monkeypatch, crm=same, other=same):
+        assert len(plugins.guards("*")) == len(plugins.guards("hours")) == 1

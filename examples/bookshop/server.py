@@ -25,6 +25,7 @@ MOST_COPIES = 5
 tools = openapi(
     Path(__file__).parent / "api.yaml",
     server=os.environ.get("BOOKSHOP", "http://127.0.0.1:8001"),
+    credentials={"key": "bookshop_key"},
     only=["GET", "POST /orders", "DELETE /orders/*"],
 )
 
@@ -39,6 +40,6 @@ def no_large_orders(call: ToolCall, context: ToolContext) -> Decision | None:
 runner = Runner(
     tools,
     guards=[no_large_orders, ask_before_changes],
-    secrets={"key": os.environ.get("BOOKSHOP_KEY", "")},
+    secrets={"bookshop_key": os.environ.get("BOOKSHOP_KEY", "")},
     timeout=20,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import EntryPoint, distributions
 from typing import Any, Final
 
 from ferrule import startup
@@ -51,10 +51,13 @@ class Plugin:
 def entry_points(*groups: str) -> list[EntryPoint]:
     """Those of the groups, by group and then as the path of imports leads to them. See docs/sources.md#plug-ins."""
     # What was put on the path since is the user's own, and a model may write its metadata.
-    found: dict[str, Distribution] = {}
+    found: dict[str, list[EntryPoint]] = {}
     for about in distributions(path=[*startup.IMPORT_PATH]):
-        found.setdefault(about.name, about)
-    points = [point for about in found.values() for point in about.entry_points]
+        try:
+            found.setdefault(about.name, [*about.entry_points])
+        except Exception:  # its metadata cannot be read, and those of others can
+            log.error("the entry points of a package cannot be read: %r", about, exc_info=True)
+    points = [point for points in found.values() for point in points]
     return [point for group in groups for point in points if point.group == group]
 
 
@@ -77,6 +80,8 @@ def _offered_plugins(*kinds: str) -> list[tuple[Plugin, EntryPoint]]:
         package, version = (point.dist.name, point.dist.version or "") if point.dist else ("", "")
         whose, value = first.setdefault((kind, point.name), (package, point.value))
         taken_by = whose if value != point.value else None
+        if taken_by is None and whose != package:  # the very same, which another package offers too
+            continue
         found.append((Plugin(kind, point.name, point.value, package, version, taken_by), point))
     return found
 
@@ -99,7 +104,9 @@ def load(kind: str, *names: str) -> tuple[dict[Plugin, object], dict[Plugin, str
             continue
         try:
             loaded[plugin] = _object_of(plugin, point)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever ends an import ends no program here
             faults[plugin] = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
             log.error("%s is left out: %s", plugin, faults[plugin])
     return loaded, faults

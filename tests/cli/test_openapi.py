@@ -70,6 +70,10 @@ def server() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
         served.server_close()
 
 
+def folder_of(file: str) -> str:
+    return str(Path(file).parent)
+
+
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main(words)
     text = capsys.readouterr()
@@ -79,15 +83,26 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 def test_its_operations_are_listed_without_a_server_and_what_is_left_out_is_said(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = said(capsys, "list", "--openapi", file)
+    code, out, err = said(capsys, "list", "--openapi", file, "--root", folder_of(file))
     assert code == 0 and [line.split()[:2] for line in out.splitlines()[1:]] == [
         ["get_order", "read-only"],
         ["delete_order", "destructive"],
     ]
     assert f"{file}: GET /broken is left out" in " ".join(err.split())
-    code, out, _ = said(capsys, "schema", "--openapi", file, "--only", "tag:orders", "--provider", "anthropic")
+    code, out, _ = said(
+        capsys,
+        "schema",
+        "--openapi",
+        file,
+        "--root",
+        folder_of(file),
+        "--only",
+        "tag:orders",
+        "--provider",
+        "anthropic",
+    )
     assert [one["name"] for one in json.loads(out)] == ["get_order"]
-    assert said(capsys, "lint", "--openapi", file, "--only", "DELETE /orders/*")[0] in (0, 1)
+    assert said(capsys, "lint", "--openapi", file, "--root", folder_of(file), "--only", "DELETE /orders/*")[0] in (0, 1)
 
 
 def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
@@ -95,7 +110,8 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
 ) -> None:
     url, heard = server
     monkeypatch.setenv("SHOP_KEY", "a-secret-key")
-    words = ("call", "get_order", "id=7", "--openapi", file, "--server", url, "--secret", "key=SHOP_KEY")
+    words = ("call", "get_order", "id=7", "--openapi", file, "--root", folder_of(file), "--server", url)
+    words = (*words, "--secret", "key=SHOP_KEY")
     code, out, err = said(capsys, *words)
     assert (code, out, heard) == (0, '{"state": "open"}\n', [("GET", "/orders/7", "a-secret-key")]), err
     code, _, err = said(capsys, *words[:2], "id=seven", *words[3:])
@@ -112,6 +128,7 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
     [
         (["--only", "GET"], "--only is for --openapi FILE"),
         (["--server", "https://a.example"], "--server is for --openapi FILE"),
+        (["--budget", "5"], "--budget is for --openapi FILE"),
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--openapi", "{file}"], "names no server"),
         (["--openapi", "{file}", "--server", "https://a.example", "--only", "PUT"], "names no operation"),
@@ -120,26 +137,39 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
             ["--openapi", "{file}", "--server", "https://a.example", "--secret", "key=NOT_SET_1"],
             "'NOT_SET_1' is not set",
         ),
-        (["--openapi", "{file}", "--server", "http://a.example"], "go over https alone"),
+        (["--openapi", "{file}", "--root", "{folder}", "--server", "http://a.example"], "go over https alone"),
+        (
+            ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example"],
+            "credentials={{'key': '…'}}".format(),
+        ),
         (["--openapi", "{file}", "--budget", "many"], "a whole number of tokens"),
     ],
 )
 def test_what_cannot_be_meant_is_said(
     words: list[str], why: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = said(capsys, "call", "get_order", "id=7", *(word.format(file=file) for word in words))
+    code, _, err = said(
+        capsys, "call", "get_order", "id=7", *(word.format(file=file, folder=folder_of(file)) for word in words)
+    )
     assert code == 2 and why in " ".join(err.split())
 
 
-def test_a_model_gets_no_more_than_the_budget(file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_model_gets_no_more_than_the_budget(
+    file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_KEY", "a-secret-key")
     (tmp_path / "steps.py").write_text("steps = ['Done.']")
     words = [
         "run",
         "Look",
         "--openapi",
         file,
+        "--root",
+        folder_of(file),
         "--server",
         "https://a.example",
+        "--secret",
+        "key=SHOP_KEY",
         "--model",
         f"scripted:{tmp_path / 'steps.py'}",
     ]

@@ -146,6 +146,9 @@ def run(
 ) -> tuple[Any, Wire]:
     """What `calls` gives, made by a runner with the tools of the document, and what the server heard."""
 
+    named = given.get("components", {}).get("securitySchemes", {}) if isinstance(given, dict) else {}
+    options.setdefault("credentials", {name: name for name, one in named.items() if "$ref" not in one})
+
     async def main() -> tuple[Any, Wire]:
         async with Wire(*answers, tls=tls) as wire:
             if tls:

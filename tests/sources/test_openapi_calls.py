@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import logging
 import socket
 import zlib
@@ -92,15 +91,25 @@ def test_the_one_public_server_of_a_document_is_called_at_public_addresses_alone
     assert (result.status, result.executed) == ("failed", False) and "NotReachableError" in result.text
 
 
-def test_a_server_of_an_operation_is_used_where_it_is_named_and_else_leaves_it_out() -> None:
-    item = {"servers": [{"url": "https://uploads.example.com/v2"}], "get": operation()}
-    given = document({"/x": item, "/y": {"get": {**operation(servers=[{"url": "/v9"}]), "operationId": "y"}}})
-    tools = openapi(given, server="https://api.example.com/v1")
-    assert [tool.name for tool in tools] == ["y"]
-    assert "its server is another one, ['https://uploads.example.com/v2']" in tools.report.left_out[0].reason
-    both = openapi(given, server=["https://api.example.com/v1", "https://uploads.example.com"])
-    urls = [tool.handler.__self__.server.url for tool in both]  # type: ignore[attr-defined]
-    assert urls == ["https://uploads.example.com/v2", "https://api.example.com/v9"]
+def test_a_server_of_an_operation_is_used_at_or_below_one_that_is_named_and_else_leaves_it_out() -> None:
+    def urls(named: Any, *servers: str) -> list[str]:
+        given = document({"/x": {"servers": [{"url": one} for one in servers], "get": operation()}})
+        return [tool.handler.__self__.server.url for tool in openapi(given, server=named)]  # type: ignore[attr-defined]
+
+    api, both = "https://api.example.com/v1", ["https://api.example.com/v1", "https://uploads.example.com"]
+    assert urls(api, "https://api.example.com/v1/eu") == ["https://api.example.com/v1/eu"]
+    assert urls(api, "eu") == ["https://api.example.com/v1/eu"]
+    assert urls(both, "https://uploads.example.com/v2") == ["https://uploads.example.com/v2"]
+    assert urls(api, "https://{region}.example.com", "/v1") == [api]
+    for other in (
+        *("https://uploads.example.com/v2", "/admin", "/v1x", "/v1/../admin", "/v1/..;/admin", "/v1/%2e%2e/admin"),
+        *("https:/evil.example/x", "//evil.example/v1", "http://api.example.com/v1", "https://api.example.com:8443/v1"),
+    ):
+        assert urls(api, other) == []
+    given = document({"/x": {"get": operation(servers=[{"url": "/admin"}])}})
+    assert "its server is another one, ['/admin']" in openapi(given, server=api).report.left_out[0].reason
+    given = document({"/x": {"get": operation(servers=[{"url": "https://{a}.example.com"}])}})
+    assert "is to be filled in" in openapi(given, server=api).report.left_out[0].reason
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------
@@ -133,10 +142,63 @@ def test_a_key_in_the_query_is_sent_and_is_in_no_log(caplog: pytest.LogCaptureFi
 
 
 def test_a_key_is_never_an_argument_whoever_declares_it_as_one() -> None:
-    parameters = [{"in": "header", "name": "x-KEY", "schema": {"type": "string"}, "required": True}]
+    parameters = [{"in": "header", "name": "x_KEY", "schema": {"type": "string"}, "required": True}]
     given = secured({"type": "apiKey", "in": "header", "name": "X-Key"}, parameters=parameters)
-    [tool] = imported(given)
-    assert tool.input_schema["properties"] == {}
+    tools = imported(given, credentials={"key": "key"})
+    assert next(iter(tools)).input_schema["properties"] == {}
+    assert tools.report.taken[0].notes == ("the header parameter 'x_KEY' is left out: a credential goes there",)
+
+
+@pytest.mark.parametrize(
+    ("place", "parameter", "arguments"),
+    [
+        ("query", {"in": "query", "name": "filter", "schema": {"type": "object"}}, {"filter": {"key": "mine"}}),
+        ("cookie", {"in": "cookie", "name": "filter", "schema": {"type": "object"}}, {"filter": {"key": "mine"}}),
+        (
+            "query",
+            {"in": "querystring", "name": "all", "content": {"application/x-www-form-urlencoded": {}}},
+            {"all": {"key": "mine"}},
+        ),
+    ],
+)
+def test_no_object_that_is_spread_brings_a_key_of_its_own(place: str, parameter: Any, arguments: Any) -> None:
+    scheme = {"type": "apiKey", "in": place, "name": "key"}
+    given = {**secured(scheme, parameters=[parameter]), "openapi": "3.2.0"}
+    result, wire = called(given, arguments, tls=True, runner={"secrets": {"key": TOKEN}})
+    assert (result.executed, wire.heard) == (False, []) and "which another parameter has" in result.text
+
+
+def test_a_document_names_no_secret() -> None:
+    given = secured({"type": "http", "scheme": "bearer"})
+    with pytest.raises(DefinitionError, match=r"say which of your secrets that is, credentials=\{'key': '…'\}"):
+        imported(given)
+    with pytest.raises(DefinitionError, match=r"has no scheme 'other' that is known here; it has \['key'\]"):
+        imported(given, credentials={"other": "x"})
+
+    async def calls(runner: Runner, wire: Wire) -> Any:
+        return (await runner.run("op", {})).success, wire.header("authorization")
+
+    found, _ = run(
+        given, calls, tls=True, credentials={"key": "mine"}, runner={"secrets": {"key": "no", "mine": TOKEN}}
+    )
+    assert found == (True, f"Bearer {TOKEN}")
+
+
+def test_a_client_that_shows_somebody_else_does_not_where_a_call_shows_who_calls() -> None:
+    async def main() -> list[str | None]:
+        async with Wire(tls=True) as wire, trusting() as client:
+            client.auth = httpx2.BasicAuth("dev", "password")
+            given = secured({"type": "http", "scheme": "bearer"})
+            given["paths"]["/y"] = {"get": {"operationId": "y", "security": []}}
+            tools = openapi(given, server=wire.url, client=client, credentials={"key": "key"})
+            runner = Runner(tools, secrets={"key": TOKEN})
+            await runner.run("op", {})
+            await runner.run("y", {})
+            return [wire.header("authorization", one) for one in (0, 1)]
+
+    assert asyncio.run(main()) == [f"Bearer {TOKEN}", "Basic ZGV2OnBhc3N3b3Jk"]
+    with pytest.raises(DefinitionError, match="client= needs server="):
+        openapi(document({"/x": {"get": operation()}}, servers=[{"url": "https://evil.example"}]), client=trusting())
 
 
 def test_the_first_alternative_that_there_are_secrets_for_is_used_and_nobody_is_the_last() -> None:
@@ -183,8 +245,8 @@ def test_credentials_go_only_to_a_server_that_is_named_and_over_https() -> None:
         openapi(given)
     with pytest.raises(DefinitionError, match="go over https alone"):
         openapi(given, server="http://api.example.com")
-    assert len(openapi(given, server="https://api.example.com")) == 1
-    assert len(openapi(given, server="http://127.0.0.1:8000")) == 1, "this very machine"
+    assert len(openapi(given, server="https://api.example.com", credentials={"key": "key"})) == 1
+    assert len(openapi(given, server="http://127.0.0.1:8000", credentials={"key": "key"})) == 1, "this very machine"
 
 
 def test_where_a_credential_is_optional_it_goes_to_no_server_that_nobody_named() -> None:
@@ -202,15 +264,30 @@ def test_an_operation_that_needs_what_is_not_known_is_left_out(scheme: Any) -> N
     assert not tools and "no way to send that is known" in tools.report.left_out[0].reason
 
 
-def test_what_a_server_says_back_of_a_credential_is_stars() -> None:
-    for scheme, secret, said in (
+ODD = "abc/def+ghi==XYZ"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secret", "said"),
+    [
         ({"type": "http", "scheme": "bearer"}, TOKEN, TOKEN),
         ({"type": "http", "scheme": "basic"}, "ada:open-sesame", "YWRhOm9wZW4tc2VzYW1l"),
-    ):
-        for status in ("200 OK", "400 Bad Request"):
-            body = json.dumps({"you": said}).encode()
-            result, _ = signed(scheme, secret, answer(status, body, content_type="application/json"))
-            assert said not in result.text and "****" in result.text
+        ({"type": "http", "scheme": "basic"}, "ada:open-sesame", "open-sesame"),
+        ({"type": "apiKey", "in": "query", "name": "key"}, ODD, ODD),
+        ({"type": "apiKey", "in": "query", "name": "key"}, ODD, ODD.replace("/", "\\/")),
+        ({"type": "apiKey", "in": "query", "name": "key"}, ODD, "abc%2Fdef%2Bghi%3D%3DXYZ"),
+    ],
+)
+def test_what_a_server_says_back_of_a_credential_is_stars(scheme: Any, secret: str, said: str) -> None:
+    for status in ("200 OK", "400 Bad Request"):
+        body = f'{{"you": "{said}", "{said}": [1]}}'.encode()
+        result, _ = signed(scheme, secret, answer(status, body, content_type="application/json"))
+        assert said not in result.text and said not in str(result.output) and secret not in str(result.output)
+        assert "****" in result.text
+    result, _ = signed(scheme, secret, answer("200 OK", said.encode(), content_type="text/plain"))
+    assert said not in result.text
+    result, _ = signed(scheme, secret, answer("200 OK", b"", x_echo=said, set_cookie="sid=7"), method="head")
+    assert said not in str(result.output) and "set-cookie" not in result.output
 
 
 # -- redirects ---------------------------------------------------------------------------------------------------------
@@ -263,7 +340,7 @@ def test_a_redirect_is_followed_on_the_same_server_and_as_the_same_request(
 
 def test_a_server_that_redirects_without_end_is_left() -> None:
     result, wire = called(document({"/x": {"get": operation()}}), {}, answer("302 Found", location="/x"))
-    assert len(wire.heard) == 5 and "more than 5 times" in result.text
+    assert len(wire.heard) == 5 and "more than 4 times" in result.text
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -371,7 +448,7 @@ def test_an_answer_is_read_no_further_than_its_bound() -> None:
     assert given == 11 and not result.success and result.executed is True
 
 
-@pytest.mark.parametrize("packed", ["br", "zstd", "gzip, br", "nonsense"])
+@pytest.mark.parametrize("packed", ["br", "zstd", "gzip, br", "gzip, gzip", "nonsense"])
 def test_an_answer_that_is_packed_without_a_bound_is_not_read(packed: str) -> None:
     result, _ = called(
         ONE, {}, answer("200 OK", zlib.compress(b"x"), content_type="text/plain", content_encoding=packed)
@@ -408,7 +485,7 @@ def test_an_answer_is_compared_with_what_is_said_of_its_status_and_type(caplog: 
             "description": "",
             "content": {"text/csv": schema("null"), "application/json; charset=utf-8": schema("object")},
         },
-        "2XX": {"description": "", "content": {"application/json": schema("array")}},
+        "201": {"description": "", "content": {"application/json": schema("array")}},
         "default": {"description": "", "content": {"application/vnd.api+json": schema("string")}},
     }
     for status, kind, body, told in (
@@ -416,13 +493,59 @@ def test_an_answer_is_compared_with_what_is_said_of_its_status_and_type(caplog: 
         ("200 OK", "application/json", b"[]", True),
         ("201 Created", "application/json", b"[]", False),
         ("201 Created", "application/json", b"{}", True),
-        ("300 Several", "application/json", b'"a"', False),
-        ("300 Several", "application/json", b"1", True),
+        ("299 Several", "application/json", b'"a"', False),
+        ("299 Several", "application/json", b"1", True),
     ):
         caplog.clear()
         given = document({"/x": {"get": {"operationId": "op", "responses": responses}}})
         result, _ = called(given, {}, answer(status, body, content_type=kind))
         assert result.success and ("is not as its document says" in caplog.text) is told, status
+
+
+@pytest.mark.parametrize("after", [answer("429 Too Many Requests", retry_after="0"), b""])
+def test_what_came_before_a_redirect_is_not_told_as_nothing(after: bytes) -> None:
+    async def calls(runner: Runner, wire: Wire) -> ToolResult:
+        return await runner.run("op", {})
+
+    seen = answer("303 See Other", location="/done")
+    result, wire = run(CHANGE, calls, seen, after, runner={"inside": [retry(2)]})
+    assert [line.split()[0] for line in wire.lines] == ["POST", "GET"], "it is not sent again"
+    assert not result.success and result.executed is not False and "Nothing was" not in result.text
+
+
+def test_a_request_that_cannot_be_written_is_told_as_not_sent() -> None:
+    given = document({"/x": {"get": operation({"in": "query", "name": "q", "schema": {"type": "string"}})}})
+    result, wire = called(given, {"q": "x" * 100_000})
+    assert (result.status, result.executed, wire.heard) == ("failed", False, []) and "Nothing was sent" in result.text
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "utf-7", "rot13", "hex"])
+def test_an_answer_in_a_codec_that_may_take_long_is_read_as_utf_8(charset: str) -> None:
+    kind = f"text/plain; charset={charset}"
+    result, _ = called(ONE, {}, answer("200 OK", "é-b0".encode(), content_type=kind))
+    assert result.output == "é-b0"
+
+
+@pytest.mark.parametrize("kind", ["weird", "a/b/c", ";", "image/p\xe9"])
+def test_an_answer_of_a_type_that_is_none_is_a_file(kind: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-type: " + kind.encode("latin-1") + b"\r\n\r\n\x00"
+    result, _ = called(ONE, {}, head)
+    assert result.success and result.content[0].kind == "file", result.text  # type: ignore[union-attr]
+
+
+def test_half_of_a_surrogate_pair_in_an_answer_is_no_error() -> None:
+    content = {"application/json": {"schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    given = document(
+        {"/x": {"get": {"operationId": "op", "responses": {"200": {"description": "", "content": content}}}}}
+    )
+    result, _ = called(given, {}, answer("200 OK", b'{"a":"\\ud800"}', content_type="application/json"))
+    assert result.success
+
+
+def test_a_redirect_to_nowhere_is_no_success() -> None:
+    for status in ("304 Not Modified", "300 Multiple Choices"):
+        result, _ = called(ONE, {}, answer(status))
+        assert result.status == "failed" and status.split()[0] in result.text
 
 
 # -- the way of a call -------------------------------------------------------------------------------------------------

@@ -87,15 +87,12 @@ def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
 
 
 def test_plain_scalars_of_yaml_are_what_json_has() -> None:
-    text = (
-        b"a: no\nb: 2026-01-01\n200: {x: 1.50, y: 007, z: 1e3, n: ~, e: , t: true, s: 1:30}\nq: &q {w: 1}\nd: {<<: *q}"
-    )
+    text = b"a: no\nb: 2026-01-01\n200: {x: 1.50, y: 007, z: 1e3, n: ~, e: , t: true, s: 1:30}\nd: {<<: 1}"
     assert _from_yaml(text) == {
         "a": "no",
         "b": "2026-01-01",
         "200": {"x": 1.5, "y": "007", "z": 1000.0, "n": None, "e": None, "t": True, "s": "1:30"},
-        "q": {"w": 1},
-        "d": {"w": 1},
+        "d": {"<<": 1},
     }
 
 
@@ -193,7 +190,7 @@ def test_a_reference_that_leads_nowhere_leaves_its_operation_out_and_no_other(re
 def test_references_that_go_round_end() -> None:
     schemas = {"A": {"$ref": "#/components/schemas/B"}, "B": {"$ref": "#/components/schemas/A"}}
     tools = imported(taking({"$ref": "#/components/schemas/A"}, components={"schemas": schemas}))
-    assert len(tools) == 1, "as a schema it takes everything"
+    assert "for more than 20 steps" in str(tools.report)
     parameters = {"A": {"$ref": "#/components/parameters/B"}, "B": {"$ref": "#/components/parameters/A"}}
     tools = imported(
         document(
@@ -239,7 +236,21 @@ def test_references_that_would_be_copied_without_end_are_kept_as_references() ->
         (taking({"type": "nonsense"}), "is not a valid JSON Schema"),
         (taking({"properties": {"a\u200b": {}}}), "hidden characters"),
         (taking({"$dynamicRef": "#x"}), "$dynamicRef"),
-        (taking("text"), "stands where a schema has to be"),
+        (taking("text"), "a str stands where a schema has to be"),
+        (
+            document({"/a": {"get": operation(*({"in": "query", "name": f"p{n}"} for n in range(600)))}}),
+            "takes 600 arguments",
+        ),
+        (document({"/a%b": {"get": operation()}}), "what it asks for are parameters"),
+        (document({"/a%2f..": {"get": operation()}}), "what it asks for are parameters"),
+        (document({"/a\u200b": {"get": operation()}}), "what it asks for are parameters"),
+        (document({"/a/..;x/b": {"get": operation()}}), "a part '.' or '..'"),
+        (document({"/a": {"$ref": "#/paths/~1b", "post": {}}, "/b": {}}), "'post' stands beside its $ref"),
+        (document({"/a": {"post": operation(requestBody={"content": {"a/b\r\nx: y": {}}})}}), "which is not written"),
+        (
+            document({"/a": {"post": operation(requestBody={"content": {"multipart/mixed": {}}})}}),
+            "which is not written",
+        ),
         (document({"/a/../b": {"get": operation()}}), "a part '.' or '..'"),
         (document({"/a/%2E%2e/b": {"get": operation()}}), "a part '.' or '..'"),
         (document({"//evil.example/b": {"get": operation()}}), "'//'"),
@@ -257,7 +268,7 @@ def test_references_that_would_be_copied_without_end_are_kept_as_references() ->
             "has the style 'matrix'",
         ),
         (document({"/a": {"post": operation(requestBody={"content": {}})}}), "has no content"),
-        (document({"/a": {"additionalOperations": {"TRACE": operation()}}}, "3.2.0"), "no method that is sent"),
+        (document({"/a": {"additionalOperations": {"TRACE": operation()}}}, "3.2.0"), "this method is not sent"),
     ],
 )
 def test_what_cannot_be_kept_is_left_out_with_the_reason(given: Any, why: str) -> None:
@@ -280,12 +291,27 @@ def test_a_pattern_that_would_take_long_is_shown_and_not_enforced() -> None:
         (b"a: " + b"[" * 20_000, "YAML"),
         (b"{", "is no JSON"),
         (b"a: b: c", "is no YAML"),
-        (b"a: !!python/object/apply:os.system [id]", "is no YAML"),
+        (b"a: !!python/object/apply:os.system [id]", "it has tags"),
+        (b'a: !!int ""', "it has tags"),
+        (b"a: " + b"[" * 1_000_000, "nests over 200 deep"),
+        (b"- " * 200_000, "nests over 200 deep"),
         (b"{" + b" " * 33_000_000 + b"}", "is too large: 32,000,000 bytes of JSON"),
         (b"a: b\n" * 2_100_000, "is too large: 10,000,000 bytes of YAML"),
         (b'{"a":"' + b"x" * 50_000_000 + b'"}', "is too large"),
     ],
-    ids=["deep JSON", "deep YAML", "no JSON", "no YAML", "an object of Python", "long", "long YAML", "50 MB"],
+    ids=[
+        "deep JSON",
+        "deep YAML",
+        "no JSON",
+        "no YAML",
+        "an object of Python",
+        "a tag",
+        "deeper YAML",
+        "deep blocks",
+        "long",
+        "long YAML",
+        "50 MB",
+    ],
 )
 def test_a_file_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, text: bytes, why: str) -> None:
     (tmp_path / "api").write_bytes(text)
@@ -350,6 +376,20 @@ def test_what_stands_beside_a_reference_counts_since_3_1() -> None:
 def test_properties_may_be_called_like_keywords() -> None:
     properties = {"example": TEXT, "nullable": TEXT, "$ref": TEXT, "x-a": TEXT, "readOnly": TEXT, "discriminator": TEXT}
     assert converted({"properties": properties}) == {"properties": properties}
+
+
+def test_what_is_only_read_goes_no_way_round() -> None:
+    user = {"type": "object", "properties": {"role": {"readOnly": True}, "name": {}}, "required": ["role", "name"]}
+    assert converted(user) == {
+        "type": "object",
+        "properties": {"name": {}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    composed = {"allOf": [{"$ref": "#/components/schemas/Base"}, {"required": ["id", "n"]}]}
+    base = {"type": "object", "properties": {"id": {"allOf": [{"readOnly": True}]}, "n": {}}}
+    assert converted(composed, 1, Base=base)["allOf"][1] == {"required": ["n"]}
+    assert jsonschema_rs.is_valid(converted(composed, 1, Base=base), {"n": "x"})
 
 
 def test_what_is_only_read_or_only_written_goes_one_way() -> None:
@@ -546,7 +586,7 @@ def test_operations_are_chosen_by_method_path_tag_and_id(only: Any, expected: li
     assert [one.what for one in report.taken] == expected and report.not_chosen == 6 - len(expected)
 
 
-@pytest.mark.parametrize("only", ["get", "tag:none", "/none", "PATCH", "GET /none"])
+@pytest.mark.parametrize("only", ["gets", "tag:none", "/none", "PATCH", "GET /none"])
 def test_a_choice_that_names_nothing_is_an_error_that_says_what_there_is(only: str) -> None:
     with pytest.raises(DefinitionError, match=r"only='.*' names no operation") as raised:
         imported(SHOP, only=["GET", only])
@@ -596,7 +636,7 @@ def test_the_report_says_what_was_taken_and_left_out_and_the_log_that_something_
     assert report.tokens == sum(one.tokens for one in report.taken) > 0
     text = str(report)
     assert "6 tools, about" in text and "get_orders_by_id" in text
-    assert "TRACE /t is left out: it sends back what was sent" in text and "GET /bad is left out: the reference" in text
+    assert "TRACE /t is left out: this method is not sent" in text and "GET /bad is left out: the reference" in text
     assert caplog.text.count("operations are left out") == 1
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
@@ -659,3 +699,148 @@ def test_texts_are_without_what_nobody_sees_and_tags_and_ids_are_kept() -> None:
 def test_another_server_is_another_tool_for_who_waits() -> None:
     one, two = (openapi(SHOP, server=f"https://{name}.example.com").get("get_orders").server for name in "ab")
     assert one != two and Runner(openapi(SHOP, server="https://a.example.com"))
+
+
+# -- whole documents ---------------------------------------------------------------------------------------------------
+
+
+def test_one_method_that_cannot_be_read_leaves_the_others_of_its_path() -> None:
+    item = {"get": {"$ref": "#/nope"}, "put": 5, "post": operation(), "additionalOperations": {"A B": {}, "COPY": {}}}
+    tools = imported(document({"/a": item}, "3.2.0"))
+    assert [one.what for one in tools.report.taken] == ["POST /a", "COPY /a"]
+    assert [one.what for one in tools.report.left_out] == ["PUT /a", "GET /a", "A B /a"] or {
+        one.what for one in tools.report.left_out
+    } == {"PUT /a", "GET /a", "A B /a"}
+
+
+def test_a_name_does_not_depend_on_what_was_asked_for() -> None:
+    given = document({path: {"get": {"operationId": "list"}} for path in ("/a", "/b")})
+    assert [tool.name for tool in imported(given)] == ["get_a", "get_b"]
+    assert [tool.name for tool in imported(given, only="/a")] == ["get_a"]
+
+
+def test_the_report_has_what_was_asked_for_alone() -> None:
+    given = document({"/a": {"get": operation()}, "/b?x": {"get": {}}, "/c": {"get": {"$ref": "#/nope"}, "post": {}}})
+    assert not imported(given, only="/a").report.left_out
+    assert [one.what for one in imported(given, only=["/a", "/c"]).report.left_out] == ["GET /c"]
+    assert [one.what for one in imported(given, only="GET").report.left_out] == ["GET /c"]
+
+
+def test_a_body_that_is_optional_and_requires_something_is_required() -> None:
+    schema = {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": ["a"]}
+    tools = imported(
+        document({"/x": {"post": operation(requestBody={"content": {"application/json": {"schema": schema}}})}})
+    )
+    assert (
+        next(iter(tools)).input_schema["required"] == ["a"] and "its body is optional" in tools.report.taken[0].notes[0]
+    )
+
+
+def test_what_stands_beside_the_reference_of_a_body_is_kept() -> None:
+    schema = {"$ref": "#/components/schemas/X", "required": ["a"], "properties": {"b": TEXT}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    given = document(
+        {"/x": {"post": operation(requestBody=body)}}, components={"schemas": {"X": {"properties": {"a": TEXT}}}}
+    )
+    found = schema_of(given)
+    assert [*found["properties"]] == ["body"]
+    assert not jsonschema_rs.is_valid(found, {"body": {"b": "x"}}) and jsonschema_rs.is_valid(
+        found, {"body": {"a": "x"}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "many"),
+    [
+        ({"type": ["string", "null"], "format": "binary"}, False),
+        ({"allOf": [{"type": "string", "format": "binary"}]}, False),
+        ({"$ref": "#/components/schemas/File"}, False),
+        ({"type": "array", "items": {"$ref": "#/components/schemas/File"}}, True),
+        ({"anyOf": [{"type": "string", "format": "binary"}, {"type": "array", "items": {"format": "binary"}}]}, None),
+    ],
+)
+def test_a_file_is_found_however_it_is_written(schema: Any, many: bool | None) -> None:
+    content = {"multipart/form-data": {"schema": {"type": "object", "properties": {"f": schema}}}}
+    given = document(
+        {"/x": {"post": operation(requestBody={"content": content})}},
+        components={"schemas": {"File": {"type": "string", "format": "binary"}}},
+    )
+    found = schema_of(given)["properties"]
+    file = {"text": "a", "name": "a.txt"}
+    validator = jsonschema_rs.validator_for(found["f"])
+    assert validator.is_valid(file) is (many is not True) and validator.is_valid([file]) is (many is not False)
+    assert not validator.is_valid("aGk=")
+
+
+def test_a_file_goes_in_parts_also_where_json_is_offered() -> None:
+    schema = {"schema": {"type": "object", "properties": {"f": {"type": "string", "format": "binary"}}}}
+    given = document(
+        {
+            "/x": {
+                "post": operation(requestBody={"content": {"application/json": schema, "multipart/form-data": schema}})
+            }
+        }
+    )
+    [tool] = imported(given)
+    assert tool.handler.__self__.signature.body.kind == "multipart"  # type: ignore[attr-defined]
+    for listed, media in (
+        (["application/json-patch+json", "application/json"], "application/json"),
+        (["application/*+json"], "application/json"),
+    ):
+        content = {one: {"schema": {"type": "object"}} for one in listed}
+        [tool] = imported(document({"/x": {"post": operation(requestBody={"content": content})}}))
+        assert tool.handler.__self__.signature.body.media == media  # type: ignore[attr-defined]
+
+
+def test_the_work_of_a_whole_document_has_a_bound() -> None:
+    shared = {"type": "object", "properties": {f"p{one}": TEXT for one in range(6_000)}}
+    body = {"content": {"application/json": {"schema": {"allOf": [{"$ref": "#/components/schemas/S"}]}}}}
+    given = document(
+        {f"/x{one}": {"post": {"operationId": f"op{one}", "requestBody": body}} for one in range(60)},
+        components={"schemas": {"S": shared}},
+    )
+    with pytest.raises(DefinitionError, match="keywords together: choose some of them"):
+        imported(given, budget=None)
+    with pytest.raises(DefinitionError, match="60 operations would take over 200,000 tokens"):
+        imported(given)
+    many = document({f"/x{one}": {"get": {}} for one in range(10_001)})
+    with pytest.raises(DefinitionError, match="over 10,000 operations"):
+        imported(many, budget=None)
+
+
+def test_merge_keys_of_yaml_are_keys_like_any_other(tmp_path: Path) -> None:
+    lines = ["openapi: 3.1.0", "paths: {}", "a0: &a0 {k: v}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 30)]
+    (tmp_path / "api.yaml").write_text("\n".join(lines))
+    assert not imported(tmp_path / "api.yaml")
+
+
+def test_what_is_no_schema_shows_nothing_of_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("github.com: {oauth_token: gho_secret}\nlist: [gho_secret]")
+    for reference in ("hosts.yml", "hosts.yml#/github.com", "hosts.yml#/list", "hosts.yml#/list/0"):
+        tools = imported(taking({"$ref": reference}), roots=tmp_path)
+        assert "gho_secret" not in str(tools.report) + "".join(str(tool.input_schema) for tool in tools)
+
+
+def test_a_document_of_3_2_may_name_itself() -> None:
+    given = {
+        **taking({"$ref": "https://api.example.com/api#/components/schemas/S"}, components={"schemas": {"S": TEXT}})
+    }
+    given = {**given, "openapi": "3.2.0", "$self": "https://api.example.com/api"}
+    assert not jsonschema_rs.is_valid(schema_of(given), {"body": 7})
+
+
+def test_the_texts_of_the_report_are_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    given = document({"/a\nWARNING forged \x1b[2J": {"get": {}}, "/b": {"get": operation({"$ref": "#/a\nb\u200b"})}})
+    report = imported(given).report
+    assert all(text.isprintable() for one in report.left_out for text in (one.what, one.reason))
+    assert "\x1b" not in caplog.text
+
+
+def test_another_place_of_an_argument_is_another_tool_for_who_waits() -> None:
+    one, two = (
+        next(iter(imported(document({"/x": {"get": operation({"in": place, "name": "a", "schema": TEXT})}})))).server
+        for place in ("query", "header")
+    )
+    assert one != two

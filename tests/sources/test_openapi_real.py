@@ -16,6 +16,11 @@ from ferrule.sources import openapi
 
 DATA = Path(__file__).parent.parent / "data" / "openapi"
 ACCOUNT = "AC" + "0" * 32
+CREDENTIALS = {
+    "twilio.json": "accountSid_authToken",
+    "digitalocean/api.yaml": "bearer_auth",
+    "openai.yaml": "ApiKeyAuth",
+}
 
 
 def called(
@@ -30,7 +35,8 @@ def called(
     async def calls(runner: Runner, wire: Wire) -> ToolResult:
         return await runner.run(tool, dict(arguments))
 
-    return run(given, calls, *answers, tls=True, **options)
+    named = CREDENTIALS.get(file, "")
+    return run(given, calls, *answers, tls=True, credentials={named: named} if named else {}, **options)
 
 
 def test_the_uspto_searches_by_a_form() -> None:
@@ -47,7 +53,7 @@ def test_the_uspto_searches_by_a_form() -> None:
 
 
 def test_twilio_lists_by_dates_that_differ_in_a_sign() -> None:
-    tools = openapi(DATA / "twilio.json", server="https://api.twilio.com")
+    tools = openapi(DATA / "twilio.json", server="https://api.twilio.com", credentials={"accountSid_authToken": "t"})
     before, after = (
         name for name in tools.get("ListMessage").input_schema["properties"] if name.startswith("DateSent_")
     )
@@ -87,7 +93,9 @@ def test_twilio_sends_a_message_by_a_form_with_lists() -> None:
 
 def test_digitalocean_s_document_is_in_several_files() -> None:
     folder = DATA / "digitalocean"
-    tools = openapi(folder / "api.yaml", server="https://api.digitalocean.com", roots=folder)
+    tools = openapi(
+        folder / "api.yaml", server="https://api.digitalocean.com", roots=folder, credentials={"bearer_auth": "t"}
+    )
     assert [tool.name for tool in tools] == ["droplets_list", "droplets_create", "droplets_destroy"]
     [left_out] = tools.report.left_out
     assert left_out.what == "GET /v1/models" and "is another one, ['https://inference.do-ai.run']" in left_out.reason
@@ -116,7 +124,7 @@ def test_digitalocean_s_document_is_in_several_files() -> None:
 
 
 def test_openai_takes_a_file_in_parts() -> None:
-    tools = openapi(DATA / "openai.yaml", server="https://api.openai.com/v1")
+    tools = openapi(DATA / "openai.yaml", server="https://api.openai.com/v1", credentials={"ApiKeyAuth": "t"})
     assert [one.what for one in tools.report.left_out] == ["/responses?beta=true"]
     arguments = {
         "file": {"name": "a.jsonl", "text": "{}\n"},

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openapi_wire import Wire, called, document, imported, operation
 
-from ferrule.sources._openapi_operations import Argument, Encoding, Signature
+from ferrule.sources._openapi_arguments import Argument, Signature
+from ferrule.sources._openapi_bodies import Encoding
 from ferrule.sources._openapi_requests import request_of
 
 BLUE, COLORS, RGB = "blue", ["blue", "black", "brown"], {"R": 100, "G": 200, "B": 150}

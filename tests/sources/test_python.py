@@ -35,6 +35,8 @@ def folder(tmp_path: Path) -> Path:
         'def send(to: str) -> str:\n    """Send."""\n    return to\n\ndef _hidden(): ...\n'
     )
     (tmp_path / "_private.py").write_text("raise RuntimeError('it was loaded')")
+    (tmp_path / ".hidden.py").write_text("raise RuntimeError('it was loaded')")
+    (tmp_path / "folder.py").mkdir()
     (tmp_path / "notes.txt").write_text("no Python")
     return tmp_path
 
@@ -72,6 +74,8 @@ def test_a_path_is_text_with_a_slash_or_py_at_its_end_and_other_text_is_a_module
         ("import orders", "No module named 'orders'"),
         ("def f(x: object(), y: int) -> int: ...", "f:"),
         ("NOTHING = 1", "finds no public method or function"),
+        ("raise GeneratorExit('over')", "GeneratorExit: over"),
+        ("import sys\ndel sys.modules[__name__]\nraise ValueError('gone')", "ValueError: gone"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_left_out_of_a_folder_and_is_an_error_by_itself(

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ferrule.cli.usage import UsageError
+from ferrule.sources.python import module_of
 from ferrule.startup import load_what_looks_further
 
 
@@ -32,18 +33,11 @@ def load_file(name: str) -> ModuleType:
     if file.suffix != ".py":
         raise UsageError(f"{name!r} is no Python file: its name has to end in .py")
     _append(str(file.absolute().parent))
-    module_name = f"file:{file.absolute()}"  # a name that no import statement can have
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # type hints are looked up there
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for what the command itself writes
-            spec.loader.exec_module(module)
+            return module_of(file)
     except (Exception, SystemExit) as error:
         raise broken(name, error) from error
-    return module
 
 
 def load_module(name: str) -> ModuleType:

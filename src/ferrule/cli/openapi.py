@@ -23,9 +23,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The options of the commands that take tools."""
     parser.add_argument(
         "--openapi",
-        action="append",
         metavar="FILE",
-        help="an OpenAPI document, whose operations are tools; may be repeated. Without --tools, they are all tools",
+        help="an OpenAPI document, whose operations are tools. Without --tools, they are all tools",
     )
     parser.add_argument(
         "--server",
@@ -48,6 +47,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VARIABLE",
         help="the credential of this name in the document's securitySchemes is in this environment variable",
+    )
+    parser.add_argument(
+        "--root", action="append", default=[], metavar="DIR", help="the folder of the files that the document refers to"
     )
     parser.add_argument(
         "--budget",
@@ -74,21 +76,21 @@ def tools(options: argparse.Namespace, budget: int | None, *, calls: bool) -> To
         DefinitionError: for what cannot be read or used.
         UsageError: for options that need `--openapi`.
     """
-    files = options.openapi or []
-    for name in ("server", "only", "secret"):
-        if getattr(options, name) and not files:
+    file = options.openapi
+    for name in ("server", "only", "secret", "root", "budget"):
+        if getattr(options, name) not in (None, []) and file is None:
             raise UsageError(f"--{name} is for --openapi FILE")
-    found = Toolset()
-    for file in files:
-        roots = [Path(file).absolute().parent]
+    if file is None:
+        return Toolset()
+    if calls:
+        named = {name: name for name in secrets(options)}
         most = budget if options.budget is None else options.budget
-        if calls:
-            imported = openapi(file, server=options.server or None, only=options.only, budget=most, roots=roots)
-        else:
-            imported = look(file, only=options.only, roots=roots)
-        _tell_of(file, imported)
-        found = found + imported
-    return found
+        servers = options.server or None
+        imported = openapi(file, server=servers, credentials=named, only=options.only, budget=most, roots=options.root)
+    else:
+        imported = look(file, only=options.only, roots=options.root)
+    _tell_of(file, imported)
+    return imported
 
 
 def secrets(options: argparse.Namespace) -> dict[str, str]:
@@ -111,7 +113,8 @@ def secrets(options: argparse.Namespace) -> dict[str, str]:
 def words(options: argparse.Namespace, directory: Path) -> list[str]:
     """The options as a program is started with them that works in this directory."""
     return [
-        *(f"--openapi={directory / file}" for file in options.openapi or ()),
+        *([] if options.openapi is None else [f"--openapi={directory / options.openapi}"]),
+        *(f"--root={directory / folder}" for folder in options.root),
         *(f"--{name}={value}" for name in ("server", "only", "secret") for value in getattr(options, name)),
         *([] if options.budget is None else [f"--budget={options.budget}"]),
     ]

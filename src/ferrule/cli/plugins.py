@@ -65,6 +65,8 @@ def _faults(found: list[plugins.Plugin], names: list[str]) -> dict[plugins.Plugi
             for one, what in loaded.items() if kind == "tools" else ():
                 try:
                     toolset_of(what)
-                except DefinitionError as error:
-                    faults[one] = str(error)
+                except Exception as error:  # whatever it is that the package has there
+                    faults[one] = (
+                        str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
+                    )
     return faults

@@ -46,6 +46,7 @@ OPTIONS = {
     "--server": True,
     "--only": True,
     "--secret": True,
+    "--root": True,
     "--budget": True,
     "--verbose": False,
     "--yes": True,

@@ -51,7 +51,7 @@ def connected(
 
 def named(options: argparse.Namespace) -> list[str]:
     """What was named besides `--tools`."""
-    return [*(options.mcp or ()), *(options.openapi or ())]
+    return [*(options.mcp or ()), *([] if options.openapi is None else [options.openapi])]
 
 
 def tools(options: argparse.Namespace) -> Toolset:

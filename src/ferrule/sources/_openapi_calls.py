@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,10 +18,13 @@ import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
 from ferrule.http import NotReachableError, Transport
-from ferrule.sources._openapi_operations import Signature, is_json
+from ferrule.sources._openapi_arguments import Signature
+from ferrule.sources._openapi_bodies import is_json
+from ferrule.sources._openapi_operations import leads_elsewhere
 from ferrule.sources._openapi_requests import Request, request_of
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
+from ferrule.values.json_text import SECRET_STARS
 
 log = logging.getLogger("ferrule")
 MOST_ANSWER: Final = 1_000_000
@@ -29,10 +34,11 @@ _MOST_HOPS: Final = 5
 _TIMEOUT: Final = httpx2.Timeout(60.0, connect=10.0)
 _NO_CONNECTION: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _BOUNDED_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
-"""Encodings of a body of which little is made of little: what brotli and zstd make of a kilobyte has no bound."""
+"""Encodings of a body, one at most: what brotli, zstd or two of these make of a kilobyte has no bound."""
 _PERHAPS: Final = "The request may have been carried out."
 _SHORTEST_SECRET: Final = 8
-_STARS: Final = "**********"
+_LONGEST_CALL: Final = 600.0
+"""Seconds for a call with its whole answer, where no deadline comes before."""
 _OUR_REQUEST: ContextVar[bool] = ContextVar("ferrule_openapi_request", default=False)
 
 Check = Callable[[int, str, Any], None]
@@ -71,33 +77,46 @@ class Endpoint(NamedTuple):
         Raises:
             ToolError: where nothing came back, or an error.
         """
-        request = request_of(self.method, self.path, self.signature, _ferrule_payload)
-        hidden = sign(request, self.tool, self.security, context.secrets)
+        made = request_of(self.method, self.path, self.signature, _ferrule_payload)
+        hidden = sign(made, self.tool, self.security, context.secrets)
         try:
-            async with self._answered(_http_request(request, self.server.url)) as response:
-                return await self._result(response, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
-        except (*_NO_CONNECTION, NotReachableError) as error:
-            text = f"{self.server.origin[1]} could not be reached ({type(error).__name__}). Nothing was sent."
+            request = _http_request(made, self.server.url)
+        except Exception as error:  # such as an address that is too long
+            text = f"the request cannot be written ({type(error).__name__}). Nothing was sent."
             raise ToolError(text, executed=False) from error
+        try:
+            async with asyncio.timeout(_LONGEST_CALL):
+                return await self._answered(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
+        except TimeoutError as error:
+            raise ToolError(
+                f"{self.server.origin[1]} gave no answer in {_LONGEST_CALL:g} s. {_PERHAPS}", executed=None
+            ) from error
+
+    async def _answered(self, request: httpx2.Request, hidden: list[str]) -> object:
+        """The result of the answer, by way of redirects that stay on the server."""
+        answered = False
+        try:
+            async with _sender(self.client, self.server, is_signed=bool(self.security)) as send:
+                for _ in range(_MOST_HOPS):
+                    response = await send(request)
+                    try:
+                        target = response.headers.get("location") if response.is_redirect else None
+                        if target is None:
+                            return await self._result(response, hidden, is_first=not answered)
+                        request, answered = self._redirected(request, response.status_code, target), True
+                    finally:
+                        await response.aclose()
+        except (*_NO_CONNECTION, NotReachableError) as error:
+            what = "Nothing was sent." if not answered else _PERHAPS
+            text = f"{self.server.origin[1]} could not be reached ({type(error).__name__}). {what}"
+            raise ToolError(text, executed=None if answered else False) from error
         except httpx2.HTTPError as error:
             text = f"{self.server.origin[1]} gave no answer ({type(error).__name__}). {_PERHAPS}"
             raise ToolError(text, executed=None) from error
-
-    @asynccontextmanager
-    async def _answered(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-        """The answer, by way of redirects that stay on the server."""
-        async with _sender(self.client, self.server) as send:
-            for _ in range(_MOST_HOPS):
-                response = await send(request)
-                try:
-                    target = response.headers.get("location") if response.is_redirect else None
-                    if target is None:
-                        yield response
-                        return
-                    request = self._redirected(request, response.status_code, target)
-                finally:
-                    await response.aclose()
-        raise ToolError(f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS} times.", executed=None)
+        raise ToolError(
+            f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS - 1} times. {_PERHAPS}",
+            executed=None,
+        )
 
     def _redirected(self, request: httpx2.Request, status: int, target: str) -> httpx2.Request:
         """The request to where a redirect leads: only on the same server, and only where it stays what it is.
@@ -108,8 +127,7 @@ class Endpoint(NamedTuple):
         where = urljoin(str(request.url), target)
         try:
             stays = origin_of(where) == self.server.origin
-            path = where.partition("?")[0].lower().replace("%2e", ".")
-            stays &= not any(part in {".", ".."} for part in path.split("/"))
+            stays &= not leads_elsewhere(where.partition("?")[0].partition("://")[2])
         except ValueError:
             stays = False
         keeps = request.method in ("GET", "HEAD") or status in (307, 308)
@@ -124,38 +142,39 @@ class Endpoint(NamedTuple):
         content = request.content if keeps else b""
         return httpx2.Request(method, where, headers=headers, content=content, extensions=dict(request.extensions))
 
-    async def _result(self, response: httpx2.Response, hidden: list[str]) -> object:
+    async def _result(self, response: httpx2.Response, hidden: list[str], *, is_first: bool) -> object:
         body, is_whole = await _read_body(response, MOST_ANSWER)
         media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         status = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-        if response.status_code >= 400:
-            raise self._failure(
-                response, status, _without_credentials(_body_text(response, body)[:_MOST_ERROR], hidden)
-            )
+        if response.status_code >= 300:
+            shown = _body_text(response, body)[:_MOST_ERROR] if is_json(media) or _is_text(media) or not media else ""
+            raise self._failure(response, status, _without_credentials(shown, hidden), is_first=is_first)
         about = {"status": response.status_code}
+        if self.method == "HEAD":
+            kept = {key: value for key, value in response.headers.items() if key.lower() != "set-cookie"}
+            return ToolResult(_without_credentials(kept, hidden), metadata=about)
         location = response.headers.get("location")
         if not body:
             text = _without_credentials(f"{status}, Location: {location}" if location else status, hidden)
-            return ToolResult(
-                dict(response.headers) if self.method == "HEAD" else None, metadata=about, content=[Text(text)]
-            )
-        if not (is_json(media) or media.startswith("text/") or _is_text(media)):
+            return ToolResult(None, metadata=about, content=[Text(text)])
+        if not (is_json(media) or _is_text(media)):
             if not is_whole:
                 raise ToolError(f"{status}: the answer has over {MOST_ANSWER:,} bytes of {media}, which were not read")
-            kind: Any = media.partition("/")[0] if media.startswith(("image/", "audio/")) else "file"
-            return ToolResult(status, metadata=about, content=[Media(kind, body, media or "application/octet-stream")])
-        text = _without_credentials(_body_text(response, body), hidden)
+            return ToolResult(status, metadata=about, content=[_media_of_answer(media, body)])
+        text = _body_text(response, body)
         if not is_whole:
-            return ToolResult(f"{text}\n[cut after {MOST_ANSWER:,} bytes]", metadata=about)
+            return ToolResult(
+                _without_credentials(f"{text}\n[cut after {MOST_ANSWER:,} bytes]", hidden), metadata=about
+            )
         try:
             output = json.loads(text) if is_json(media) else text
         except (ValueError, RecursionError):
-            return ToolResult(text, metadata=about)
+            return ToolResult(_without_credentials(text, hidden), metadata=about)
         if is_json(media):
             self.check(response.status_code, media, output)
-        return ToolResult(output, metadata=about)
+        return ToolResult(_without_credentials(output, hidden), metadata=about)
 
-    def _failure(self, response: httpx2.Response, status: str, text: str) -> ToolError:
+    def _failure(self, response: httpx2.Response, status: str, text: str, *, is_first: bool) -> ToolError:
         """What a call comes to that the server answered with an error: one of the caller's is the model's to read, and
         of one of its own nobody knows what it has done."""
         seconds = response.headers.get("retry-after", "")
@@ -163,8 +182,9 @@ class Endpoint(NamedTuple):
         if response.status_code >= 500:
             text = f"{status} of {self.server.origin[1]}: {text} {_PERHAPS}"
             return ToolError(text, retry_after=after, executed=None)
-        # Of a 429 the server says that it did not take the request, RFC 6585; `retry` may send it again.
-        executed = response.status_code != 429
+        # Of a 429 the server says that it did not take the request, RFC 6585; `retry` may send it again. After a
+        # redirect it is another request that it did not take.
+        executed = not (response.status_code == 429 and is_first)
         return ToolError(f"{status}: {text}" if text else status, retry_after=after, executed=executed)
 
 
@@ -172,21 +192,41 @@ _OF_THE_BODY: Final = frozenset({"content-type", "content-length", "transfer-enc
 
 
 def _is_text(media: str) -> bool:
-    return media.endswith(("+xml", "/xml", "/yaml", "/javascript", "/x-ndjson", "/graphql"))
+    endings = ("+xml", "/xml", "/yaml", "/javascript", "/x-ndjson", "/graphql")
+    return media.startswith("text/") or media.endswith(endings)
 
 
-def _without_credentials(text: str, hidden: list[str]) -> str:
-    """The text without what was sent to show who calls: some servers give back what they got."""
-    for secret in hidden:
-        text = text.replace(secret, _STARS)
-    return text
+def _media_of_answer(media: str, body: bytes) -> Media:
+    kind: Any = media.partition("/")[0] if media.startswith(("image/", "audio/")) else "file"
+    try:
+        return Media(kind, body, media)
+    except TypeError:  # which is no type
+        return Media("file", body, "application/octet-stream")
+
+
+def _without_credentials(value: Any, hidden: list[str]) -> Any:
+    """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
+    got."""
+    if not hidden or value is None:
+        return value
+    if isinstance(value, str):
+        for secret in hidden:
+            value = value.replace(secret, SECRET_STARS)
+        return value
+    if isinstance(value, dict):
+        return {_without_credentials(key, hidden): _without_credentials(item, hidden) for key, item in value.items()}
+    return [_without_credentials(item, hidden) for item in value] if isinstance(value, list) else value
 
 
 def _body_text(response: httpx2.Response, body: bytes) -> str:
-    try:
-        return body.decode(response.charset_encoding or "utf-8", "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")
+    """The body as text; of a codec that is none of these, as UTF-8: some take minutes for a megabyte."""
+    named = (response.charset_encoding or "").lower().replace("_", "-")
+    return body.decode(named if _CHARSET.fullmatch(named) else "utf-8", "replace")
+
+
+_CHARSET: Final = re.compile(
+    r"utf-?(?:8|16|32)(?:-?[lb]e)?|(?:us-)?ascii|latin-?1|iso-?8859-(?:[1-9]|1[0134569])|windows-125[0-8]|cp125[0-8]"
+)
 
 
 async def _read_body(response: httpx2.Response, most: int) -> tuple[bytes, bool]:
@@ -195,8 +235,8 @@ async def _read_body(response: httpx2.Response, most: int) -> tuple[bytes, bool]
     Raises:
         ToolError: for one that is packed in a way that has no bound.
     """
-    packed = response.headers.get("content-encoding", "").lower()
-    if not set(packed.replace(" ", "").split(",")) <= _BOUNDED_ENCODINGS:
+    packed = response.headers.get("content-encoding", "").strip().lower()
+    if packed not in _BOUNDED_ENCODINGS:
         raise ToolError(
             f"HTTP {response.status_code}: the answer is packed as {packed[:50]!r}, which is not read", executed=None
         )
@@ -232,7 +272,9 @@ def _http_request(request: Request, base: str) -> httpx2.Request:
 
 
 @asynccontextmanager
-async def _sender(client: httpx2.AsyncClient | None, server: Server) -> AsyncIterator[Callable[[httpx2.Request], Any]]:
+async def _sender(
+    client: httpx2.AsyncClient | None, server: Server, *, is_signed: bool
+) -> AsyncIterator[Callable[[httpx2.Request], Any]]:
     """What sends a request, and neither follows redirects nor keeps cookies.
 
     Without a client each call has a connection of its own, as a toolset is used on several loops, and nobody closes it.
@@ -247,7 +289,9 @@ async def _sender(client: httpx2.AsyncClient | None, server: Server) -> AsyncIte
                 request.headers.setdefault(key, value)
             token = _OUR_REQUEST.set(True)
             try:
-                return await given.send(request, stream=True, follow_redirects=False)
+                # Where the request shows who calls, the client's own `auth` would show somebody else.
+                auth = {"auth": None} if is_signed else {}
+                return await given.send(request, stream=True, follow_redirects=False, **auth)
             finally:
                 _OUR_REQUEST.reset(token)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin, urlsplit
@@ -18,7 +18,13 @@ _EXTRA: Final = 'pip install "ferrule[openapi]"'
 _MOST_JSON, _MOST_YAML, _MOST_READ = 32_000_000, 10_000_000, 64_000_000
 """Bytes of one file and of all. A megabyte of YAML is read in 0.6 s, one of JSON in 10 ms."""
 _MOST_FOLLOWED: Final = 20
+_MOST_DEEP_YAML: Final = 200
+"""LibYAML makes nodes of what nests in the stack of C, which ends the program at fifty thousand."""
 _VERSIONS_READ = re.compile(r"3\.([012])(\.\d+)*(-.*)?")
+
+
+class WholeDocumentError(DefinitionError):
+    """What is wrong with a document as a whole, and leaves no single operation out."""
 
 
 class Node(NamedTuple):
@@ -63,8 +69,10 @@ class Document:
             value = self._read(str(path.parent), str(path), self.name)
         else:
             raise DefinitionError(f"an OpenAPI document is a file or a mapping, not a {type(given).__name__}")
-        self._registry = library.Registry(retrieve=self._retrieve).with_resource(base, self._resource(value))
         self.minor = _minor_version(value, self.name)
+        itself = [base, *([value["$self"]] if self.minor >= 2 and isinstance(value.get("$self"), str) else [])]
+        resources = [(uri, self._resource(value)) for uri in itself]
+        self._registry = library.Registry(retrieve=self._retrieve).with_resources(resources)
         self.root = Node(value, base)
 
     def follow(self, node: Node) -> Node:
@@ -141,11 +149,31 @@ class Document:
                 "cut out the operations that you need"
             )
         try:
-            return json.loads(text) if is_json else _from_yaml(text)
+            return _from_json_or_yaml(text, is_json)
         except RecursionError:
             raise DefinitionError(f"{shown} nests too deep") from None
         except ValueError as error:
             raise DefinitionError(f"{shown} is no {'JSON' if is_json else 'YAML'}: {error}") from None
+
+
+def _from_json_or_yaml(text: bytes, is_json: bool) -> Any:
+    """The data of JSON, or of YAML; what begins like JSON may be YAML all the same.
+
+    Raises:
+        ValueError, RecursionError: for what is neither.
+    """
+    if not is_json:
+        return _from_yaml(text)
+    try:
+        return json.loads(text)
+    except ValueError:
+        if len(text) > _MOST_YAML:
+            raise
+        try:
+            return _from_yaml(text)
+        except ValueError:
+            pass
+        raise
 
 
 def _why(error: BaseException) -> str:
@@ -185,25 +213,43 @@ def _from_yaml(text: bytes) -> Any:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if isinstance(key, yaml.ScalarNode):
                     key.tag = "tag:yaml.org,2002:str"
             return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
     for tag, expression, first in _CORE_SCHEMA:
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(expression), first)
     try:
+        _check_events(yaml.parse(text, Loader), yaml)
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-_MERGE: Final = "tag:yaml.org,2002:merge"
+def _check_events(events: Iterable[Any], yaml: Any) -> None:
+    """Raises: ValueError: for what nests too deep, and for tags, whose values are made in ways of their own."""
+    deep = 0
+    for event in events:
+        if getattr(event, "tag", None) is not None:
+            raise ValueError("it has tags, and the data of JSON has none")
+        if isinstance(event, yaml.CollectionStartEvent):
+            deep += 1
+            if deep > _MOST_DEEP_YAML:
+                raise ValueError(f"it nests over {_MOST_DEEP_YAML} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            deep -= 1
+
+
 _CORE_SCHEMA: Final = (
     ("bool", r"(?:true|True|TRUE|false|False|FALSE)\Z", list("tTfF")),
     ("int", r"[-+]?(?:0|[1-9][0-9]*)\Z", list("-+0123456789")),
     ("float", r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", list("-+.0123456789")),
     ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
-    ("merge", r"<<\Z", ["<"]),
 )
-"""What a plain scalar is, https://yaml.org/spec/1.2.2/#103-core-schema, but for numbers that JSON has not, such as 007;
-and `<<`, which documents of YAML 1.1 have."""
+"""What a plain scalar is, https://yaml.org/spec/1.2.2/#103-core-schema, but for numbers that JSON has not, such as 007.
+The `<<` of YAML 1.1 is none of it: a few lines of it would be a billion pairs."""
+
+
+def texts_in(value: Any) -> list[str]:
+    """The texts of a list; none of what is no list."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from ferrule import Media, ToolError
-from ferrule.sources._openapi_operations import Argument, Body, Encoding, Signature, is_json
+from ferrule.sources._openapi_arguments import Argument, Signature, folded_name
+from ferrule.sources._openapi_bodies import Body, Encoding, is_json
+from ferrule.sources._openapi_operations import leads_elsewhere
 
 Pair: TypeAlias = tuple[str, str]
 
@@ -20,7 +22,7 @@ _STAYS_IN_QUERY: Final = ":/?@!$'()*,;"
 """What of the reserved characters can stand in a value of a query, RFC 3986 and, for `+`, `&`, `=` and `#`, forms."""
 _STAYS_IN_PATH: Final = "/%:@!$&'()*+,;=~"
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
-_PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _NOTHING_SENT: Final = "Nothing was sent."
 
 
@@ -68,6 +70,7 @@ def request_of(method: str, path: str, signature: Signature, arguments: Mapping[
                 )
             continue
         try:
+            _check_spread_keys(argument, value, signature)
             if argument.place == "body":
                 of_body[argument.name] = argument, value
             else:
@@ -83,13 +86,28 @@ def request_of(method: str, path: str, signature: Signature, arguments: Mapping[
     return made
 
 
+def _check_spread_keys(argument: Argument, value: Any, signature: Signature) -> None:
+    """Refuse keys that are written in their place like parameters, and have the name of one or of a credential."""
+    encoding = argument.encoding
+    spread = isinstance(value, Mapping) and (
+        argument.place == "querystring" or (encoding.explode and not encoding.media)
+    )
+    if not spread or encoding.style == "deepObject" or (argument.place == "body" and not argument.wire):
+        return
+    place = "query" if argument.place == "querystring" else argument.place
+    own = (argument.place, folded_name(argument.place, argument.wire))
+    for key in value:
+        if (place, folded_name(place, str(key))) in signature.reserved - {own}:
+            raise _NotWritable(f"has the key {str(key)!r:.80}, which another parameter has")
+
+
 def _unwritable(what: str, error: Exception) -> ToolError:
     why = error if isinstance(error, _NotWritable) else "holds half of a surrogate pair, which UTF-8 cannot write"
     return ToolError(f"{what} {why}. {_NOTHING_SENT}", executed=False)
 
 
 def _checked_path(path: str) -> str:
-    if any(part in {".", ".."} for part in path.split("/")) or "//" in path:
+    if leads_elsewhere(path) or "//" in path:
         text = "a value in the path is empty, '.' or '..', which would lead elsewhere"
         raise ToolError(f"{text}. {_NOTHING_SENT}", executed=False)
     return path
@@ -223,19 +241,26 @@ def _write_header(made: Request, argument: Argument, value: Any) -> None:
         text = ",".join((f"{key}={item}" if encoding.explode else f"{key},{item}") for key, item in _field_pairs(value))
     else:
         text = ",".join(_item_texts(value)) if isinstance(value, list | tuple) else _plain_text(value)
-    if text and not _PRINTABLE.fullmatch(text):
+    if text and not PRINTABLE.fullmatch(text):
         raise _NotWritable("goes into a header, which holds printable ASCII alone")
     made.headers.append((argument.wire, text))
 
 
 def _write_cookie(made: Request, argument: Argument, value: Any) -> None:
     encoding = argument.encoding
-    if encoding.style == "cookie" and encoding.media is None and not isinstance(value, Mapping | list | tuple):
-        if re.search(r"[^\x21-\x7e]|[\",;\\]", text := _plain_text(value)):
-            raise _NotWritable("goes into a cookie as it is, which has no space, comma, semicolon, quote or backslash")
-        made.cookies.append(f"{argument.wire}={text}")
+    if encoding.style != "cookie" or encoding.media is not None:
+        made.cookies += _query_pairs(encoding, argument.wire, value)
         return
-    made.cookies += _query_pairs(encoding, argument.wire, value)
+    if isinstance(value, Mapping):
+        pairs = _field_pairs(value)
+    else:
+        pairs = [
+            (argument.wire, text)
+            for text in (_item_texts(value) if isinstance(value, list | tuple) else [_plain_text(value)])
+        ]
+    if any(re.search(r"[^\x21-\x7e]|[\",;\\]", part) for pair in pairs for part in pair):
+        raise _NotWritable("goes into a cookie as it is, which has no space, comma, semicolon, quote or backslash")
+    made.cookies += [f"{name}={text}" for name, text in pairs]
 
 
 _WRITERS: Final = {

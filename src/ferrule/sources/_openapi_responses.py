@@ -9,8 +9,9 @@ from typing import Any
 from ferrule import DefinitionError
 from ferrule.arguments.schema_parameters import Enforced
 from ferrule.patterns import ForeignSchema
+from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_document import Document, Node
-from ferrule.sources._openapi_operations import Operation, is_json
+from ferrule.sources._openapi_operations import Operation
 from ferrule.sources._openapi_schemas import Schemas
 
 log = logging.getLogger("ferrule")
@@ -26,17 +27,20 @@ class Responses:
 
     def __init__(self, tool: str, operation: Operation, document: Document, schemas: Schemas) -> None:
         self._tool, self._operation, self._document, self._schemas = tool, operation, document, schemas
-        self._known: dict[int, Enforced | None] = {}
+        self._known: dict[tuple[int, str], Enforced | None] = {}
         self._told: set[int] = set()
 
     def check(self, status: int, media: str, value: Any) -> None:
         """Log the first answer of a status that is not as the document says."""
-        if status not in self._known:
-            self._known[status] = self._read(status, media)
-        enforced = self._known[status]
+        if (status, media) not in self._known:
+            self._known[status, media] = self._read(status, media)
+        enforced = self._known[status, media]
         if enforced is None or status in self._told:
             return
-        errors = enforced.errors(value)
+        try:
+            errors = enforced.errors(value)
+        except (ValueError, RecursionError):  # half of a surrogate pair, or what nests too deep
+            return
         if errors:
             self._told.add(status)
             said = "; ".join(

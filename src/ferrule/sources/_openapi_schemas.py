@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urljoin
 
 from ferrule import DefinitionError
-from ferrule.sources._openapi_document import Document, Node
+from ferrule.sources._foreign_text import visible_schema
+from ferrule.sources._openapi_document import Document, Node, WholeDocumentError
 
 Direction: TypeAlias = Literal["request", "response"]
 """Which way the values go: of a request `readOnly` properties are no part, and of a response those that are
@@ -18,19 +19,32 @@ Direction: TypeAlias = Literal["request", "response"]
 
 MOST_NODES: Final = 20_000
 """Keywords and values in the schemas of one operation, with all that they refer to."""
+_MOST_OF_ALL: Final = 500_000
+"""Those of all operations together, each counted with what it refers to; the largest document that was seen has
+200,000."""
+_MOST_DESCRIPTION: Final = 8_000
 _MOST_DEEP: Final = 100
+_MOST_COMPOSED: Final = 5
+_NONE: Final = frozenset[str]()
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
 _SINGLE: Final = frozenset(
     {"items", "additionalItems", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedProperties", "unevaluatedItems", "contentSchema"}
 )
-_SAYS_NOTHING_OF_VALUES: Final = frozenset(
-    {"example", "examples", "discriminator", "xml", "externalDocs", "nullable", "readOnly", "writeOnly", "$comment"}
-    | {"$id", "id", "$schema", "$anchor", "$dynamicAnchor", "$vocabulary", "$recursiveAnchor", "$recursiveRef"}
+_PLAIN_KEYWORDS: Final = frozenset(
+    {"type", "enum", "const", "format", "pattern", "required", "dependentRequired", "uniqueItems", "multipleOf"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems"}
+    | {"minContains", "maxContains", "minProperties", "maxProperties", "contentEncoding", "contentMediaType"}
+    | {"title", "description", "default", "deprecated"}
 )
-"""What says nothing of which values are taken, or names a place: every place is written anew. `$recursiveRef` is none
-of the dialect, and some documents have it."""
+"""Those whose values hold no schemas. What is no keyword of JSON Schema 2020-12 is left out, so that a reference to
+something else than a schema shows nothing of it; and so are `examples`, which cost tokens, and `$id`, as every place is
+written anew."""
+_LEAVES_OPEN: Final = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
+)
+_KEYWORDS: Final = _PLAIN_KEYWORDS | _BY_NAME | _LISTS | _SINGLE
 _COMPONENT = re.compile(r"#/components/schemas/([A-Za-z0-9._-]+)")
 _HIDDEN_IN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
 
@@ -61,6 +75,7 @@ class Schemas:
         self._document = document
         self._hidden = _HIDDEN_IN[direction]
         self._shared: dict[str, Converted] = {}
+        self._nodes = 0
 
     def bundle(self, *schemas: Node) -> tuple[list[Any], dict[str, Any]]:
         """The schemas converted, and the `$defs` that they all refer to.
@@ -80,6 +95,12 @@ class Schemas:
             if nodes > MOST_NODES:
                 raise DefinitionError(f"its schemas have over {MOST_NODES:,} keywords, with all that they refer to")
             waiting += sorted(shared.refers - needed.keys())
+        self._nodes += nodes
+        if self._nodes > _MOST_OF_ALL:
+            raise WholeDocumentError(
+                f"{self._document.name}: the schemas of its operations have over {_MOST_OF_ALL:,} keywords together: "
+                "choose some of them, only=[…]"
+            )
         return [one.schema for one in converted], {
             _definition_name(uri, self._base): needed[uri].schema for uri in needed
         }
@@ -95,32 +116,40 @@ class Schemas:
 
     def _converted(self, node: Node) -> Converted:
         made = Converted()
-        made.schema = self._schema(node, made, 0)
+        made.schema, _ = visible_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
         return made
 
-    def _schema(self, node: Node, made: Converted, deep: int) -> Any:
+    def _schema(self, node: Node, made: Converted, deep: int, hidden: frozenset[str]) -> Any:
+        """The schema converted.
+
+        Args:
+            hidden: The properties that do not go this way, as schemas say that stand beside it in an `allOf`.
+        """
         value, base = node
         _count(made, deep)
         if isinstance(value, bool):
             return value
         if not isinstance(value, Mapping):
-            raise DefinitionError(f"{value!r:.100} stands where a schema has to be")
+            raise DefinitionError(f"a {type(value).__name__} stands where a schema has to be")
         if "$dynamicRef" in value:
             raise DefinitionError("its schema has $dynamicRef, which is not read: write $ref")
         if "$ref" in value and (self._document.minor == 0 or len(value) == 1):
             return self._reference(value["$ref"], base, made)
+        hidden |= self._hidden_names(node)
         found: dict[str, Any] = {}
         for key, item in value.items():
             if key == "$ref":
                 found |= self._reference(item, base, made)
-            elif key not in _SAYS_NOTHING_OF_VALUES and not str(key).startswith("x-"):
-                found[str(key)] = self._keyword(str(key), Node(item, base), made, deep + 1)
-        self._hide(value, base, found)
+            elif key == "allOf" and isinstance(item, list):
+                found[key] = [self._schema(Node(one, base), made, deep + 1, hidden) for one in item]
+            elif key in _KEYWORDS:
+                found[key] = self._keyword(key, Node(item, base), made, deep + 1)
+        _take_out(found, hidden)
         return _from_3_0(value, found) if self._document.minor == 0 else found
 
     def _reference(self, reference: Any, base: str, made: Converted) -> dict[str, str]:
         if not isinstance(reference, str):
-            raise DefinitionError(f"{reference!r:.100} stands where a reference has to be")
+            raise DefinitionError(f"a {type(reference).__name__} stands where a reference has to be")
         uri = urljoin(base, reference) if base else reference
         made.refers.add(uri)
         return {"$ref": f"#/$defs/{_definition_name(uri, self._base)}"}
@@ -128,30 +157,50 @@ class Schemas:
     def _keyword(self, key: str, node: Node, made: Converted, deep: int) -> Any:
         value, base = node
         if key in _BY_NAME and isinstance(value, Mapping):
-            return {str(name): self._schema(Node(one, base), made, deep) for name, one in value.items()}
+            return {str(name): self._schema(Node(one, base), made, deep, _NONE) for name, one in value.items()}
         if isinstance(value, list) and (key in _LISTS or key == "items"):
-            return [self._schema(Node(one, base), made, deep) for one in value]
+            return [self._schema(Node(one, base), made, deep, _NONE) for one in value]
         if key in _SINGLE:
-            return self._schema(node, made, deep)
+            return self._schema(node, made, deep, _NONE)
         return _plain_json_value(value, made, deep)
 
-    def _hide(self, value: Mapping[str, Any], base: str, found: dict[str, Any]) -> None:
-        """Take out the properties that do not go this way."""
-        properties = value.get("properties")
-        if not isinstance(properties, Mapping):
-            return
-        gone = {str(name) for name, one in properties.items() if self.is_hidden(Node(one, base))}
-        if gone:
-            found["properties"] = {name: one for name, one in found["properties"].items() if name not in gone}
-            if isinstance(required := found.get("required"), list):
-                found["required"] = [name for name in required if name not in gone]
+    def _hidden_names(self, node: Node, deep: int = 0) -> frozenset[str]:
+        """The properties that do not go this way, by the schema itself and by those in its `allOf`."""
+        value, base = self._document.follow(node) if deep else node
+        if not isinstance(value, Mapping) or deep > _MOST_COMPOSED:
+            return _NONE
+        properties, inner = value.get("properties"), value.get("allOf")
+        found = properties.items() if isinstance(properties, Mapping) else ()
+        names = frozenset(str(name) for name, one in found if self.is_hidden(Node(one, base)))
+        for one in inner if isinstance(inner, list) else ():
+            names |= self._hidden_names(Node(one, base), deep + 1)
+        return names
 
     def is_hidden(self, node: Node) -> bool:
         """Whether a property does not go this way."""
-        value = node.value
-        if isinstance(value, Mapping) and "$ref" in value and value.get(self._hidden) is not True:
-            value = self._document.follow(node).value
-        return isinstance(value, Mapping) and value.get(self._hidden) is True
+        for _ in range(_MOST_COMPOSED):
+            if not isinstance(node.value, Mapping):
+                return False
+            if node.value.get(self._hidden) is True:
+                return True
+            inner = node.value.get("allOf")
+            if "$ref" in node.value:
+                node = self._document.follow(node)
+            elif isinstance(inner, list) and len(inner) == 1:
+                node = Node(inner[0], node.base)
+            else:
+                return False
+        return False
+
+
+def _take_out(found: dict[str, Any], hidden: frozenset[str]) -> None:
+    """Take properties out of a schema, and out of what it requires."""
+    if hidden and isinstance(found.get("properties"), Mapping):
+        found["properties"] = {name: one for name, one in found["properties"].items() if name not in hidden}
+        if _LEAVES_OPEN.isdisjoint(found):  # or what was taken out would be taken as any other name
+            found["additionalProperties"] = False
+    if hidden and isinstance(required := found.get("required"), list):
+        found["required"] = [name for name in required if not (isinstance(name, str) and name in hidden)]
 
 
 def _plain_json_value(value: Any, made: Converted, deep: int) -> Any:
@@ -201,11 +250,9 @@ def _definition_name(uri: str, base: str) -> str:
 
 
 def keywords_of(schema: Any) -> Iterator[str]:
-    """The keywords at the top of a schema that decide which values are taken."""
+    """The keywords at the top of a schema that decide which values are taken, references among them."""
     if isinstance(schema, Mapping):
-        yield from (
-            key for key in schema if key not in _SAYS_NOTHING_OF_VALUES and key not in _SAYS_NOTHING and key[:2] != "x-"
-        )
+        yield from (key for key in schema if key == "$ref" or key == "allOf" or key in _KEYWORDS - _SAYS_NOTHING)
 
 
 _SAYS_NOTHING: Final = frozenset({"title", "description", "deprecated", "default", "format"})

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from ferrule import DefinitionError, ToolError
+from ferrule.sources._openapi_arguments import folded_name, may_be_header
 from ferrule.sources._openapi_document import Document, Node
-from ferrule.sources._openapi_operations import Operation, is_token, may_be_header
-from ferrule.sources._openapi_requests import Request
+from ferrule.sources._openapi_operations import Operation, is_token
+from ferrule.sources._openapi_requests import PRINTABLE, Request
 
 log = logging.getLogger("ferrule")
 _SchemeKind: TypeAlias = Literal["header", "query", "cookie", "basic", "bearer", "client"]
 _PLACES: Final = ("header", "query", "cookie")
-_PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
 class Scheme(NamedTuple):
     """A way to show who calls.
 
     Attributes:
-        name: As the document and `context.secrets` have it.
+        name: As the document has it.
+        secret: What it is called in `context.secrets`, as the developer says: a document names no secret.
         kind: Where a key goes, how a password or a token does; `"client"` for certificates, which the client has.
         wire: The name of the header, parameter or cookie.
     """
@@ -32,32 +34,47 @@ class Scheme(NamedTuple):
     name: str
     kind: _SchemeKind
     wire: str = ""
+    secret: str = ""
 
 
 Alternatives: TypeAlias = tuple[tuple[Scheme, ...], ...]
 """The schemes that go together, of which the first is used that there are secrets for; an empty one is nobody's."""
 
 
-def schemes_of(document: Document) -> dict[str, Scheme]:
-    """The schemes that are known here, by name."""
+def schemes_of(document: Document, credentials: Mapping[str, str]) -> dict[str, Scheme]:
+    """The schemes that are known here, by name.
+
+    Args:
+        credentials: By the names of schemes, those in `context.secrets`.
+
+    Raises:
+        DefinitionError: for a scheme that the document does not have.
+    """
     components = document.root.value.get("components")
     listed = components.get("securitySchemes") if isinstance(components, Mapping) else None
     found: dict[str, Scheme] = {}
     for name, value in listed.items() if isinstance(listed, Mapping) else ():
-        node = document.follow(Node(value, document.root.base))
+        try:
+            node = document.follow(Node(value, document.root.base))
+        except DefinitionError:
+            continue
         if isinstance(node.value, Mapping) and (scheme := _scheme(str(name), node.value)) is not None:
-            found[str(name)] = scheme
+            found[str(name)] = scheme._replace(secret=credentials.get(str(name), ""))
+    if unknown := sorted(credentials.keys() - found.keys()):
+        raise DefinitionError(
+            f"credentials: {document.name} has no scheme {unknown[0]!r} that is known here; it has {sorted(found)}"
+        )
     return found
 
 
 def _scheme(name: str, value: Mapping[str, Any]) -> Scheme | None:
-    kind = value.get("type")
-    if kind == "apiKey":
-        place, wire = value.get("in"), str(value.get("name", ""))
+    kind, wire, way = value.get("type"), value.get("name"), value.get("scheme")
+    if kind == "apiKey" and isinstance(wire, str):
+        place = value.get("in")
         right = may_be_header(wire) if place == "header" else is_token(wire) if place == "cookie" else bool(wire)
         return Scheme(name, place, wire) if place in _PLACES and right else None
-    if kind == "http" and str(value.get("scheme", "")).lower() in ("basic", "bearer"):
-        return Scheme(name, value["scheme"].lower())
+    if kind == "http" and isinstance(way, str) and way.lower() in ("basic", "bearer"):
+        return Scheme(name, "basic" if way.lower() == "basic" else "bearer")
     if kind in ("oauth2", "openIdConnect"):
         return Scheme(name, "bearer")
     return Scheme(name, "client") if kind == "mutualTLS" else None
@@ -89,13 +106,22 @@ def need_secrets(alternatives: Alternatives) -> bool:
     return bool(alternatives) and all(any(one.kind != "client" for one in some) for some in alternatives)
 
 
+def unnamed(alternatives: Alternatives) -> str | None:
+    """The scheme that `credentials` has to name, where an operation cannot be called without it."""
+    for some in alternatives:
+        missing = [one.name for one in some if one.kind != "client" and not one.secret]
+        if not missing:
+            return None
+    return missing[0] if alternatives else None
+
+
 def places_of(schemes: Iterable[Scheme]) -> frozenset[tuple[str, str]]:
-    """Place and name, in small letters, of the keys: none is an argument."""
-    return frozenset((one.kind, one.wire.lower()) for one in schemes if one.kind in _PLACES)
+    """Place and name of the keys: none is an argument."""
+    return frozenset((one.kind, folded_name(one.kind, one.wire)) for one in schemes if one.kind in _PLACES)
 
 
 def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mapping[str, Any]) -> list[str]:
-    """Put the credentials on a request; in what other texts they stand there.
+    """Put the credentials on a request; all ways in which they may come back.
 
     Raises:
         ToolError: where there are none; the log says which.
@@ -103,24 +129,27 @@ def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mappi
     if not alternatives:
         return []
     for some in alternatives:
-        if all(one.kind == "client" or one.name in secrets for one in some):
+        if all(one.kind == "client" or (one.secret and one.secret in secrets) for one in some):
             try:
-                return [_put_on(request, one, secrets[one.name]) for one in some if one.kind != "client"]
+                return [
+                    way for one in some if one.kind != "client" for way in _put_on(request, one, secrets[one.secret])
+                ]
             except ValueError as error:
                 log.error("tool %r was not called: its credential in secrets %s", tool, error)
                 break
     else:
-        names = " or ".join(str([one.name for one in some]) for some in alternatives)
+        names = " or ".join(str([one.secret for one in some]) for some in alternatives)
         log.error("tool %r was not called: its API needs %s, by Runner(…, secrets={…}) or the context's", tool, names)
     text = f"{tool} needs a credential that this program does not have. Nothing was sent."
     raise ToolError(text, executed=False)
 
 
-def _put_on(request: Request, scheme: Scheme, secret: Any) -> str:
+def _put_on(request: Request, scheme: Scheme, secret: Any) -> list[str]:
     if scheme.kind == "basic":
-        value = f"Basic {base64.b64encode(_basic(scheme, secret).encode()).decode()}"
-        request.headers.append(("Authorization", value))
-        return value.partition(" ")[2]
+        user, password = _user_and_password(scheme, secret)
+        encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.headers.append(("Authorization", f"Basic {encoded}"))
+        return [encoded, *_spellings(password)]
     text = _secret_text(scheme, secret)
     if scheme.kind == "query":
         request.query.append(f"{quote(scheme.wire, safe='')}={quote(text, safe='')}")
@@ -130,21 +159,28 @@ def _put_on(request: Request, scheme: Scheme, secret: Any) -> str:
         request.headers.append(("Authorization", f"Bearer {text}"))
     else:
         request.headers.append((scheme.wire, text))
-    return text
+    return _spellings(text)
 
 
-def _basic(scheme: Scheme, secret: Any) -> str:
+def _spellings(text: str) -> list[str]:
+    """The text as URLs and JSON write it."""
+    quoted = [quote(text, safe=""), quote(text), quote_plus(text)]
+    lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
+    in_json = json.dumps(text)[1:-1]
+    return list(dict.fromkeys([text, *quoted, *lower, in_json, in_json.replace("/", "\\/")]))
+
+
+def _user_and_password(scheme: Scheme, secret: Any) -> tuple[str, str]:
     if isinstance(secret, tuple | list) and len(secret) == 2:
-        user, password = (_secret_text(scheme, one) for one in secret)
-        return f"{user}:{password}"
-    text = _secret_text(scheme, secret)
-    if ":" not in text:
-        raise ValueError(f"{scheme.name!r} is no 'user:password', and no pair of these")
-    return text
+        return _secret_text(scheme, secret[0]), _secret_text(scheme, secret[1])
+    user, colon, password = _secret_text(scheme, secret).partition(":")
+    if not colon:
+        raise ValueError(f"{scheme.secret!r} is no 'user:password', and no pair of these")
+    return user, password
 
 
 def _secret_text(scheme: Scheme, secret: Any) -> str:
     text = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
-    if not isinstance(text, str) or not _PRINTABLE.fullmatch(text):
-        raise ValueError(f"{scheme.name!r} is no text in printable ASCII")
+    if not isinstance(text, str) or not PRINTABLE.fullmatch(text):
+        raise ValueError(f"{scheme.secret!r} is no text in printable ASCII")
     return text

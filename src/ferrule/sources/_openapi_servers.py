@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 
 from ferrule import DefinitionError
 from ferrule.sources._openapi_document import Document
-from ferrule.sources._openapi_operations import Operation
+from ferrule.sources._openapi_operations import Operation, leads_elsewhere
 from ferrule.urls import Url, kind_of_host, read_url
 
 _REMEDY = "say where the API is: server='https://api.example.com'"
@@ -47,7 +47,7 @@ class Servers:
 
     def __init__(self, document: Document, named: Iterable[str]) -> None:
         servers = [_named_server(text) for text in named]
-        self._named = {server.origin for server in servers}
+        self._named = servers
         self.own = servers[0] if servers else _of_document(document)
 
     def of(self, operation: Operation) -> Server:
@@ -59,16 +59,24 @@ class Servers:
         listed = operation.node.value.get("servers") or operation.item.value.get("servers")
         if not isinstance(listed, list) or not listed:
             return self.own
-        texts = [str(one.get("url", "")) for one in listed if isinstance(one, Mapping)]
+        texts = [one["url"] for one in listed if isinstance(one, Mapping) and isinstance(one.get("url"), str)]
         for text in texts:
+            whole = urljoin(f"{self.own.url}/", text)
             try:
-                url = read_url(urljoin(f"{self.own.url}/", text))
+                url = read_url(whole)
+                found = _server(whole, url, named=bool(self._named))
             except ValueError:
                 continue
-            origin = _origin_of_url(url)
-            if "{" not in text and (origin == self.own.origin or origin in self._named):
-                return _server(urljoin(f"{self.own.url}/", text), url, named=origin in self._named)
+            if "{" not in text and any(_is_below(found, known) for known in self._named or [self.own]):
+                return found
+        if any("{" in text for text in texts):
+            raise DefinitionError(f"its server {texts[:1]!r:.200} is to be filled in, which is not done")
         raise DefinitionError(f"its server is another one, {texts[:1]!r:.200}: name it too, server=[…, …]")
+
+
+def _is_below(server: Server, known: Server) -> bool:
+    """Whether it is at or below one that was named: on one host there may be several applications."""
+    return server.origin == known.origin and f"{server.url}/".startswith(f"{known.url}/")
 
 
 def _named_server(text: Any) -> Server:
@@ -80,7 +88,8 @@ def _named_server(text: Any) -> Server:
 
 def _of_document(document: Document) -> Server:
     listed = document.root.value.get("servers")
-    texts = [str(one.get("url", "")) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    texts = [one["url"] for one in found if isinstance(one.get("url"), str)]
     if len(texts) != 1:
         shown = f"{len(texts)} servers, {texts[:3]!r:.300}" if texts else "no server"
         raise DefinitionError(f"{document.name} names {shown}; {_REMEDY}")
@@ -106,7 +115,7 @@ def _server(text: str, url: Url, *, named: bool) -> Server:
         raise ValueError(f"it is of the scheme {url.scheme!r}, and no https")
     if "?" in text or "#" in text:
         raise ValueError("it has a '?' or '#'")
-    if any(part.lower().replace("%2e", ".") in {".", ".."} for part in url.path.split("/")):
+    if leads_elsewhere(url.path):
         raise ValueError("its path has a part '.' or '..'")
     kept_apart = url.scheme == "https" or kind_of_host(url.host) == "loopback"
     return Server(text.rstrip("/"), _origin_of_url(url), named, kept_apart)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,20 @@ from typing import TYPE_CHECKING, Any
 from ferrule import DefinitionError, Tool
 from ferrule.characters import inert, visible
 from ferrule.patterns import ForeignSchema, Patterns
-from ferrule.sources._foreign_text import visible_schema
-from ferrule.sources._openapi_document import Document
-from ferrule.sources._openapi_operations import Operation, chosen, names_of, operations_of, signature_of
+from ferrule.sources._foreign_text import one_line
+from ferrule.sources._openapi_arguments import Signature, signature_of
+from ferrule.sources._openapi_document import Document, WholeDocumentError
+from ferrule.sources._openapi_operations import Operation, chosen, names_of, operations_of
 from ferrule.sources._openapi_responses import Responses
 from ferrule.sources._openapi_schemas import Schemas
-from ferrule.sources._openapi_security import alternatives_of, need_secrets, places_of, schemes_of
+from ferrule.sources._openapi_security import (
+    Alternatives,
+    alternatives_of,
+    need_secrets,
+    places_of,
+    schemes_of,
+    unnamed,
+)
 from ferrule.sources._openapi_servers import NOWHERE, Server, Servers
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 from ferrule.values.content import cut
@@ -34,6 +43,9 @@ __all__ = ["look", "openapi"]
 
 log = logging.getLogger("ferrule")
 _MOST_DESCRIPTION = 8_000
+_LONGEST_OF_REPORT = 500
+_TIMES_THE_BUDGET = 10
+"""Past so much of it nothing more is made, and the error says no more than that."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
 """https://www.rfc-editor.org/rfc/rfc9110#section-9.2, and of QUERY its draft."""
@@ -44,6 +56,7 @@ def openapi(
     *,
     client: httpx2.AsyncClient | None = None,
     server: str | Iterable[str] | None = None,
+    credentials: Mapping[str, str] | None = None,
     only: str | Iterable[str] = (),
     budget: int | None = 20_000,
     trusted: bool = True,
@@ -56,9 +69,12 @@ def openapi(
 
     Args:
         document: A file in JSON or YAML, or its data: OpenAPI 3.0, 3.1 or 3.2.
-        client: Sends the requests; left out, each call has a connection of its own.
+        client: Sends the requests; left out, each call has a connection of its own. It needs `server`, as what it adds
+            goes there.
         server: Where the API is, and further servers that operations may name. Credentials go nowhere else. Left out,
             it is the one that the document names, where that is one, public and https.
+        credentials: Which of the context's `secrets` each of the document's `securitySchemes` takes:
+            `{"bearerAuth": "github_token"}`. No document names a secret.
         only: Which operations: methods (`"GET"`), paths (`"/orders/*"`), both (`"GET /orders/*"`), tags
             (`"tag:orders"`) or ids (`"list*"`); all where it is empty.
         budget: The tokens that the definitions may take together; `None` for any number.
@@ -71,7 +87,11 @@ def openapi(
             nothing, and more tools than the budget has room for.
     """
     read = Document(document, tuple(os.fspath(one) for one in _one_or_more(roots)))
-    maker = _ToolMaker(read, Servers(read, _one_or_more(server)), _checked_client(client), trusted)
+    named = _one_or_more(server)
+    checked = _checked_client(client)
+    if checked is not None and not named:
+        raise DefinitionError("client= needs server=, as its headers and its auth go where the requests go")
+    maker = _ToolMaker(read, Servers(read, named), checked, trusted, credentials or {}, budget)
     return _as_tools(read, maker, only, budget)
 
 
@@ -87,26 +107,35 @@ def look(
         DefinitionError: as `openapi`.
     """
     read = Document(document, tuple(os.fspath(one) for one in _one_or_more(roots)))
-    return _as_tools(read, _ToolMaker(read, None, _checked_client(None), trusted=True), only, None)
+    return _as_tools(read, _ToolMaker(read, None, _checked_client(None), True, {}, None), only, None)
 
 
 def _as_tools(read: Document, maker: _ToolMaker, only: str | Iterable[str], budget: int | None) -> Imported:
     found, refused = operations_of(read)
-    wanted = chosen(found, patterns) if (patterns := [*_one_or_more(only)]) else found
-    tools, entries, left_out = maker.tools(wanted)
+    names, places, left_out = names_of(found), range(len(found)), refused
+    if patterns := _one_or_more(only):
+        tags = {tag for operation in found for tag in operation.tags}
+        chosen_places = chosen([*found, *refused], patterns, tags)
+        wanted = [place for place in places if place in chosen_places]
+        left_out = [one for place, one in enumerate(refused, len(found)) if place in chosen_places]
+    else:
+        wanted = [*places]
+    tools, entries, also = maker.tools([(names[place], found[place]) for place in wanted])
     report = Report(
-        tuple(entries),
-        (*(LeftOut(what, reason) for what, reason in refused), *left_out),
-        len(found) - len(wanted),
+        tuple(entries), (*(_told_left_out(str(one), one.reason) for one in left_out), *also), len(found) - len(wanted)
     )
-    _check_budget(report, budget, wanted, read)
+    _check_budget(report, budget, [found[place] for place in wanted], read)
     if report.left_out:
-        log.warning(
-            "%s: %d operations are left out; the report of the toolset says why", read.name, len(report.left_out)
-        )
+        count = len(report.left_out)
+        log.warning("%s: %d operations are left out; the report of the toolset says why", read.name, count)
     for one in report.left_out:
         log.info("%s: %s", read.name, one)
     return Imported(tools, report)
+
+
+def _told_left_out(what: str, reason: str) -> LeftOut:
+    """What the report has of it, in one line each and without what nobody sees: a document may hold anything."""
+    return LeftOut(one_line(what, _LONGEST_OF_REPORT), one_line(reason, _LONGEST_OF_REPORT))
 
 
 def _one_or_more(given: Any) -> tuple[Any, ...]:
@@ -134,27 +163,50 @@ class _ToolMaker:
         servers: Where they go; `None` for tools that are only looked at.
     """
 
-    def __init__(self, document: Document, servers: Servers | None, client: Any, trusted: bool) -> None:
+    def __init__(
+        self,
+        document: Document,
+        servers: Servers | None,
+        client: Any,
+        trusted: bool,
+        credentials: Mapping[str, str],
+        budget: int | None,
+    ) -> None:
         self._document, self._servers, self._client, self._trusted = document, servers, client, trusted
         self._schemas, self._responses = Schemas(document, "request"), Schemas(document, "response")
         self._patterns = Patterns()
-        self._schemes = schemes_of(document)
+        self._schemes = schemes_of(document, credentials)
         self._hidden = places_of(self._schemes.values())
+        self._most = None if budget is None else budget * _TIMES_THE_BUDGET
 
-    def tools(self, operations: list[Operation]) -> tuple[list[Tool], list[Taken], list[LeftOut]]:
-        """The tools, what the report says of each, and what is left out."""
+    def tools(self, operations: list[tuple[str, Operation]]) -> tuple[list[Tool], list[Taken], list[LeftOut]]:
+        """The tools, what the report says of each, and what is left out.
+
+        Raises:
+            WholeDocumentError: for what is wrong with all of them.
+        """
         tools: list[Tool] = []
         entries: list[Taken] = []
         left_out: list[LeftOut] = []
-        for operation, name in zip(operations, names_of(operations), strict=True):
+        tokens = 0
+        for name, operation in operations:
             try:
                 tool, notes = self._tool(operation, name)
-                tools.append(tool)
-                entries.append(taken(tool, str(operation), notes))
-            except (DefinitionError, ValueError) as error:
-                if isinstance(error, _NotNamedError):
-                    raise
-                left_out.append(LeftOut(str(operation), str(error)))
+            except WholeDocumentError:
+                raise
+            except Exception as error:  # a document may hold anything anywhere, and one operation stops no other
+                said = (
+                    str(error)
+                    if isinstance(error, DefinitionError | ValueError)
+                    else f"{type(error).__name__}: {error}"
+                )
+                left_out.append(_told_left_out(str(operation), said))
+                continue
+            tools.append(tool)
+            entries.append(taken(tool, str(operation), notes))
+            tokens += entries[-1].tokens
+            if self._most is not None and tokens > self._most:
+                raise _over_budget(self._document, operations, f"over {self._most:,}", self._most // _TIMES_THE_BUDGET)
         return tools, entries, left_out
 
     def _tool(self, operation: Operation, name: str) -> tuple[Tool, tuple[str, ...]]:
@@ -164,10 +216,14 @@ class _ToolMaker:
         security = alternatives_of(operation, self._document, self._schemes)
         if need_secrets(security):
             _check_credentials(server, operation, self._document)
+            if self._servers is not None and (scheme := unnamed(security)) is not None:
+                raise WholeDocumentError(
+                    f"{self._document.name}: {operation} needs the credential of its scheme {scheme!r}: say which of "
+                    f"your secrets that is, credentials={{{scheme!r}: '…'}}"
+                )
         elif not (server.named and server.kept_apart):
             security = ()
         signature = signature_of(operation, self._document, self._schemas, self._hidden)
-        schema, _ = visible_schema(signature.schema, _MOST_DESCRIPTION)
         responses = Responses(name, operation, self._document, self._responses)
         endpoint = Endpoint(
             name, operation.method, operation.path, server, signature, security, self._client, responses.check
@@ -177,8 +233,8 @@ class _ToolMaker:
             name,
             endpoint.call,
             description=_description(operation),
-            input_schema=ForeignSchema(schema, self._patterns),
-            server=sha256(f"{server.url} {operation}".encode()).hexdigest(),
+            input_schema=ForeignSchema(signature.schema, self._patterns),
+            server=_wire_digest(server, operation, signature, security),
             tags=operation.tags,
             metadata={
                 "openapi": {
@@ -198,18 +254,20 @@ class _ToolMaker:
         return {"read_only": reads, "destructive": not reads, "idempotent": idempotent, "open_world": True}
 
 
-class _NotNamedError(DefinitionError):
-    """Credentials are needed and would go nowhere."""
+def _wire_digest(server: Server, operation: Operation, signature: Signature, security: Alternatives) -> str:
+    """One text that is another one where the same arguments would become another request."""
+    wire = (server.url, str(operation), signature.arguments, signature.body, security)
+    return sha256(repr(wire).encode("utf-8", "replace")).hexdigest()
 
 
 def _check_credentials(server: Server, operation: Operation, document: Document) -> None:
     if not server.named:
-        raise _NotNamedError(
+        raise WholeDocumentError(
             f"{document.name}: {operation} needs credentials, which go only to a server that you name: "
             f"server={server.url!r:.200}, where that is it"
         )
     if not server.kept_apart:
-        raise _NotNamedError(
+        raise WholeDocumentError(
             f"{document.name}: {operation} needs credentials, which go over https alone, and {server.url!r:.200} is not"
         )
 
@@ -220,20 +278,22 @@ def _description(operation: Operation) -> str:
     said = [inert(visible(text)[0]).strip() for text in texts if isinstance(text, str)]
     if value.get("deprecated") is True:
         said.append("Deprecated.")
-    return cut("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or str(operation)
+    return cut("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or inert(str(operation))
 
 
 def _check_budget(report: Report, budget: int | None, operations: list[Operation], document: Document) -> None:
-    if budget is None or report.tokens <= budget:
-        return
-    counts: dict[str, int] = {}
-    for operation in operations:
-        for tag in operation.tags:
-            counts[tag] = counts.get(tag, 0) + 1
-    tags = ", ".join(f"{tag} ({count})" for tag, count in sorted(counts.items(), key=lambda one: -one[1])[:8])
-    raise DefinitionError(
-        f"{document.name}: {len(report.taken)} operations would take about {report.tokens:,} tokens of each "
-        f"request, and the budget is {budget:,}: choose some, only=['GET', 'tag:…', '/orders/*']"
-        f"{f'; its tags are {tags}' if tags else ''}; or offer few at a time by a selector of ferrule.selection, and "
-        "give budget=None"
+    if budget is not None and report.tokens > budget:
+        known = [(one.name, operation) for one, operation in zip(report.taken, operations, strict=False)]
+        raise _over_budget(document, known, f"about {report.tokens:,}", budget)
+
+
+def _over_budget(
+    document: Document, operations: list[tuple[str, Operation]], tokens: str, budget: int
+) -> DefinitionError:
+    counts = Counter(tag for _, operation in operations for tag in operation.tags)
+    tags = ", ".join(f"{one_line(tag, 50)} ({count})" for tag, count in counts.most_common(8))
+    return WholeDocumentError(
+        f"{document.name}: {len(operations)} operations would take {tokens} tokens of each request, and the budget is "
+        f"{budget:,}: choose some, only=['GET', 'tag:…', '/orders/*']{f'; its tags are {tags}' if tags else ''}; or "
+        "offer few at a time by a selector of ferrule.selection, and give budget=None"
     )

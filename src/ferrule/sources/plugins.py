@@ -11,7 +11,7 @@ import logging
 
 from ferrule import DefinitionError, Tool
 from ferrule.arguments.names import as_seen
-from ferrule.plugins import load
+from ferrule.plugins import Plugin, load
 from ferrule.sources._objects import toolset_of
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 
@@ -39,12 +39,13 @@ def plugins(*names: str) -> Imported:
     owners: dict[str, str] = {}
     for plugin, found in loaded.items():
         try:
-            offered = [*toolset_of(found)]
-        except DefinitionError as error:
-            left_out.append(LeftOut(str(plugin), str(error)))
+            offered = [(tool, taken(tool, _origin_of(plugin))) for tool in toolset_of(found)]
+        except Exception as error:  # whatever it is that the package has there
+            said = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
+            left_out.append(LeftOut(str(plugin), said))
             log.error("%s", left_out[-1])
             continue
-        for tool in offered:
+        for tool, entry in offered:
             names_of_it = {as_seen(tool.name), as_seen(tool.wire_name)}
             if owner := next((owners[name] for name in names_of_it if name in owners), None):
                 left_out.append(LeftOut(f"the tool {tool.name!r} of {plugin}", f"its name is taken by {owner}"))
@@ -52,5 +53,9 @@ def plugins(*names: str) -> Imported:
                 continue
             owners.update(dict.fromkeys(names_of_it, str(plugin)))
             tools.append(tool)
-            entries.append(taken(tool, f"{plugin.value} of {plugin.package} {plugin.version}".strip()))
+            entries.append(entry)
     return Imported(tools, Report(tuple(entries), tuple(left_out)))
+
+
+def _origin_of(plugin: Plugin) -> str:
+    return f"{plugin.value} of {plugin.package} {plugin.version}".strip()

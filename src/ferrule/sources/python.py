@@ -19,6 +19,8 @@ from types import ModuleType
 from ferrule import DefinitionError, Tool, Toolset
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 
+__all__ = ["module_of", "python"]
+
 
 def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
     """The tools of folders, files and modules. See docs/sources.md#files-and-modules.
@@ -28,8 +30,8 @@ def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
 
     Args:
         places: A module, or its name (`"shop.tools"`); a file, or a folder of files, whose path has a `/` or ends in
-            `.py` where it is text (`"tools/"`). In a folder all files count whose name does not begin with `_`. Files
-            are loaded by themselves: nothing is put on the path of imports, so they find what is installed alone.
+            `.py` where it is text (`"tools/"`). In a folder all files count whose name begins with neither `_` nor `.`.
+            Files are loaded by themselves: nothing is put on the path of imports, so they find what is installed alone.
 
     Raises:
         DefinitionError: for a place that is not there or cannot be imported, what cannot be a tool in what was named,
@@ -59,11 +61,13 @@ def _tools_at(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut
                 raise DefinitionError(f"{os.fspath(place)!r} is no Python file and no folder")
             yield os.fspath(place), Toolset.of(_loaded_file(path))
             return
-        for file in sorted(path.glob("[!_]*.py")):
+        for file in sorted(file for file in path.glob("*.py") if file.name[0] not in "._" and not file.is_dir()):
             try:
                 yield str(file), Toolset.of(_loaded_file(file))
             except DefinitionError as error:
                 left_out.append(LeftOut(str(file), str(error)))
+            except Exception as error:  # whatever it has in the place of tools
+                left_out.append(LeftOut(str(file), f"{type(error).__name__}: {error}"))
     else:
         raise DefinitionError(f"python(…) takes folders, files and modules, not {place!r}")
 
@@ -81,22 +85,38 @@ def _imported_module(name: str) -> ModuleType:
 
 
 def _loaded_file(file: Path) -> ModuleType:
-    """The module in a file, loaded anew, under a name that no import statement can have.
+    """The module in a file.
 
     Raises:
         DefinitionError: where it cannot be imported.
     """
+    if file.suffix != ".py":
+        raise DefinitionError(f"{str(file)!r} is no Python file: its name has to end in .py")
+    try:
+        return module_of(file)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever ends an import, such as a SystemExit, ends no program here
+        raise DefinitionError(f"{str(file)!r} {_import_failure(error)}") from error
+
+
+def module_of(file: Path) -> ModuleType:
+    """The module in a Python file, loaded anew, under a name that no import statement can have.
+    See docs/sources.md#files-and-modules.
+
+    Raises:
+        BaseException: whatever its code raises.
+    """
     name = f"file:{file.absolute()}"
     spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise DefinitionError(f"{str(file)!r} is no Python file: its name has to end in .py")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # type hints are looked up there
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise DefinitionError(f"{str(file)!r} {_import_failure(error)}") from error
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
     return module
 
 

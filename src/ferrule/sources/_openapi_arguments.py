@@ -1,0 +1,269 @@
+"""What an operation takes: its parameters and its body as arguments, by names that a model can give."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ferrule import DefinitionError
+from ferrule.characters import inert, visible
+from ferrule.sources._openapi_bodies import STYLES, Body, Encoding, Place, RequestPart, body_of, is_json
+from ferrule.sources._openapi_document import Document, Node
+from ferrule.sources._openapi_operations import IN_BRACES, Operation, digest, is_token
+from ferrule.sources._openapi_schemas import Schemas
+
+_PLACES: Final = ("path", "query", "querystring", "header", "cookie")
+_NOT_ARGUMENTS: Final = frozenset({"accept", "content-type", "authorization"})
+"""Headers that are no parameters, by the specification."""
+_OF_THE_CONNECTION: Final = frozenset(
+    {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
+    | {"upgrade", "cookie", "proxy-authorization", "proxy-connection", "expect"}
+)
+_MOST_OF_ONE: Final = 500
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What every model API takes as the name of a parameter."""
+_FILE_ARGUMENT: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "The file's name."},
+        "mime_type": {"type": "string", "description": "Such as text/csv."},
+        "text": {"type": "string", "description": "What is in it, of a text file."},
+        "data": {"type": "string", "contentEncoding": "base64", "description": "Else its bytes, as base64."},
+    },
+    "additionalProperties": False,
+    "minProperties": 1,
+}
+"""What a model gives of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What one argument of a call becomes in the request.
+
+    Attributes:
+        name: As the model gives it.
+        place: Where it goes.
+        wire: What it is called there; empty where it is the whole body.
+        is_file: Whether it is a file, or a list of files.
+    """
+
+    name: str
+    place: Place
+    wire: str
+    encoding: Encoding
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an operation takes.
+
+    Attributes:
+        schema: Of the arguments together.
+        notes: What is otherwise than in the document.
+        reserved: The places and names that arguments and credentials have, which no key of an object takes that is
+            written in its place.
+    """
+
+    arguments: tuple[Argument, ...]
+    body: Body | None
+    schema: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    reserved: frozenset[tuple[str, str]] = frozenset()
+
+
+def signature_of(
+    operation: Operation, document: Document, schemas: Schemas, hidden: frozenset[tuple[str, str]]
+) -> Signature:
+    """What an operation takes.
+
+    Args:
+        hidden: Place and name of what credentials are put in, which nobody gives as arguments.
+
+    Raises:
+        DefinitionError: for what cannot be read, or not be written.
+    """
+    notes: list[str] = []
+    wanted = []
+    for one in _declared_parameters(operation, document, notes):
+        if (one.place, folded_name(one.place, one.wire)) in hidden:
+            notes.append(f"the {one.place} parameter {one.wire!r} is left out: a credential goes there")
+        else:
+            wanted.append(one)
+    wanted = [one for one in wanted if _is_writable(one, document, notes)]
+    _check_path_parameters(operation, wanted)
+    body, of_body = body_of(operation, document, schemas, {one.wire for one in wanted}, notes)
+    wanted += of_body
+    if len(wanted) > _MOST_OF_ONE:
+        raise DefinitionError(f"it takes {len(wanted):,} arguments, and at most {_MOST_OF_ONE} are taken")
+    names = _argument_names(wanted)
+    converted, defs = schemas.bundle(*(one.schema for one in wanted))
+    properties: dict[str, Any] = {}
+    for name, one, schema in zip(names, wanted, converted, strict=True):
+        properties[name] = _property(schema, one, name)
+        if one.wire and name != one.wire:
+            notes.append(f"the argument {name!r} is {one.wire!r} in the {one.place}")
+    required = [name for name, one in zip(names, wanted, strict=True) if one.required]
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    if not required:
+        del schema["required"]
+    arguments = tuple(
+        Argument(name, one.place, one.wire, one.encoding, bool(one.files))
+        for name, one in zip(names, wanted, strict=True)
+    )
+    reserved = hidden | {(one.place, folded_name(one.place, one.wire)) for one in wanted}
+    return Signature(arguments, body, {**schema, **({"$defs": defs} if defs else {})}, tuple(notes), reserved)
+
+
+def _property(schema: Any, one: RequestPart, name: str) -> dict[str, Any]:
+    """The schema of an argument. A default is told and not filled in: it is the server's, and in a PATCH it would
+    change what nobody wanted to change."""
+    if one.files:
+        forms: dict[str, Any] = {"one": _FILE_ARGUMENT, "many": {"type": "array", "items": _FILE_ARGUMENT}}
+        made: dict[str, Any] = dict(forms[min(one.files)]) if len(one.files) == 1 else {"anyOf": [*forms.values()]}
+    else:
+        made = dict(schema) if isinstance(schema, Mapping) else {} if schema else {"not": {}}
+    said = [one.description or str(made.get("description", ""))]
+    if one.wire and name != one.wire and one.place != "body":
+        said.insert(0, f"{one.wire!r} in the {one.place}.")
+    if "default" in made:
+        said.append(f"{'Usually' if one.required else 'Left out, it is'} {made.pop('default')!r}.")
+    if text := " ".join(filter(None, said)):
+        made["description"] = text
+    return made
+
+
+def _is_list(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "array"
+
+
+def _declared_parameters(operation: Operation, document: Document, notes: list[str]) -> Iterator[RequestPart]:
+    """Those of the path and of the operation, which has the last word."""
+    found: dict[tuple[str, str], RequestPart] = {}
+    for owner in (operation.item, operation.node):
+        listed = owner.value.get("parameters", [])
+        if not isinstance(listed, list):
+            raise DefinitionError("its parameters are no list")
+        for one in listed:
+            wanted = _parameter(document.follow(Node(one, owner.base)), document, notes)
+            if wanted is not None:
+                found[wanted.place, wanted.wire] = wanted
+    yield from found.values()
+
+
+def _parameter(node: Node, document: Document, notes: list[str]) -> RequestPart | None:
+    value = node.value
+    if not isinstance(value, Mapping):
+        raise DefinitionError("a parameter is no object")
+    place, wire = value.get("in"), value.get("name")
+    if place not in _PLACES or not isinstance(wire, str) or not wire:
+        raise DefinitionError(f"a parameter {wire!r:.50} in {place!r:.50} is none of {', '.join(_PLACES)}")
+    if place == "header" and wire.lower() in _NOT_ARGUMENTS:
+        return None
+    if place == "header" and not may_be_header(wire):
+        notes.append(f"the header {wire!r} is left out: the connection writes it")
+        return None
+    if place == "cookie" and not is_token(wire):
+        raise DefinitionError(f"{wire!r} is no name of a cookie")
+    schema, encoding = _schema_and_encoding(node, place, document)
+    required = place == "path" or value.get("required") is True
+    description = value.get("description")
+    said = inert(visible(description)[0]) if isinstance(description, str) else ""
+    return RequestPart(place, wire, schema, required, said, encoding)
+
+
+def folded_name(place: str, name: str) -> str:
+    """The name as servers tell it from others: of headers without case, and `_` is `-` for some."""
+    return name.lower().replace("_", "-") if place == "header" else name
+
+
+def may_be_header(name: str) -> bool:
+    """Whether a document may name it; the others are the connection's."""
+    return is_token(name) and name.lower() not in _OF_THE_CONNECTION
+
+
+def _schema_and_encoding(node: Node, place: str, document: Document) -> tuple[Node, Encoding]:
+    value, wire = node.value, node.value["name"]
+    if (content := value.get("content")) is not None:
+        if not isinstance(content, Mapping) or len(content) != 1:
+            raise DefinitionError(f"the content of the parameter {wire!r} has to be of one type")
+        media, one = next(iter(content.items()))
+        if not (is_json(media) or media == "application/x-www-form-urlencoded" or media.startswith("text/")):
+            raise DefinitionError(f"the parameter {wire!r} is of the type {media!r:.80}, which is not written")
+        about = document.follow(Node(one, node.base))
+        return Node(about.value.get("schema", {}) if isinstance(about.value, Mapping) else {}, about.base), Encoding(
+            media=media
+        )
+    if place == "querystring":
+        raise DefinitionError(f"the parameter {wire!r} is the whole query string, and has no content that says how")
+    styles = STYLES[place]
+    style = value.get("style", styles[0])
+    if style not in styles:
+        raise DefinitionError(
+            f"the parameter {wire!r} has the style {style!r:.50}; of a {place} it is {', '.join(styles)}"
+        )
+    explode = value.get("explode", style in {"form", "cookie"})
+    reserved = place == "query" and value.get("allowReserved") is True
+    return Node(value.get("schema", {}), node.base), Encoding(style, explode is True, None, reserved)
+
+
+def _is_writable(one: RequestPart, document: Document, notes: list[str]) -> bool:
+    """Whether its style says how its values are written; one that may be left out is, with a note.
+
+    Raises:
+        DefinitionError: for one that is required.
+    """
+    if one.encoding.media is not None or one.encoding.style == "deepObject":
+        return True
+    schema = document.follow(one.schema).value
+    inner = schema.get("items") if isinstance(schema, Mapping) else None
+    item = document.follow(Node(inner, one.schema.base)).value if inner is not None else None
+    if not isinstance(item, Mapping) or item.get("type") not in ("object", "array"):
+        return True
+    what = f"the {one.place} parameter {one.wire!r} is a list of {item['type']}s, which its style cannot write"
+    if one.required:
+        raise DefinitionError(what)
+    notes.append(f"{what}: it is left out")
+    return False
+
+
+def _check_path_parameters(operation: Operation, wanted: list[RequestPart]) -> None:
+    named = set(IN_BRACES.findall(operation.path))
+    given = {one.wire for one in wanted if one.place == "path"}
+    if named != given:
+        unlike = sorted(named ^ given)
+        raise DefinitionError(f"{unlike[0]!r} is in the path or among the path's parameters, and not in both")
+    if "{" in IN_BRACES.sub("", operation.path) or "}" in IN_BRACES.sub("", operation.path):
+        raise DefinitionError("its path has a brace that no parameter is in")
+
+
+def _argument_names(wanted: list[RequestPart]) -> list[str]:
+    """The names by which a model gives them: their own where every API takes these, with their place before it where
+    two places have one, and with a digest where it is what is left of several."""
+    names = [_argument_name(one.wire) for one in wanted]
+    often = Counter(names)
+    names = [
+        f"{name}_{digest(one.wire)}" if often[name] > 1 and name != one.wire and one.wire else name
+        for name, one in zip(names, wanted, strict=True)
+    ]
+    often = Counter(names)
+    names = [
+        f"{one.place}_{name}"[:64] if often[name] > 1 and one.wire else name
+        for name, one in zip(names, wanted, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        double = next(name for name, count in Counter(names).items() if count > 1)
+        raise DefinitionError(f"two of its parameters would be called {double!r}")
+    return names
+
+
+def _argument_name(wire: str) -> str:
+    if not wire:
+        return "body"
+    if _ARGUMENT.fullmatch(wire):
+        return wire
+    kept = re.sub(r"[^A-Za-z0-9_.-]+", "_", wire).strip("_")
+    return kept if kept and len(kept) <= 50 else f"{kept[:50]}_{digest(wire)}"

@@ -1,0 +1,233 @@
+"""The body of a request as an OpenAPI document has it: of which type, and by which arguments a model gives it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from ferrule import DefinitionError
+from ferrule.sources._openapi_document import Document, Node, texts_in
+from ferrule.sources._openapi_operations import Operation
+from ferrule.sources._openapi_schemas import Schemas, keywords_of
+
+Place: TypeAlias = Literal["path", "query", "querystring", "header", "cookie", "body"]
+BodyKind: TypeAlias = Literal["json", "form", "multipart", "text", "octets"]
+
+STYLES: Final[dict[str, tuple[str, ...]]] = {
+    "path": ("simple", "label", "matrix"),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "header": ("simple",),
+    "cookie": ("form", "cookie"),
+}
+"""The styles of each place, the default first: https://spec.openapis.org/oas/v3.2.0#style-values"""
+_PLAIN_OBJECT: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+_MEDIA_TYPE = re.compile(r"[\w.+*-]+/[\w.+*-]+\s*(;[\x20-\x7e]*)?", re.ASCII)
+_MOST_COMPOSED_FILES: Final = 5
+_NO_FILES: Final = frozenset[str]()
+
+
+class Encoding(NamedTuple):
+    """How a value is written: in which style, or as a text of this type.
+
+    Attributes:
+        media: `"application/json"` or another type in place of a style.
+        reserved: Whether what is reserved in URLs stays as it is.
+    """
+
+    style: str = "form"
+    explode: bool = True
+    media: str | None = None
+    reserved: bool = False
+
+
+class RequestPart(NamedTuple):
+    """What goes into a request, before it has a name that nothing else has."""
+
+    place: Place
+    wire: str
+    schema: Node
+    required: bool
+    description: str
+    encoding: Encoding
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a request.
+
+    Attributes:
+        kind: How it is written.
+        media: Its type.
+        required: Whether it is sent also where there is nothing in it.
+        whole: Whether it is one argument.
+    """
+
+    kind: BodyKind
+    media: str
+    required: bool
+    whole: bool
+
+
+def is_json(media: str) -> bool:
+    kind = media.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def _body_kind(media: str) -> BodyKind:
+    kind = media.partition(";")[0].strip().lower()
+    if is_json(kind):
+        return "json"
+    if kind == "application/x-www-form-urlencoded":
+        return "form"
+    if kind == "multipart/form-data":
+        return "multipart"
+    return "text" if kind.startswith("text/") or kind.endswith(("+xml", "/xml")) else "octets"
+
+
+_PREFERRED: Final[tuple[BodyKind, ...]] = ("json", "form", "multipart", "text", "octets")
+
+
+def body_of(
+    operation: Operation, document: Document, schemas: Schemas, taken: set[str], notes: list[str]
+) -> tuple[Body | None, list[RequestPart]]:
+    """The body of an operation, and what goes into it.
+
+    Args:
+        taken: The names of parameters, which no property of a flattened JSON body may have.
+        notes: To which is added what is otherwise than in the document.
+
+    Raises:
+        DefinitionError: for what cannot be read, or not be written.
+    """
+    if (given := operation.node.value.get("requestBody")) is None:
+        return None, []
+    node = document.follow(Node(given, operation.node.base))
+    content = node.value.get("content") if isinstance(node.value, Mapping) else None
+    if not isinstance(content, Mapping) or not content:
+        raise DefinitionError("its body has no content")
+    media, about = _chosen_type(Node(content, node.base), document)
+    kind, required, description = _body_kind(media), node.value.get("required") is True, node.value.get("description")
+    description = description if isinstance(description, str) else ""
+    schema = Node(about.value.get("schema", {}), about.base)
+    written = _without_star(media, kind)
+    if kind in ("text", "octets"):
+        plain = schema if kind == "text" and schema.value else Node(_PLAIN_SCHEMAS[kind], about.base)
+        return Body(kind, written, required, True), [RequestPart("body", "", plain, required, description, Encoding())]
+    properties = _properties_of_body(schema, document, schemas)
+    if properties is None or (kind == "json" and taken & properties.keys()):
+        if kind == "multipart":
+            raise DefinitionError("its multipart body is no plain object, so that its parts are not known")
+        whole = RequestPart("body", "", schema, required, description, Encoding(media=written))
+        return Body(kind, written, required, True), [whole]
+    needed = {name for name in texts_in(document.follow(schema).value.get("required")) if name in properties}
+    if needed and not required:
+        notes.append(f"its body is optional in the document, and here it is not, as {min(needed)!r} is required in it")
+    encodings = about.value.get("encoding", {})
+    wanted = [_body_property(name, one, name in needed, encodings, kind, document) for name, one in properties.items()]
+    return Body(kind, written, required or bool(needed), False), wanted
+
+
+_PLAIN_SCHEMAS: Final[Mapping[str, Any]] = {
+    "text": {"type": "string"},
+    "octets": {"type": "string", "contentEncoding": "base64"},
+}
+
+
+def _chosen_type(content: Node, document: Document) -> tuple[str, Node]:
+    """The type that is sent, and what is said of it: of several JSON goes first, unless a file is in it that a form in
+    parts would carry."""
+    listed = {str(media): document.follow(Node(one, content.base)) for media, one in content.value.items()}
+    listed = {media: one for media, one in listed.items() if isinstance(one.value, Mapping)}
+    wrong = [media for media in listed if not _MEDIA_TYPE.fullmatch(media) or _is_in_parts_of_its_own(media)]
+    known = [media for media in listed if media not in wrong]
+    if not known:
+        raise DefinitionError(f"its body is of the type {(wrong or [*content.value])[0]!r:.80}, which is not written")
+    first, *others = sorted(known, key=lambda one: (_PREFERRED.index(_body_kind(one)), one != "application/json"))
+    parts = next((media for media in others if _body_kind(media) == "multipart"), None)
+    if parts is not None and _body_kind(first) == "json" and _has_files(listed[first], document):
+        first = parts
+    return first, listed[first]
+
+
+def _is_in_parts_of_its_own(media: str) -> bool:
+    return media.lower().startswith("multipart/") and _body_kind(media) != "multipart"
+
+
+def _has_files(about: Node, document: Document) -> bool:
+    value, base = document.follow(Node(about.value.get("schema", {}), about.base))
+    properties = value.get("properties") if isinstance(value, Mapping) else None
+    found = properties.values() if isinstance(properties, Mapping) else ()
+    return any(_files_in(Node(one, base), document) for one in found)
+
+
+def _without_star(media: str, kind: BodyKind) -> str:
+    if "*" not in media:
+        return media
+    return {"json": "application/json", "text": "text/plain"}.get(kind, "application/octet-stream")
+
+
+def _properties_of_body(schema: Node, document: Document, schemas: Schemas) -> dict[str, Node] | None:
+    """The properties of a body that is an object with these and no others; `None` of any other."""
+    value, base = document.follow(schema)
+    if not isinstance(value, Mapping) or not isinstance(value.get("properties"), Mapping):
+        return None
+    if value is not schema.value and document.minor > 0 and set(keywords_of(schema.value)) - {"$ref"}:
+        return None  # what stands beside a reference counts as well
+    closed = value.get("additionalProperties", False) is False and value.get("type", "object") == "object"
+    if not closed or value.get("nullable") is True or set(keywords_of(value)) - _PLAIN_OBJECT:
+        return None
+    found = {str(name): Node(one, base) for name, one in value["properties"].items()}
+    return {name: one for name, one in found.items() if not schemas.is_hidden(one)}
+
+
+def _body_property(
+    name: str, schema: Node, required: bool, encodings: Any, kind: BodyKind, document: Document
+) -> RequestPart:
+    value, base = document.follow(schema)
+    is_list = isinstance(value, Mapping) and value.get("type") == "array" and "items" in value
+    inner = document.follow(Node(value["items"], base)).value if is_list else value
+    about = encodings.get(name) if isinstance(encodings, Mapping) else None
+    about = about if isinstance(about, Mapping) else {}
+    files = _files_in(schema, document) if kind == "multipart" else _NO_FILES
+    if "style" in about or "explode" in about:
+        style = about.get("style", "form")
+        if style not in STYLES["query"]:
+            raise DefinitionError(f"the part {name!r} of its body has the style {style!r:.50}")
+        encoding = Encoding(
+            style, about.get("explode", style == "form") is True, None, about.get("allowReserved") is True
+        )
+    else:
+        media = about.get("contentType")
+        if media is not None and not (
+            isinstance(media, str) and all(map(_MEDIA_TYPE.fullmatch, re.split(r"\s*,\s*", media)))
+        ):
+            raise DefinitionError(f"the part {name!r:.80} of its body is of the type {media!r:.80}, which is none")
+        is_object = isinstance(inner, Mapping) and (inner.get("type") in ("object", "array") or "properties" in inner)
+        encoding = Encoding(media=media if isinstance(media, str) else "application/json" if is_object else None)
+    return RequestPart("body", name, schema, required, "", encoding, files)
+
+
+def _files_in(node: Node, document: Document, deep: int = 0) -> frozenset[str]:
+    """Whether a property is a file (`"one"`), or a list of files (`"many"`), or may be either: a text that is binary,
+    https://spec.openapis.org/oas/v3.0.4#considerations-for-file-uploads, or since 3.1 has a `contentMediaType` without
+    a `contentEncoding`."""
+    value, base = document.follow(node)
+    if not isinstance(value, Mapping) or deep > _MOST_COMPOSED_FILES:
+        return _NO_FILES
+    found = _NO_FILES
+    for key in ("anyOf", "oneOf", "allOf"):
+        for one in value[key] if isinstance(value.get(key), list) else ():
+            found |= _files_in(Node(one, base), document, deep + 1)
+    kinds = value.get("type", [] if found else ["string"])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list):
+        return found
+    if "string" in kinds and "contentEncoding" not in value:
+        if value.get("format") == "binary" or "contentMediaType" in value:
+            return found | {"one"}
+    if "array" in kinds and "items" in value and "one" in _files_in(Node(value["items"], base), document, deep + 1):
+        return found | {"many"}
+    return found
