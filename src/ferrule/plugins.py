@@ -17,6 +17,7 @@ from typing import Any, Final
 from ferrule import startup
 from ferrule.errors import DefinitionError
 from ferrule.types import Approver, Guard, Middleware
+from ferrule.values.content import text_of
 
 __all__ = ["KINDS", "Plugin", "approvers", "entry_points", "guards", "installed", "load", "middleware"]
 
@@ -107,7 +108,9 @@ def load(kind: str, *names: str) -> tuple[dict[Plugin, object], dict[Plugin, str
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever ends an import ends no program here
-            faults[plugin] = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
+            faults[plugin] = (
+                str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {text_of(error)}"
+            )
             log.error("%s is left out: %s", plugin, faults[plugin])
     return loaded, faults
 

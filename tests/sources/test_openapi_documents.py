@@ -20,6 +20,7 @@ from ferrule.selection import keyword
 from ferrule.sources import openapi
 from ferrule.sources._openapi_document import Document, Node, _from_yaml
 from ferrule.sources._openapi_schemas import MOST_NODES, Schemas
+from ferrule.sources.openapi import look
 from ferrule.values.frozen import thaw
 
 TEXT = {"type": "string"}
@@ -295,8 +296,8 @@ def test_a_pattern_that_would_take_long_is_shown_and_not_enforced() -> None:
         (b'a: !!int ""', "it has tags"),
         (b"a: " + b"[" * 1_000_000, "nests over 200 deep"),
         (b"- " * 200_000, "nests over 200 deep"),
-        (b"{" + b" " * 33_000_000 + b"}", "is too large: 32,000,000 bytes of JSON"),
-        (b"a: b\n" * 2_100_000, "is too large: 10,000,000 bytes of YAML"),
+        (b"{" + b" " * 25_000_000 + b"}", "is too large: 24,000,000 bytes of JSON"),
+        (b"a: b\n" * 1_300_000, "is too large: 6,000,000 bytes of YAML"),
         (b'{"a":"' + b"x" * 50_000_000 + b'"}', "is too large"),
     ],
     ids=[
@@ -384,12 +385,26 @@ def test_what_is_only_read_goes_no_way_round() -> None:
         "type": "object",
         "properties": {"name": {}},
         "required": ["name"],
-        "additionalProperties": False,
+        "propertyNames": {"not": {"enum": ["role"]}},
     }
+    assert "propertyNames" not in converted({**user, "additionalProperties": False})
     composed = {"allOf": [{"$ref": "#/components/schemas/Base"}, {"required": ["id", "n"]}]}
     base = {"type": "object", "properties": {"id": {"allOf": [{"readOnly": True}]}, "n": {}}}
     assert converted(composed, 1, Base=base)["allOf"][1] == {"required": ["n"]}
     assert jsonschema_rs.is_valid(converted(composed, 1, Base=base), {"n": "x"})
+
+
+def test_schemas_beside_one_with_what_is_only_read_have_properties_of_their_own() -> None:
+    base = {"type": "object", "properties": {"id": {"readOnly": True}, "n": {"type": "string"}}}
+    composed = {"allOf": [{"$ref": "#/components/schemas/Base"}, {"properties": {"more": {"type": "string"}}}]}
+    validator = jsonschema_rs.validator_for(converted(composed, 1, Base=base))
+    assert validator.is_valid({"n": "x", "more": "y"}) and not validator.is_valid({"n": "x", "id": "1"})
+
+
+def test_names_that_are_bound_stay_so_where_something_is_only_read() -> None:
+    given = {"properties": {"id": {"readOnly": True}}, "propertyNames": {"pattern": "^[a-z]+$"}}
+    validator = jsonschema_rs.validator_for(converted(given))
+    assert [validator.is_valid({name: 1}) for name in ("n", "N", "id")] == [True, False, False]
 
 
 def test_what_is_only_read_or_only_written_goes_one_way() -> None:
@@ -399,6 +414,7 @@ def test_what_is_only_read_or_only_written_goes_one_way() -> None:
     }
     requests, answers = (converted(schema, 1, way, R={"readOnly": True}) for way in ("request", "response"))
     assert (requests["properties"], requests["required"]) == ({"b": {}}, ["b"])
+    assert requests["propertyNames"] == {"not": {"enum": ["a", "c"]}}
     assert ([*answers["properties"]], answers["required"]) == (["a", "c"], ["a", "c"])
 
 
@@ -792,16 +808,17 @@ def test_a_file_goes_in_parts_also_where_json_is_offered() -> None:
         assert tool.handler.__self__.signature.body.media == media  # type: ignore[attr-defined]
 
 
-def test_the_work_of_a_whole_document_has_a_bound() -> None:
+def test_the_work_of_a_whole_document_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.sources._openapi_document._MOST_UNITS", 4_000_000)
     shared = {"type": "object", "properties": {f"p{one}": TEXT for one in range(6_000)}}
     body = {"content": {"application/json": {"schema": {"allOf": [{"$ref": "#/components/schemas/S"}]}}}}
     given = document(
-        {f"/x{one}": {"post": {"operationId": f"op{one}", "requestBody": body}} for one in range(60)},
+        {f"/x{one}": {"post": {"operationId": f"op{one}", "requestBody": body}} for one in range(20)},
         components={"schemas": {"S": shared}},
     )
-    with pytest.raises(DefinitionError, match="keywords together: choose some of them"):
+    with pytest.raises(DefinitionError, match="takes too much work"):
         imported(given, budget=None)
-    with pytest.raises(DefinitionError, match="60 operations would take over 200,000 tokens"):
+    with pytest.raises(DefinitionError, match="20 operations would take over 200,000 tokens"):
         imported(given)
     many = document({f"/x{one}": {"get": {}} for one in range(10_001)})
     with pytest.raises(DefinitionError, match="over 10,000 operations"):
@@ -844,3 +861,47 @@ def test_another_place_of_an_argument_is_another_tool_for_who_waits() -> None:
         for place in ("query", "header")
     )
     assert one != two
+
+
+def test_a_schema_that_refers_to_itself_hundreds_of_times_is_read_once() -> None:
+    itself = {"allOf": [{"$ref": "#/components/schemas/A"}] * 200, "properties": {"id": {"readOnly": True}}}
+    assert converted({"$ref": "#/components/schemas/A"}, 1, A=itself)["$ref"]
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"parameters": [{"in": "query", "name": f"q{one}", "schema": TEXT} for one in range(499)]},
+        {"get": {"security": [{"key": []}] * 50_000}},
+    ],
+    ids=["parameters", "security"],
+)
+def test_what_thousands_of_paths_share_is_no_work_without_a_bound(
+    shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ferrule.sources._openapi_document._MOST_UNITS", 1_000_000)
+    item = {"get": {}, **shared}
+    given = document(
+        {f"/x{one}": {"$ref": "#/components/pathItems/P"} for one in range(9_000)},
+        components={
+            "pathItems": {"P": item},
+            "securitySchemes": {"key": {"type": "apiKey", "in": "query", "name": "key"}},
+        },
+    )
+    with pytest.raises(DefinitionError, match="takes too much work"):
+        look({**given, "openapi": "3.1.0"})
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [("/" + "x" * 1_001, "over 1,000 characters"), ("/a\u00adb", "has no"), ("/a\u3164b", "has no")]
+)
+def test_a_path_that_nobody_could_read_is_no_operation(path: str, reason: str) -> None:
+    [left_out] = look(document({path: {"get": {}}})).report.left_out
+    assert reason in left_out.reason and len(left_out.what) <= 500
+
+
+def test_what_a_document_calls_something_has_a_bound() -> None:
+    given = document({"/x": {"get": {"operationId": "i" * 5_000, "tags": ["t" * 5_000] * 100, "summary": "s" * 9_000}}})
+    [tool] = look(given)
+    assert len(tool.name) <= 128 and len(tool.tags) <= 50 and len(tool.description) <= 8_000
+    assert len(tool.metadata["openapi"]["id"]) == 1_000 and {len(tag) for tag in tool.tags} == {1_000}

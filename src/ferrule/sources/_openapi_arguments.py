@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ferrule import DefinitionError
-from ferrule.characters import inert, visible
-from ferrule.sources._openapi_bodies import STYLES, Body, Encoding, Place, RequestPart, body_of, is_json
+from ferrule.sources._foreign_text import one_line
+from ferrule.sources._openapi_bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, body_of, is_json
 from ferrule.sources._openapi_document import Document, Node
-from ferrule.sources._openapi_operations import IN_BRACES, Operation, digest, is_token
+from ferrule.sources._openapi_operations import IN_BRACES, Operation, digest, is_token, told_text
 from ferrule.sources._openapi_schemas import Schemas
 
 _PLACES: Final = ("path", "query", "querystring", "header", "cookie")
@@ -22,7 +22,7 @@ _OF_THE_CONNECTION: Final = frozenset(
     {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
     | {"upgrade", "cookie", "proxy-authorization", "proxy-connection", "expect"}
 )
-_MOST_OF_ONE: Final = 500
+_MOST_NAME: Final = 1_000
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What every model API takes as the name of a parameter."""
 _FILE_ARGUMENT: Final = {
@@ -97,8 +97,8 @@ def signature_of(
     _check_path_parameters(operation, wanted)
     body, of_body = body_of(operation, document, schemas, {one.wire for one in wanted}, notes)
     wanted += of_body
-    if len(wanted) > _MOST_OF_ONE:
-        raise DefinitionError(f"it takes {len(wanted):,} arguments, and at most {_MOST_OF_ONE} are taken")
+    if len(wanted) > MOST_ARGUMENTS:
+        raise DefinitionError(f"it takes {len(wanted):,} arguments, and at most {MOST_ARGUMENTS} are taken")
     names = _argument_names(wanted)
     converted, defs = schemas.bundle(*(one.schema for one in wanted))
     properties: dict[str, Any] = {}
@@ -110,6 +110,7 @@ def signature_of(
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     if not required:
         del schema["required"]
+    notes = [one_line(note, _MOST_NAME) for note in notes]
     arguments = tuple(
         Argument(name, one.place, one.wire, one.encoding, bool(one.files))
         for name, one in zip(names, wanted, strict=True)
@@ -130,7 +131,7 @@ def _property(schema: Any, one: RequestPart, name: str) -> dict[str, Any]:
     if one.wire and name != one.wire and one.place != "body":
         said.insert(0, f"{one.wire!r} in the {one.place}.")
     if "default" in made:
-        said.append(f"{'Usually' if one.required else 'Left out, it is'} {made.pop('default')!r}.")
+        said.append(f"{'Usually' if one.required else 'Left out, it is'} {made.pop('default')!r:.200}.")
     if text := " ".join(filter(None, said)):
         made["description"] = text
     return made
@@ -147,6 +148,9 @@ def _declared_parameters(operation: Operation, document: Document, notes: list[s
         listed = owner.value.get("parameters", [])
         if not isinstance(listed, list):
             raise DefinitionError("its parameters are no list")
+        document.spend(20 * len(listed))
+        if len(listed) > MOST_ARGUMENTS:
+            raise DefinitionError(f"it takes {len(listed):,} arguments, and at most {MOST_ARGUMENTS} are taken")
         for one in listed:
             wanted = _parameter(document.follow(Node(one, owner.base)), document, notes)
             if wanted is not None:
@@ -159,8 +163,9 @@ def _parameter(node: Node, document: Document, notes: list[str]) -> RequestPart 
     if not isinstance(value, Mapping):
         raise DefinitionError("a parameter is no object")
     place, wire = value.get("in"), value.get("name")
-    if place not in _PLACES or not isinstance(wire, str) or not wire:
-        raise DefinitionError(f"a parameter {wire!r:.50} in {place!r:.50} is none of {', '.join(_PLACES)}")
+    if place not in _PLACES or not isinstance(wire, str) or not 0 < len(wire) <= _MOST_NAME:
+        shown = wire if isinstance(wire, str) else ""
+        raise DefinitionError(f"a parameter {shown[:50]!r} in {str(place)[:50]!r} is none of {', '.join(_PLACES)}")
     if place == "header" and wire.lower() in _NOT_ARGUMENTS:
         return None
     if place == "header" and not may_be_header(wire):
@@ -170,9 +175,7 @@ def _parameter(node: Node, document: Document, notes: list[str]) -> RequestPart 
         raise DefinitionError(f"{wire!r} is no name of a cookie")
     schema, encoding = _schema_and_encoding(node, place, document)
     required = place == "path" or value.get("required") is True
-    description = value.get("description")
-    said = inert(visible(description)[0]) if isinstance(description, str) else ""
-    return RequestPart(place, wire, schema, required, said, encoding)
+    return RequestPart(place, wire, schema, required, told_text(value.get("description")), encoding)
 
 
 def folded_name(place: str, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ferrule import DefinitionError
 from ferrule.sources._openapi_document import Document, Node, texts_in
-from ferrule.sources._openapi_operations import Operation
+from ferrule.sources._openapi_operations import Operation, told_text
 from ferrule.sources._openapi_schemas import Schemas, keywords_of
 
 Place: TypeAlias = Literal["path", "query", "querystring", "header", "cookie", "body"]
@@ -24,7 +24,7 @@ STYLES: Final[dict[str, tuple[str, ...]]] = {
 """The styles of each place, the default first: https://spec.openapis.org/oas/v3.2.0#style-values"""
 _PLAIN_OBJECT: Final = frozenset({"type", "properties", "required", "additionalProperties"})
 _MEDIA_TYPE = re.compile(r"[\w.+*-]+/[\w.+*-]+\s*(;[\x20-\x7e]*)?", re.ASCII)
-_MOST_COMPOSED_FILES: Final = 5
+MOST_ARGUMENTS: Final = 500
 _NO_FILES: Final = frozenset[str]()
 
 
@@ -110,7 +110,7 @@ def body_of(
         raise DefinitionError("its body has no content")
     media, about = _chosen_type(Node(content, node.base), document)
     kind, required, description = _body_kind(media), node.value.get("required") is True, node.value.get("description")
-    description = description if isinstance(description, str) else ""
+    description = told_text(description)
     schema = Node(about.value.get("schema", {}), about.base)
     written = _without_star(media, kind)
     if kind in ("text", "octets"):
@@ -122,7 +122,9 @@ def body_of(
             raise DefinitionError("its multipart body is no plain object, so that its parts are not known")
         whole = RequestPart("body", "", schema, required, description, Encoding(media=written))
         return Body(kind, written, required, True), [whole]
-    needed = {name for name in texts_in(document.follow(schema).value.get("required")) if name in properties}
+    required_names = document.follow(schema).value.get("required")
+    document.spend(len(properties) + (len(required_names) if isinstance(required_names, list) else 0))
+    needed = {name for name in texts_in(required_names) if name in properties}
     if needed and not required:
         notes.append(f"its body is optional in the document, and here it is not, as {min(needed)!r} is required in it")
     encodings = about.value.get("encoding", {})
@@ -139,6 +141,7 @@ _PLAIN_SCHEMAS: Final[Mapping[str, Any]] = {
 def _chosen_type(content: Node, document: Document) -> tuple[str, Node]:
     """The type that is sent, and what is said of it: of several JSON goes first, unless a file is in it that a form in
     parts would carry."""
+    document.spend(10 * len(content.value))
     listed = {str(media): document.follow(Node(one, content.base)) for media, one in content.value.items()}
     listed = {media: one for media, one in listed.items() if isinstance(one.value, Mapping)}
     wrong = [media for media in listed if not _MEDIA_TYPE.fullmatch(media) or _is_in_parts_of_its_own(media)]
@@ -179,6 +182,8 @@ def _properties_of_body(schema: Node, document: Document, schemas: Schemas) -> d
     closed = value.get("additionalProperties", False) is False and value.get("type", "object") == "object"
     if not closed or value.get("nullable") is True or set(keywords_of(value)) - _PLAIN_OBJECT:
         return None
+    if len(value["properties"]) > MOST_ARGUMENTS:
+        return None
     found = {str(name): Node(one, base) for name, one in value["properties"].items()}
     return {name: one for name, one in found.items() if not schemas.is_hidden(one)}
 
@@ -210,17 +215,19 @@ def _body_property(
     return RequestPart("body", name, schema, required, "", encoding, files)
 
 
-def _files_in(node: Node, document: Document, deep: int = 0) -> frozenset[str]:
+def _files_in(node: Node, document: Document, seen: set[int] | None = None) -> frozenset[str]:
     """Whether a property is a file (`"one"`), or a list of files (`"many"`), or may be either: a text that is binary,
     https://spec.openapis.org/oas/v3.0.4#considerations-for-file-uploads, or since 3.1 has a `contentMediaType` without
     a `contentEncoding`."""
     value, base = document.follow(node)
-    if not isinstance(value, Mapping) or deep > _MOST_COMPOSED_FILES:
+    seen = set() if seen is None else seen
+    if not isinstance(value, Mapping) or id(value) in seen:
         return _NO_FILES
+    seen.add(id(value))
     found = _NO_FILES
     for key in ("anyOf", "oneOf", "allOf"):
         for one in value[key] if isinstance(value.get(key), list) else ():
-            found |= _files_in(Node(one, base), document, deep + 1)
+            found |= _files_in(Node(one, base), document, seen)
     kinds = value.get("type", [] if found else ["string"])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if not isinstance(kinds, list):
@@ -228,6 +235,6 @@ def _files_in(node: Node, document: Document, deep: int = 0) -> frozenset[str]:
     if "string" in kinds and "contentEncoding" not in value:
         if value.get("format") == "binary" or "contentMediaType" in value:
             return found | {"one"}
-    if "array" in kinds and "items" in value and "one" in _files_in(Node(value["items"], base), document, deep + 1):
+    if "array" in kinds and "items" in value and "one" in _files_in(Node(value["items"], base), document, seen):
         return found | {"many"}
     return found

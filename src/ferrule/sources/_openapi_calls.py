@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -21,7 +21,7 @@ from ferrule.http import NotReachableError, Transport
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_operations import leads_elsewhere
-from ferrule.sources._openapi_requests import Request, request_of
+from ferrule.sources._openapi_requests import NOTHING_SENT, Request, request_of
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
 from ferrule.values.json_text import SECRET_STARS
@@ -40,6 +40,28 @@ _SHORTEST_SECRET: Final = 8
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, where no deadline comes before."""
 _OUR_REQUEST: ContextVar[bool] = ContextVar("ferrule_openapi_request", default=False)
+
+
+class _Sent:
+    """Is told what a connection does, the `trace` of httpcore, and keeps whether a request has begun to go out."""
+
+    def __init__(self) -> None:
+        self.anything = False
+
+    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
+        if "send_request_headers" in event:
+            self.anything = True
+
+
+def _found_no_connection(error: Exception, request: httpx2.Request) -> bool:
+    """Whether this very request found none: the auth of a client may send others, and fail at these."""
+    if not isinstance(error, (*_NO_CONNECTION, NotReachableError)):
+        return False
+    try:
+        return error.request is request
+    except RuntimeError:  # a transport does not say which
+        return True
+
 
 Check = Callable[[int, str, Any], None]
 """Is told a status, a type and the JSON of an answer."""
@@ -94,42 +116,45 @@ class Endpoint(NamedTuple):
 
     async def _answered(self, request: httpx2.Request, hidden: list[str]) -> object:
         """The result of the answer, by way of redirects that stay on the server."""
-        answered = False
+        sent = _Sent()
+        request.extensions["trace"] = sent
+        is_first = True
         try:
             async with _sender(self.client, self.server, is_signed=bool(self.security)) as send:
                 for _ in range(_MOST_HOPS):
                     response = await send(request)
+                    sent.anything = True  # whatever sends it: one of a test tells no events
                     try:
                         target = response.headers.get("location") if response.is_redirect else None
                         if target is None:
-                            return await self._result(response, hidden, is_first=not answered)
-                        request, answered = self._redirected(request, response.status_code, target), True
+                            return await self._result(response, hidden, is_first=is_first)
+                        request, is_first = await self._redirected(request, response.status_code, target), False
                     finally:
                         await response.aclose()
-        except (*_NO_CONNECTION, NotReachableError) as error:
-            what = "Nothing was sent." if not answered else _PERHAPS
-            text = f"{self.server.origin[1]} could not be reached ({type(error).__name__}). {what}"
-            raise ToolError(text, executed=None if answered else False) from error
-        except httpx2.HTTPError as error:
-            text = f"{self.server.origin[1]} gave no answer ({type(error).__name__}). {_PERHAPS}"
-            raise ToolError(text, executed=None) from error
+        except ToolError:
+            raise
+        except Exception as error:
+            nothing = not sent.anything and _found_no_connection(error, request)
+            what = "could not be reached" if nothing else "gave no answer"
+            text = f"{self.server.origin[1]} {what} ({type(error).__name__}). {NOTHING_SENT if nothing else _PERHAPS}"
+            raise ToolError(text, executed=False if nothing else None) from error
         raise ToolError(
             f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS - 1} times. {_PERHAPS}",
             executed=None,
         )
 
-    def _redirected(self, request: httpx2.Request, status: int, target: str) -> httpx2.Request:
+    async def _redirected(self, request: httpx2.Request, status: int, target: str) -> httpx2.Request:
         """The request to where a redirect leads: only on the same server, and only where it stays what it is.
 
         Raises:
             ToolError: for any other.
         """
-        where = urljoin(str(request.url), target)
         try:
+            where = urljoin(str(request.url), target)
             stays = origin_of(where) == self.server.origin
             stays &= not leads_elsewhere(where.partition("?")[0].partition("://")[2])
         except ValueError:
-            stays = False
+            where, stays = "", False
         keeps = request.method in ("GET", "HEAD") or status in (307, 308)
         if not stays or not (keeps or status == 303):
             raise ToolError(
@@ -139,16 +164,18 @@ class Endpoint(NamedTuple):
             )
         headers = [(key, value) for key, value in request.headers.multi_items() if keeps or key not in _OF_THE_BODY]
         method = request.method if keeps else "GET"
-        content = request.content if keeps else b""
+        content = await request.aread() if keeps else b""
         return httpx2.Request(method, where, headers=headers, content=content, extensions=dict(request.extensions))
 
     async def _result(self, response: httpx2.Response, hidden: list[str], *, is_first: bool) -> object:
         body, is_whole = await _read_body(response, MOST_ANSWER)
         media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        status = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        status = _without_credentials(f"HTTP {response.status_code} {response.reason_phrase}".strip(), hidden)
         if response.status_code >= 300:
-            shown = _body_text(response, body)[:_MOST_ERROR] if is_json(media) or _is_text(media) or not media else ""
-            raise self._failure(response, status, _without_credentials(shown, hidden), is_first=is_first)
+            shown = _body_text(response, body) if is_json(media) or _is_text(media) or not media else ""
+            raise self._failure(
+                response, status, _without_credentials(shown, hidden, is_whole)[:_MOST_ERROR], is_first=is_first
+            )
         about = {"status": response.status_code}
         if self.method == "HEAD":
             kept = {key: value for key, value in response.headers.items() if key.lower() != "set-cookie"}
@@ -164,15 +191,16 @@ class Endpoint(NamedTuple):
         text = _body_text(response, body)
         if not is_whole:
             return ToolResult(
-                _without_credentials(f"{text}\n[cut after {MOST_ANSWER:,} bytes]", hidden), metadata=about
+                f"{_without_credentials(text, hidden, is_whole)}\n[cut after {MOST_ANSWER:,} bytes]", metadata=about
             )
         try:
             output = json.loads(text) if is_json(media) else text
         except (ValueError, RecursionError):
             return ToolResult(_without_credentials(text, hidden), metadata=about)
+        output = _without_credentials(output, hidden)
         if is_json(media):
             self.check(response.status_code, media, output)
-        return ToolResult(_without_credentials(output, hidden), metadata=about)
+        return ToolResult(output, metadata=about)
 
     def _failure(self, response: httpx2.Response, status: str, text: str, *, is_first: bool) -> ToolError:
         """What a call comes to that the server answered with an error: one of the caller's is the model's to read, and
@@ -204,15 +232,15 @@ def _media_of_answer(media: str, body: bytes) -> Media:
         return Media("file", body, "application/octet-stream")
 
 
-def _without_credentials(value: Any, hidden: list[str]) -> Any:
+def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
     """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
-    got."""
+    got. Of a text that is cut off, what may be the beginning of it goes too."""
     if not hidden or value is None:
         return value
     if isinstance(value, str):
         for secret in hidden:
             value = value.replace(secret, SECRET_STARS)
-        return value
+        return value if is_whole else value[: -max(map(len, hidden))]
     if isinstance(value, dict):
         return {_without_credentials(key, hidden): _without_credentials(item, hidden) for key, item in value.items()}
     return [_without_credentials(item, hidden) for item in value] if isinstance(value, list) else value
@@ -221,7 +249,10 @@ def _without_credentials(value: Any, hidden: list[str]) -> Any:
 def _body_text(response: httpx2.Response, body: bytes) -> str:
     """The body as text; of a codec that is none of these, as UTF-8: some take minutes for a megabyte."""
     named = (response.charset_encoding or "").lower().replace("_", "-")
-    return body.decode(named if _CHARSET.fullmatch(named) else "utf-8", "replace")
+    try:
+        return body.decode(named if _CHARSET.fullmatch(named) else "utf-8", "replace")
+    except LookupError:  # such as ISO-8859-12, which there is not
+        return body.decode("utf-8", "replace")
 
 
 _CHARSET: Final = re.compile(
@@ -238,7 +269,7 @@ async def _read_body(response: httpx2.Response, most: int) -> tuple[bytes, bool]
     packed = response.headers.get("content-encoding", "").strip().lower()
     if packed not in _BOUNDED_ENCODINGS:
         raise ToolError(
-            f"HTTP {response.status_code}: the answer is packed as {packed[:50]!r}, which is not read", executed=None
+            f"HTTP {response.status_code}: the answer is packed in another way than gzip or deflate", executed=None
         )
     found = bytearray()
     async for chunk in response.aiter_bytes():

@@ -15,9 +15,14 @@ from ferrule import DefinitionError
 from ferrule.paths import open_inside
 
 _EXTRA: Final = 'pip install "ferrule[openapi]"'
-_MOST_JSON, _MOST_YAML, _MOST_READ = 32_000_000, 10_000_000, 64_000_000
-"""Bytes of one file and of all. A megabyte of YAML is read in 0.6 s, one of JSON in 10 ms."""
+_MOST_JSON, _MOST_YAML, _MOST_READ = 24_000_000, 6_000_000, 48_000_000
+"""Bytes of one file and of all. A megabyte of YAML is read in 1 s, one of JSON in 10 ms."""
 _MOST_FOLLOWED: Final = 20
+_MOST_UNITS: Final = 15_000_000
+"""What making the tools of one document may cost, in units of about a microsecond; the largest one that was seen takes
+a third of it."""
+_MOST_REFERENCE: Final = 2_000
+_MOST_VALUES_YAML: Final = 1_000_000
 _MOST_DEEP_YAML: Final = 200
 """LibYAML makes nodes of what nests in the stack of C, which ends the program at fifty thousand."""
 _VERSIONS_READ = re.compile(r"3\.([012])(\.\d+)*(-.*)?")
@@ -59,6 +64,7 @@ class Document:
         self._opaque = library.Specification.OPAQUE
         self._roots = [os.path.realpath(root) for root in roots]
         self._left = _MOST_READ
+        self._work = 0
         self._files: dict[str, Any] = {}
         if isinstance(given, Mapping):
             self.name, value = "the OpenAPI document", given
@@ -74,6 +80,18 @@ class Document:
         resources = [(uri, self._resource(value)) for uri in itself]
         self._registry = library.Registry(retrieve=self._retrieve).with_resources(resources)
         self.root = Node(value, base)
+
+    def spend(self, units: int) -> None:
+        """Count work, whatever comes of it.
+
+        Raises:
+            WholeDocumentError: once it is more than may be spent on the whole document.
+        """
+        self._work += units
+        if self._work > _MOST_UNITS:
+            raise WholeDocumentError(
+                f"{self.name} takes too much work to read as a whole: choose some operations, only=[…]"
+            )
 
     def follow(self, node: Node) -> Node:
         """What a reference leads to, by way of others; the node itself where it is none.
@@ -96,6 +114,9 @@ class Document:
         """
         from referencing.exceptions import Unresolvable
 
+        self.spend(10)
+        if len(reference) > _MOST_REFERENCE:
+            raise DefinitionError(f"a reference has {len(reference):,} characters")
         try:
             found = self._registry.resolver(base).lookup(reference)
         except (Unresolvable, ValueError, TypeError) as error:  # the last of a pointer into what has no parts
@@ -229,7 +250,9 @@ def _from_yaml(text: bytes) -> Any:
 def _check_events(events: Iterable[Any], yaml: Any) -> None:
     """Raises: ValueError: for what nests too deep, and for tags, whose values are made in ways of their own."""
     deep = 0
-    for event in events:
+    for count, event in enumerate(events):
+        if count > _MOST_VALUES_YAML:
+            raise ValueError(f"it has over {_MOST_VALUES_YAML:,} values")
         if getattr(event, "tag", None) is not None:
             raise ValueError("it has tags, and the data of JSON has none")
         if isinstance(event, yaml.CollectionStartEvent):

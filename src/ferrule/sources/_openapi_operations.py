@@ -12,11 +12,16 @@ from urllib.parse import unquote
 
 from ferrule import DefinitionError
 from ferrule.arguments.names import as_seen
-from ferrule.characters import visible
+from ferrule.characters import inert, visible
+from ferrule.sources._foreign_text import has_hidden
 from ferrule.sources._openapi_document import Document, Node, texts_in
 
 MOST_OPERATIONS: Final = 10_000
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "query")
+_MOST_TEXT: Final = 8_000
+_LONGEST_ID: Final = 1_000
+"""Characters of a path or an id."""
+_MOST_TAGS: Final = 50
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 IN_BRACES = re.compile(r"\{([^{}/]*)\}")
 
@@ -56,12 +61,14 @@ class Operation(NamedTuple):
     def id(self) -> str:
         """Its `operationId`; empty where it has none."""
         found = self.node.value.get("operationId")
-        return visible(found)[0] if isinstance(found, str) else ""
+        return visible(found[:_LONGEST_ID])[0] if isinstance(found, str) else ""
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Those that are texts, without what nobody sees."""
-        return tuple(visible(tag)[0] for tag in texts_in(self.node.value.get("tags")))
+        listed = self.node.value.get("tags")
+        listed = listed[:_MOST_TAGS] if isinstance(listed, list) else None
+        return tuple(visible(tag[:_LONGEST_ID])[0] for tag in texts_in(listed))
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -141,10 +148,13 @@ def _methods_of(item: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _check_path(path: Any, item: Any) -> None:
     if not isinstance(path, str) or not path.startswith("/"):
         raise DefinitionError("a path begins with '/'")
+    if len(path) > _LONGEST_ID:
+        raise DefinitionError(f"its path has over {_LONGEST_ID:,} characters")
     if (
         re.search(r"[?#\\\s]|%(?![0-9A-Fa-f]{2})|%2f|%5c", path, re.IGNORECASE)
         or "//" in path
         or not path.isprintable()
+        or has_hidden(path)
     ):
         raise DefinitionError("a path has no '?', '#', '\\', '//' or space: what it asks for are parameters")
     if leads_elsewhere(path):
@@ -215,6 +225,11 @@ def _by_digest(operation: Operation) -> str:
 def digest(text: str) -> str:
     """Eight characters that are others where the text is."""
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def told_text(value: Any) -> str:
+    """What a document says of something, without what nobody sees; empty where it is no text."""
+    return inert(visible(value[:_MOST_TEXT])[0]).strip() if isinstance(value, str) else ""
 
 
 def is_token(name: str) -> bool:

@@ -9,21 +9,23 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ferrule import Media, ToolError
 from ferrule.sources._openapi_arguments import Argument, Signature, folded_name
-from ferrule.sources._openapi_bodies import Body, Encoding, is_json
-from ferrule.sources._openapi_operations import leads_elsewhere
+from ferrule.sources._openapi_bodies import Encoding, is_json
+from ferrule.sources._openapi_operations import is_token, leads_elsewhere
 
 Pair: TypeAlias = tuple[str, str]
+_Names: TypeAlias = dict[tuple[str, str], str]
+"""Place and name of what is written, and the argument that it is of."""
 
 _STAYS_IN_QUERY: Final = ":/?@!$'()*,;"
 """What of the reserved characters can stand in a value of a query, RFC 3986 and, for `+`, `&`, `=` and `#`, forms."""
 _STAYS_IN_PATH: Final = "/%:@!$&'()*+,;=~"
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
 PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
-_NOTHING_SENT: Final = "Nothing was sent."
+NOTHING_SENT: Final = "Nothing was sent."
 
 
 @dataclass
@@ -61,55 +63,59 @@ def request_of(method: str, path: str, signature: Signature, arguments: Mapping[
     """
     made = Request(method, path)
     of_body: dict[str, tuple[Argument, Any]] = {}
+    taken: _Names = {}
     for argument in signature.arguments:
         value = arguments.get(argument.name)
         if argument.name not in arguments or (value is None and argument.place != "body"):
             if argument.place == "path":
                 raise ToolError(
-                    f"{argument.name!r} is in the path and has to have a value. {_NOTHING_SENT}", executed=False
+                    f"{argument.name!r} is in the path and has to have a value. {NOTHING_SENT}", executed=False
                 )
             continue
         try:
-            _check_spread_keys(argument, value, signature)
             if argument.place == "body":
                 of_body[argument.name] = argument, value
-            else:
-                _WRITERS[argument.place](made, argument, value)
+                continue
+            before = len(made.query), len(made.cookies)
+            _WRITERS[argument.place](made, argument, value)
+            _check_written("query", made.query[before[0] :], argument, signature, taken)
+            _check_written("cookie", made.cookies[before[1] :], argument, signature, taken)
         except (_NotWritable, UnicodeEncodeError) as error:
             raise _unwritable(repr(argument.name), error) from None
     made.path = _checked_path(quote(made.path, safe=_STAYS_IN_PATH))
     if signature.body is not None and (of_body or signature.body.required):
         try:
-            _write_body(made, signature.body, list(of_body.values()))
+            _write_body(made, signature, list(of_body.values()), taken)
         except (_NotWritable, UnicodeEncodeError) as error:
             raise _unwritable("the body", error) from None
     return made
 
 
-def _check_spread_keys(argument: Argument, value: Any, signature: Signature) -> None:
-    """Refuse keys that are written in their place like parameters, and have the name of one or of a credential."""
-    encoding = argument.encoding
-    spread = isinstance(value, Mapping) and (
-        argument.place == "querystring" or (encoding.explode and not encoding.media)
-    )
-    if not spread or encoding.style == "deepObject" or (argument.place == "body" and not argument.wire):
-        return
-    place = "query" if argument.place == "querystring" else argument.place
-    own = (argument.place, folded_name(argument.place, argument.wire))
-    for key in value:
-        if (place, folded_name(place, str(key))) in signature.reserved - {own}:
-            raise _NotWritable(f"has the key {str(key)!r:.80}, which another parameter has")
+def _check_written(place: str, pairs: Sequence[str], argument: Argument, signature: Signature, taken: _Names) -> None:
+    """Refuse what a value writes under the name of another parameter or of a credential: an object that is spread has
+    its keys as names.
+
+    Args:
+        pairs: `name=value` each, as they are written.
+        taken: Place and name of what was written before, and by which argument; it is filled.
+    """
+    own = folded_name(place, argument.wire)
+    for pair in pairs:
+        name = folded_name(place, unquote(pair.partition("=")[0]))
+        of_another = name != own and (place, name) in signature.reserved
+        if of_another or taken.setdefault((place, name), argument.name) != argument.name:
+            raise _NotWritable(f"has the key {name!r:.80}, which another parameter has")
 
 
 def _unwritable(what: str, error: Exception) -> ToolError:
     why = error if isinstance(error, _NotWritable) else "holds half of a surrogate pair, which UTF-8 cannot write"
-    return ToolError(f"{what} {why}. {_NOTHING_SENT}", executed=False)
+    return ToolError(f"{what} {why}. {NOTHING_SENT}", executed=False)
 
 
 def _checked_path(path: str) -> str:
     if leads_elsewhere(path) or "//" in path:
         text = "a value in the path is empty, '.' or '..', which would lead elsewhere"
-        raise ToolError(f"{text}. {_NOTHING_SENT}", executed=False)
+        raise ToolError(f"{text}. {NOTHING_SENT}", executed=False)
     return path
 
 
@@ -258,7 +264,9 @@ def _write_cookie(made: Request, argument: Argument, value: Any) -> None:
             (argument.wire, text)
             for text in (_item_texts(value) if isinstance(value, list | tuple) else [_plain_text(value)])
         ]
-    if any(re.search(r"[^\x21-\x7e]|[\",;\\]", part) for pair in pairs for part in pair):
+    if not all(is_token(name) for name, _ in pairs):
+        raise _NotWritable("has a key that is no name of a cookie")
+    if any(re.search(r"[^\x21-\x7e]|[\",;\\]", text) for _, text in pairs):
         raise _NotWritable("goes into a cookie as it is, which has no space, comma, semicolon, quote or backslash")
     made.cookies += [f"{name}={text}" for name, text in pairs]
 
@@ -275,7 +283,9 @@ _WRITERS: Final = {
 # -- the body ----------------------------------------------------------------------------------------------------------
 
 
-def _write_body(made: Request, body: Body, given: list[tuple[Argument, Any]]) -> None:
+def _write_body(made: Request, signature: Signature, given: list[tuple[Argument, Any]], taken: _Names) -> None:
+    body = signature.body
+    assert body is not None
     made.media = body.media
     whole = given[0][1] if body.whole and given else None
     if body.kind == "json":
@@ -287,19 +297,21 @@ def _write_body(made: Request, body: Body, given: list[tuple[Argument, Any]]) ->
     elif body.kind == "octets":
         made.content = b"" if whole is None else _bytes(whole)
     elif body.kind == "form":
-        texts = _form_pairs(whole or {}) if body.whole else _form(given)
+        texts = _form_pairs(whole or {}) if body.whole else _form(given, signature, taken)
         made.content = "&".join(texts).encode()
     else:
         made.media, made.parts = None, [part for argument, item in given for part in _body_parts(argument, item)]
 
 
-def _form(given: Iterable[tuple[Argument, Any]]) -> Iterator[str]:
+def _form(given: Iterable[tuple[Argument, Any]], signature: Signature, taken: _Names) -> Iterator[str]:
     for argument, value in given:
         if value is None:
             continue
         listed = argument.encoding.media is not None and isinstance(value, list | tuple)
         for one in value if listed else [value]:
-            yield from _query_pairs(argument.encoding, argument.wire, one)
+            pairs = [*_query_pairs(argument.encoding, argument.wire, one)]
+            _check_written("body", pairs, argument, signature, taken)
+            yield from pairs
 
 
 def _form_pairs(value: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from ferrule import DefinitionError
 from ferrule.arguments.schema_parameters import Enforced
 from ferrule.patterns import ForeignSchema
+from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_document import Document, Node
 from ferrule.sources._openapi_operations import Operation
@@ -47,7 +48,8 @@ class Responses:
                 f"{'/'.join(map(str, one.instance_path)) or 'it'}: {one.message}"
                 for one in [*errors][:_DIFFERENCES_TOLD]
             )
-            log.warning("the answer of tool %r (HTTP %d) is not as its document says: %.500s", self._tool, status, said)
+            said = one_line(said, 500)
+            log.warning("the answer of tool %r (HTTP %d) is not as its document says: %s", self._tool, status, said)
 
     def _read(self, status: int, media: str) -> Enforced | None:
         try:

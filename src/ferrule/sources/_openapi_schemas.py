@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from ferrule import DefinitionError
 from ferrule.sources._foreign_text import visible_schema
-from ferrule.sources._openapi_document import Document, Node, WholeDocumentError
+from ferrule.sources._openapi_document import Document, Node
 
 Direction: TypeAlias = Literal["request", "response"]
 """Which way the values go: of a request `readOnly` properties are no part, and of a response those that are
@@ -19,11 +19,12 @@ Direction: TypeAlias = Literal["request", "response"]
 
 MOST_NODES: Final = 20_000
 """Keywords and values in the schemas of one operation, with all that they refer to."""
-_MOST_OF_ALL: Final = 500_000
-"""Those of all operations together, each counted with what it refers to; the largest document that was seen has
-200,000."""
+_MOST_SCHEMA_TEXT: Final = 200_000
+_A_NODE: Final = 20
+"""The work of making a tool for each of its nodes, in microseconds."""
 _MOST_DESCRIPTION: Final = 8_000
 _MOST_DEEP: Final = 100
+_MOST_REFERENCE: Final = 2_000
 _MOST_COMPOSED: Final = 5
 _NONE: Final = frozenset[str]()
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
@@ -41,9 +42,6 @@ _PLAIN_KEYWORDS: Final = frozenset(
 """Those whose values hold no schemas. What is no keyword of JSON Schema 2020-12 is left out, so that a reference to
 something else than a schema shows nothing of it; and so are `examples`, which cost tokens, and `$id`, as every place is
 written anew."""
-_LEAVES_OPEN: Final = frozenset(
-    {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
-)
 _KEYWORDS: Final = _PLAIN_KEYWORDS | _BY_NAME | _LISTS | _SINGLE
 _COMPONENT = re.compile(r"#/components/schemas/([A-Za-z0-9._-]+)")
 _HIDDEN_IN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
@@ -57,11 +55,15 @@ class Converted:
         schema: It, whose references lead to `$defs` that it has not.
         refers: The URIs of what these are.
         nodes: How many keywords and values there are in it.
+        characters: How many its texts have.
+        spend: Counts the work for the whole document.
     """
 
     schema: Any = True
     refers: set[str] = field(default_factory=set)
     nodes: int = 0
+    characters: int = 0
+    spend: Callable[[int], None] = lambda units: None
 
 
 class Schemas:
@@ -75,7 +77,6 @@ class Schemas:
         self._document = document
         self._hidden = _HIDDEN_IN[direction]
         self._shared: dict[str, Converted] = {}
-        self._nodes = 0
 
     def bundle(self, *schemas: Node) -> tuple[list[Any], dict[str, Any]]:
         """The schemas converted, and the `$defs` that they all refer to.
@@ -92,15 +93,10 @@ class Schemas:
                 continue
             needed[uri] = shared = self._shared_at(uri)
             nodes += shared.nodes
+            self._document.spend(_A_NODE * shared.nodes)
             if nodes > MOST_NODES:
                 raise DefinitionError(f"its schemas have over {MOST_NODES:,} keywords, with all that they refer to")
             waiting += sorted(shared.refers - needed.keys())
-        self._nodes += nodes
-        if self._nodes > _MOST_OF_ALL:
-            raise WholeDocumentError(
-                f"{self._document.name}: the schemas of its operations have over {_MOST_OF_ALL:,} keywords together: "
-                "choose some of them, only=[…]"
-            )
         return [one.schema for one in converted], {
             _definition_name(uri, self._base): needed[uri].schema for uri in needed
         }
@@ -115,7 +111,7 @@ class Schemas:
         return self._shared[uri]
 
     def _converted(self, node: Node) -> Converted:
-        made = Converted()
+        made = Converted(spend=self._document.spend)
         made.schema, _ = visible_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
         return made
 
@@ -144,12 +140,14 @@ class Schemas:
                 found[key] = [self._schema(Node(one, base), made, deep + 1, hidden) for one in item]
             elif key in _KEYWORDS:
                 found[key] = self._keyword(key, Node(item, base), made, deep + 1)
-        _take_out(found, hidden)
+        _refuse_hidden(found, hidden)
         return _from_3_0(value, found) if self._document.minor == 0 else found
 
     def _reference(self, reference: Any, base: str, made: Converted) -> dict[str, str]:
         if not isinstance(reference, str):
             raise DefinitionError(f"a {type(reference).__name__} stands where a reference has to be")
+        if len(reference) > _MOST_REFERENCE:
+            raise DefinitionError(f"a reference has {len(reference):,} characters")
         uri = urljoin(base, reference) if base else reference
         made.refers.add(uri)
         return {"$ref": f"#/$defs/{_definition_name(uri, self._base)}"}
@@ -164,16 +162,18 @@ class Schemas:
             return self._schema(node, made, deep, _NONE)
         return _plain_json_value(value, made, deep)
 
-    def _hidden_names(self, node: Node, deep: int = 0) -> frozenset[str]:
+    def _hidden_names(self, node: Node, seen: set[int] | None = None) -> frozenset[str]:
         """The properties that do not go this way, by the schema itself and by those in its `allOf`."""
-        value, base = self._document.follow(node) if deep else node
-        if not isinstance(value, Mapping) or deep > _MOST_COMPOSED:
+        value, base = node if seen is None else self._document.follow(node)
+        seen = set() if seen is None else seen
+        if not isinstance(value, Mapping) or id(value) in seen:
             return _NONE
+        seen.add(id(value))
         properties, inner = value.get("properties"), value.get("allOf")
         found = properties.items() if isinstance(properties, Mapping) else ()
         names = frozenset(str(name) for name, one in found if self.is_hidden(Node(one, base)))
         for one in inner if isinstance(inner, list) else ():
-            names |= self._hidden_names(Node(one, base), deep + 1)
+            names |= self._hidden_names(Node(one, base), seen)
         return names
 
     def is_hidden(self, node: Node) -> bool:
@@ -193,12 +193,16 @@ class Schemas:
         return False
 
 
-def _take_out(found: dict[str, Any], hidden: frozenset[str]) -> None:
-    """Take properties out of a schema, and out of what it requires."""
-    if hidden and isinstance(found.get("properties"), Mapping):
-        found["properties"] = {name: one for name, one in found["properties"].items() if name not in hidden}
-        if _LEAVES_OPEN.isdisjoint(found):  # or what was taken out would be taken as any other name
-            found["additionalProperties"] = False
+def _refuse_hidden(found: dict[str, Any], hidden: frozenset[str]) -> None:
+    """Take properties out of a schema, and out of what it requires, and have it refuse them: an open object would take
+    them as any other name. Nothing else is refused, as schemas that stand beside it may have more."""
+    properties = found.get("properties")
+    if hidden and isinstance(properties, Mapping) and (names := sorted(hidden & properties.keys())):
+        found["properties"] = {name: one for name, one in properties.items() if name not in hidden}
+        if found.get("additionalProperties") is not False:
+            others = {"not": {"enum": names}}
+            named = found.get("propertyNames")
+            found["propertyNames"] = others if named is None else {"allOf": [named, others]}
     if hidden and isinstance(required := found.get("required"), list):
         found["required"] = [name for name in required if not (isinstance(name, str) and name in hidden)]
 
@@ -209,6 +213,10 @@ def _plain_json_value(value: Any, made: Converted, deep: int) -> Any:
         return {str(key): _plain_json_value(item, made, deep + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain_json_value(item, made, deep + 1) for item in value]
+    if isinstance(value, str):
+        made.characters += len(value)
+        if made.characters > _MOST_SCHEMA_TEXT:
+            raise DefinitionError(f"a schema has over {_MOST_SCHEMA_TEXT:,} characters")
     if value is None or isinstance(value, str | bool | int | float):
         return value
     return str(value)  # a date that a reader of YAML 1.1 made
@@ -216,6 +224,7 @@ def _plain_json_value(value: Any, made: Converted, deep: int) -> Any:
 
 def _count(made: Converted, deep: int) -> None:
     made.nodes += 1
+    made.spend(_A_NODE)
     if made.nodes > MOST_NODES:
         raise DefinitionError(f"a schema has over {MOST_NODES:,} keywords")
     if deep > _MOST_DEEP:

@@ -89,6 +89,7 @@ def alternatives_of(operation: Operation, document: Document, schemes: Mapping[s
     listed = operation.node.value.get("security", document.root.value.get("security"))
     if not isinstance(listed, list) or not listed:
         return ()
+    document.spend(10 * len(listed))
     found = []
     for one in listed:
         if isinstance(one, Mapping) and all(name in schemes for name in one):

@@ -11,6 +11,7 @@ from ferrule.sources._openapi_document import Document
 from ferrule.sources._openapi_operations import Operation, leads_elsewhere
 from ferrule.urls import Url, kind_of_host, read_url
 
+_MOST_SERVERS = 50
 _REMEDY = "say where the API is: server='https://api.example.com'"
 
 
@@ -59,6 +60,7 @@ class Servers:
         listed = operation.node.value.get("servers") or operation.item.value.get("servers")
         if not isinstance(listed, list) or not listed:
             return self.own
+        listed = listed[:_MOST_SERVERS]
         texts = [one["url"] for one in listed if isinstance(one, Mapping) and isinstance(one.get("url"), str)]
         for text in texts:
             whole = urljoin(f"{self.own.url}/", text)

@@ -16,12 +16,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Tool
-from ferrule.characters import inert, visible
+from ferrule.characters import inert
 from ferrule.patterns import ForeignSchema, Patterns
 from ferrule.sources._foreign_text import one_line
-from ferrule.sources._openapi_arguments import Signature, signature_of
+from ferrule.sources._openapi_arguments import Signature, folded_name, signature_of
 from ferrule.sources._openapi_document import Document, WholeDocumentError
-from ferrule.sources._openapi_operations import Operation, chosen, names_of, operations_of
+from ferrule.sources._openapi_operations import Operation, chosen, names_of, operations_of, told_text
 from ferrule.sources._openapi_responses import Responses
 from ferrule.sources._openapi_schemas import Schemas
 from ferrule.sources._openapi_security import (
@@ -46,6 +46,9 @@ _MOST_DESCRIPTION = 8_000
 _LONGEST_OF_REPORT = 500
 _TIMES_THE_BUDGET = 10
 """Past so much of it nothing more is made, and the error says no more than that."""
+_OF_EVERY_CLIENT = {("header", key) for key in ("accept", "accept-encoding", "connection", "user-agent")}
+_AN_OPERATION = 1_000
+"""The work of one tool beside its schemas."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
 """https://www.rfc-editor.org/rfc/rfc9110#section-9.2, and of QUERY its draft."""
@@ -176,7 +179,7 @@ class _ToolMaker:
         self._schemas, self._responses = Schemas(document, "request"), Schemas(document, "response")
         self._patterns = Patterns()
         self._schemes = schemes_of(document, credentials)
-        self._hidden = places_of(self._schemes.values())
+        self._hidden = places_of(self._schemes.values()) | _headers_of(client)
         self._most = None if budget is None else budget * _TIMES_THE_BUDGET
 
     def tools(self, operations: list[tuple[str, Operation]]) -> tuple[list[Tool], list[Taken], list[LeftOut]]:
@@ -190,6 +193,7 @@ class _ToolMaker:
         left_out: list[LeftOut] = []
         tokens = 0
         for name, operation in operations:
+            self._document.spend(_AN_OPERATION)
             try:
                 tool, notes = self._tool(operation, name)
             except WholeDocumentError:
@@ -203,7 +207,7 @@ class _ToolMaker:
                 left_out.append(_told_left_out(str(operation), said))
                 continue
             tools.append(tool)
-            entries.append(taken(tool, str(operation), notes))
+            entries.append(taken(tool, one_line(str(operation), _LONGEST_OF_REPORT), notes))
             tokens += entries[-1].tokens
             if self._most is not None and tokens > self._most:
                 raise _over_budget(self._document, operations, f"over {self._most:,}", self._most // _TIMES_THE_BUDGET)
@@ -254,6 +258,12 @@ class _ToolMaker:
         return {"read_only": reads, "destructive": not reads, "idempotent": idempotent, "open_world": True}
 
 
+def _headers_of(client: Any) -> frozenset[tuple[str, str]]:
+    """Those that a client adds by the developer's word: a key may be in them, whose place no argument takes."""
+    named = () if client is None else client.headers.keys()
+    return frozenset(("header", folded_name("header", key)) for key in named) - _OF_EVERY_CLIENT
+
+
 def _wire_digest(server: Server, operation: Operation, signature: Signature, security: Alternatives) -> str:
     """One text that is another one where the same arguments would become another request."""
     wire = (server.url, str(operation), signature.arguments, signature.body, security)
@@ -274,8 +284,7 @@ def _check_credentials(server: Server, operation: Operation, document: Document)
 
 def _description(operation: Operation) -> str:
     value = operation.node.value
-    texts = [value.get("summary"), value.get("description")]
-    said = [inert(visible(text)[0]).strip() for text in texts if isinstance(text, str)]
+    said = [told_text(value.get("summary")), told_text(value.get("description"))]
     if value.get("deprecated") is True:
         said.append("Deprecated.")
     return cut("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or inert(str(operation))

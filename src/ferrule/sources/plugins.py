@@ -14,6 +14,7 @@ from ferrule.arguments.names import as_seen
 from ferrule.plugins import Plugin, load
 from ferrule.sources._objects import toolset_of
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
+from ferrule.values.content import text_of
 
 __all__ = ["plugins"]
 
@@ -41,7 +42,7 @@ def plugins(*names: str) -> Imported:
         try:
             offered = [(tool, taken(tool, _origin_of(plugin))) for tool in toolset_of(found)]
         except Exception as error:  # whatever it is that the package has there
-            said = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
+            said = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {text_of(error)}"
             left_out.append(LeftOut(str(plugin), said))
             log.error("%s", left_out[-1])
             continue

@@ -18,6 +18,7 @@ from types import ModuleType
 
 from ferrule import DefinitionError, Tool, Toolset
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
+from ferrule.values.content import text_of
 
 __all__ = ["module_of", "python"]
 
@@ -67,7 +68,7 @@ def _tools_at(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut
             except DefinitionError as error:
                 left_out.append(LeftOut(str(file), str(error)))
             except Exception as error:  # whatever it has in the place of tools
-                left_out.append(LeftOut(str(file), f"{type(error).__name__}: {error}"))
+                left_out.append(LeftOut(str(file), f"{type(error).__name__}: {text_of(error)}"))
     else:
         raise DefinitionError(f"python(…) takes folders, files and modules, not {place!r}")
 
@@ -127,4 +128,4 @@ def _import_failure(error: BaseException) -> str:
     where = (
         f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs and not isinstance(error, SyntaxError) else ""
     )
-    return f"cannot be imported: {type(error).__name__}: {error}{where}"
+    return f"cannot be imported: {type(error).__name__}: {text_of(error)}{where}"
