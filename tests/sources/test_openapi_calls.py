@@ -604,3 +604,108 @@ def test_one_toolset_is_called_on_several_loops(monkeypatch: pytest.MonkeyPatch)
     port = asyncio.run(free())
     tools = openapi(ONE, server=f"http://127.0.0.1:{port}")
     assert [asyncio.run(main(tools, port)) for _ in range(2)] == [1, 1]
+
+
+# -- what is told of what was sent -------------------------------------------------------------------------------------
+
+
+class SendsAgain(httpx2.Auth):
+    """An `auth` that sends the request, and then another one, to where nobody is."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def auth_flow(self, request: httpx2.Request) -> Any:
+        yield request
+        yield httpx2.Request("GET", f"https://127.0.0.1:{self.port}/")
+
+
+def test_what_an_auth_sent_before_it_failed_is_not_told_as_nothing() -> None:
+    async def main() -> tuple[ToolResult, Wire]:
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            port = gone.getsockname()[1]
+        async with Wire(tls=True) as wire, trusting() as client:
+            client.auth = SendsAgain(port)
+            return await Runner(openapi(CHANGE, server=wire.url, client=client)).run("op", {}), wire
+
+    result, wire = asyncio.run(main())
+    assert len(wire.heard) == 1 and (result.status, result.executed) == ("failed", None)
+    assert "may have been carried out" in result.text
+
+
+def test_a_client_that_was_closed_fails_the_call_and_nothing_else() -> None:
+    async def main() -> ToolResult:
+        async with trusting() as client:
+            runner = Runner(openapi(CHANGE, server="https://127.0.0.1:9", client=client))
+        return await runner.run("op", {})
+
+    result = asyncio.run(main())
+    assert (result.status, result.executed) == ("failed", None) and "RuntimeError" in result.text
+
+
+def test_a_redirect_keeps_the_parts_of_a_form() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    given = document({"/x": {"post": operation(requestBody={"content": {"multipart/form-data": {"schema": schema}}})}})
+    result, wire = called(given, {"a": "one"}, answer("307 Temporary Redirect", location="/y"), answer("200 OK"))
+    assert result.success and wire.body(0) == wire.body(1) and b"one" in wire.body(1)
+
+
+def test_a_redirect_to_what_is_no_address_is_refused() -> None:
+    result, _ = called(ONE, {}, answer("302 Found", location="http://[x/"))
+    assert (result.status, result.executed) == ("failed", None) and "redirected" in result.text
+
+
+def test_a_codec_that_there_is_not_is_read_as_utf_8() -> None:
+    result, _ = called(ONE, {}, answer("200 OK", "é".encode(), content_type="text/plain; charset=iso-8859-12"))
+    assert result.output == "é"
+
+
+KEY = {"type": "apiKey", "in": "header", "name": "x-key"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        answer(f"400 {TOKEN}", b"no"),
+        answer("400 No", b"x" * 1_995 + TOKEN.encode(), content_type="text/plain"),
+        answer("200 OK", b"x" * 999_992 + TOKEN.encode(), content_type="text/plain"),
+        answer("200 OK", b"x", content_type="text/plain", content_encoding=TOKEN),
+        answer(f"204 {TOKEN}"),
+    ],
+    ids=["reason", "cut error", "cut answer", "encoding", "empty"],
+)
+def test_no_part_of_a_credential_that_comes_back_is_shown(given: bytes) -> None:
+    async def calls(runner: Runner, wire: Wire) -> ToolResult:
+        return await runner.run("op", {})
+
+    result, _ = run(secured(KEY), calls, given, tls=True, runner={"secrets": {"key": TOKEN}, "max_output": None})
+    assert TOKEN[:5] not in result.text + str(result.output) + str(result.content)
+
+
+def test_a_credential_in_an_answer_that_differs_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    content = {"application/json": {"schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    given = secured(KEY, responses={"200": {"description": "", "content": content}})
+    body = f'{{"a": "{TOKEN}\\n\\u202e"}}'.encode()
+    result, _ = called(
+        given,
+        {},
+        answer("200 OK", body.replace(b"\n", b"\\n"), content_type="application/json"),
+        tls=True,
+        runner={"secrets": {"key": TOKEN}},
+    )
+    assert result.success and "is not as its document says" in caplog.text
+    assert TOKEN not in caplog.text and "\u202e" not in caplog.text
+
+
+def test_a_header_that_the_client_adds_is_no_argument() -> None:
+    async def main() -> tuple[Any, Wire]:
+        parameters = [{"in": "header", "name": name, "schema": {"type": "string"}} for name in ("X_Key", "X-Other")]
+        async with Wire(tls=True) as wire, trusting() as client:
+            client.headers["X-Key"] = TOKEN
+            tools = openapi(document({"/x": {"get": operation(*parameters)}}), server=wire.url, client=client)
+            await Runner(tools).run("op", {"X-Other": "1"})
+            return tools, wire
+
+    tools, wire = asyncio.run(main())
+    [tool] = tools
+    assert [*tool.input_schema["properties"]] == ["X-Other"] and wire.header("x-key") == TOKEN

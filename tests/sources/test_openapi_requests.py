@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openapi_wire import Wire, called, document, imported, operation
 
+from ferrule import ToolError
 from ferrule.sources._openapi_arguments import Argument, Signature
 from ferrule.sources._openapi_bodies import Encoding
 from ferrule.sources._openapi_requests import request_of
@@ -460,10 +462,17 @@ def test_every_object_in_a_query_is_read_as_that_object(value: dict[str, str]) -
     assert parse_qsl(query, keep_blank_values=True) == [(f"p[{key}]", text) for key, text in value.items()]
 
 
-@given(TEXTS.filter(lambda text: text not in {"", ".", ".."}))
-def test_every_text_in_a_path_is_one_part_of_it(text: str) -> None:
-    parts = written("path", Encoding("simple"), text).path.split("/")
-    assert [unquote(part) for part in parts] == ["", "a", text, "z"]
+@given(TEXTS | st.lists(st.sampled_from(["/", "\\", ".", "..", ";", "a", "%"])).map("".join))
+@example("/.")
+@example("..;a")
+def test_every_text_in_a_path_is_one_part_of_it_or_refused(text: str) -> None:
+    leads_on = {"." * dots for dots in (1, 2)} & {part.partition(";")[0] for part in re.split(r"[/\\]", text)}
+    if leads_on or not text:
+        with pytest.raises(ToolError, match="Nothing was sent"):
+            written("path", Encoding("simple"), text)
+    else:
+        parts = written("path", Encoding("simple"), text).path.split("/")
+        assert [unquote(part) for part in parts] == ["", "a", text, "z"]
 
 
 @given(
@@ -475,3 +484,43 @@ def test_every_value_in_a_body_is_read_as_that_value(value: Any) -> None:
     [tool] = imported(with_body("application/json", {}))
     made = request_of("POST", "/x", tool.handler.__self__.signature, {"body": value})  # type: ignore[attr-defined]
     assert json.loads(made.content) == value
+
+
+def spread(name: str, place: str = "query", style: str = "form") -> dict[str, Any]:
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    return {"in": place, "name": name, "style": style, "explode": True, "schema": schema}
+
+
+PLAIN = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments"),
+    [
+        ([spread("a"), spread("b")], {"a": {"k": "1"}, "b": {"k": "2"}}),
+        ([spread("a", "cookie"), spread("b", "cookie")], {"a": {"k": "1"}, "b": {"k": "2"}}),
+        (
+            [spread("f", style="deepObject"), {"in": "query", "name": "f[k]", "schema": PLAIN}],
+            {"f": {"k": "1"}},
+        ),
+        ([spread("a", "cookie", "cookie")], {"a": {"k=1; sid": "2"}}),
+        ([spread("a", "cookie", "cookie")], {"a": {"": "2"}}),
+    ],
+    ids=["query", "cookie", "deepObject", "cookie name", "no cookie name"],
+)
+def test_a_key_takes_the_place_of_no_other_parameter(parameters: Any, arguments: Any) -> None:
+    given = document({"/x": {"get": operation(*parameters)}}, "3.2.0")
+    result, wire = called(given, arguments)
+    assert (result.status, result.executed, wire.heard) == ("failed", False, []), result.text
+    assert "Nothing was sent" in result.text
+
+
+def test_a_key_takes_the_place_of_no_other_field_of_a_form() -> None:
+    inner = {"type": "object", "additionalProperties": PLAIN}
+    schema = {"type": "object", "properties": {"a": inner, "k": PLAIN}}
+    about = {"schema": schema, "encoding": {"a": {"style": "form", "explode": True}}}
+    given = document({"/x": {"post": operation(requestBody={"content": {"application/x-www-form-urlencoded": about}})}})
+    result, wire = called(given, {"a": {"k": "1"}})
+    assert (result.status, wire.heard) == ("failed", []), result.text
+    result, wire = called(given, {"a": {"m": "1"}, "k": "2"})
+    assert wire.body() == b"m=1&k=2"
