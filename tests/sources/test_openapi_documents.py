@@ -456,7 +456,11 @@ VALUES = st.recursive(
 )
 
 
-@given(SCHEMAS, st.fixed_dictionaries(dict.fromkeys("ABC", SCHEMAS)), VALUES)
+COMPONENT = SCHEMAS.filter(lambda schema: "$ref" not in schema)
+"""Not a mere reference: one that leads to itself says nothing, and is refused."""
+
+
+@given(SCHEMAS, st.fixed_dictionaries(dict.fromkeys("ABC", COMPONENT)), VALUES)
 def test_a_schema_of_3_1_takes_what_it_took_in_its_document(schema: Any, components: Any, value: Any) -> None:
     whole = {**schema, "components": {"schemas": components}}
     assert jsonschema_rs.is_valid(converted(schema, 1, **components), value) == jsonschema_rs.is_valid(whole, value)
@@ -905,3 +909,8 @@ def test_what_a_document_calls_something_has_a_bound() -> None:
     [tool] = look(given)
     assert len(tool.name) <= 128 and len(tool.tags) <= 50 and len(tool.description) <= 8_000
     assert len(tool.metadata["openapi"]["id"]) == 1_000 and {len(tag) for tag in tool.tags} == {1_000}
+
+
+def test_a_reference_that_leads_to_nothing_but_itself_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="leads on for more than 20 steps"):
+        converted({"properties": {"p": {"$ref": "#/components/schemas/A"}}}, 1, A={"$ref": "#/components/schemas/A"})
