@@ -114,13 +114,22 @@ def threads_busy() -> int:
     return len(started) - len(threads._IDLE)
 
 
+class _GivesNone(list[Any]):
+    """Takes the threads that have only now ended a job of an earlier test, and gives none of them."""
+
+    def pop(self, *place: Any) -> Any:
+        raise IndexError
+
+
 @contextmanager
 def no_idle_threads() -> Iterator[None]:
     """Whoever wants a thread has to start one."""
-    idle = threads._IDLE[:]
-    threads._IDLE.clear()
-    yield
-    threads._IDLE.extend(idle)
+    idle, threads._IDLE = threads._IDLE, _GivesNone()
+    try:
+        yield
+    finally:
+        idle.extend(threads._IDLE)
+        threads._IDLE = idle
 
 
 def workers_idle(pool: Any) -> list[Any]:

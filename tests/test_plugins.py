@@ -256,3 +256,13 @@ def test_one_guard_that_two_packages_offer_is_one(tmp_path: Path, monkeypatch: p
     same = {"guards": {"hours": "crm:office_hours"}}
     with packages(tmp_path, monkeypatch, crm=same, other=same):
         assert len(plugins.guards("*")) == len(plugins.guards("hours")) == 1
+
+
+def test_an_exception_that_cannot_be_told_is_told_by_its_class() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert plugins.fault_of(Broken()) == "Broken"
+    assert plugins.fault_of(KeyError("a")) == "KeyError: 'a'"
+    assert plugins.fault_of(DefinitionError("no tool")) == "no tool"

@@ -17,9 +17,8 @@ from typing import Any, Final
 from ferrule import startup
 from ferrule.errors import DefinitionError
 from ferrule.types import Approver, Guard, Middleware
-from ferrule.values.content import text_of
 
-__all__ = ["KINDS", "Plugin", "approvers", "entry_points", "guards", "installed", "load", "middleware"]
+__all__ = ["KINDS", "Plugin", "approvers", "entry_points", "fault_of", "guards", "installed", "load", "middleware"]
 
 log = logging.getLogger("ferrule")
 KINDS: Final = ("tools", "guards", "selectors", "middleware", "approvers")
@@ -108,11 +107,17 @@ def load(kind: str, *names: str) -> tuple[dict[Plugin, object], dict[Plugin, str
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever ends an import ends no program here
-            faults[plugin] = (
-                str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {text_of(error)}"
-            )
+            faults[plugin] = fault_of(error)
             log.error("%s is left out: %s", plugin, faults[plugin])
     return loaded, faults
+
+
+def fault_of(error: BaseException) -> str:
+    """What is wrong, as an exception says it; of one that is not ours with its class. See docs/sources.md#plug-ins."""
+    try:
+        return str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
+    except Exception:  # it is somebody else's class, and one that fails to say it stops no other
+        return type(error).__name__
 
 
 def _object_of(plugin: Plugin, point: EntryPoint) -> object:

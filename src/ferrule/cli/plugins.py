@@ -6,12 +6,11 @@ import argparse
 
 from rich.table import Table
 
-from ferrule import DefinitionError, plugins
+from ferrule import plugins
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
 from ferrule.cli.usage import UsageError, choices
 from ferrule.sources._objects import toolset_of
-from ferrule.values.content import text_of
 
 _FAULT = 300
 
@@ -67,9 +66,5 @@ def _faults(found: list[plugins.Plugin], names: list[str]) -> dict[plugins.Plugi
                 try:
                     toolset_of(what)
                 except Exception as error:  # whatever it is that the package has there
-                    faults[one] = (
-                        str(error)
-                        if isinstance(error, DefinitionError)
-                        else f"{type(error).__name__}: {text_of(error)}"
-                    )
+                    faults[one] = plugins.fault_of(error)
     return faults

@@ -115,8 +115,7 @@ class Document:
         from referencing.exceptions import Unresolvable
 
         self.spend(10)
-        if len(reference) > _MOST_REFERENCE:
-            raise DefinitionError(f"a reference has {len(reference):,} characters")
+        check_length(reference)
         try:
             found = self._registry.resolver(base).lookup(reference)
         except (Unresolvable, ValueError, TypeError) as error:  # the last of a pointer into what has no parts
@@ -271,6 +270,12 @@ _CORE_SCHEMA: Final = (
 )
 """What a plain scalar is, https://yaml.org/spec/1.2.2/#103-core-schema, but for numbers that JSON has not, such as 007.
 The `<<` of YAML 1.1 is none of it: a few lines of it would be a billion pairs."""
+
+
+def check_length(reference: str) -> None:
+    """Raises: DefinitionError: for a reference that is too long to look at again and again."""
+    if len(reference) > _MOST_REFERENCE:
+        raise DefinitionError(f"a reference has {len(reference):,} characters")
 
 
 def texts_in(value: Any) -> list[str]:

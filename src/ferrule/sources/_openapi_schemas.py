@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from ferrule import DefinitionError
 from ferrule.sources._foreign_text import visible_schema
-from ferrule.sources._openapi_document import Document, Node
+from ferrule.sources._openapi_document import Document, Node, check_length
 
 Direction: TypeAlias = Literal["request", "response"]
 """Which way the values go: of a request `readOnly` properties are no part, and of a response those that are
@@ -24,7 +24,6 @@ _A_NODE: Final = 20
 """The work of making a tool for each of its nodes, in microseconds."""
 _MOST_DESCRIPTION: Final = 8_000
 _MOST_DEEP: Final = 100
-_MOST_REFERENCE: Final = 2_000
 _MOST_COMPOSED: Final = 5
 _NONE: Final = frozenset[str]()
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
@@ -56,14 +55,12 @@ class Converted:
         refers: The URIs of what these are.
         nodes: How many keywords and values there are in it.
         characters: How many its texts have.
-        spend: Counts the work for the whole document.
     """
 
     schema: Any = True
     refers: set[str] = field(default_factory=set)
     nodes: int = 0
     characters: int = 0
-    spend: Callable[[int], None] = lambda units: None
 
 
 class Schemas:
@@ -111,8 +108,11 @@ class Schemas:
         return self._shared[uri]
 
     def _converted(self, node: Node) -> Converted:
-        made = Converted(spend=self._document.spend)
-        made.schema, _ = visible_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
+        made = Converted()
+        try:
+            made.schema, _ = visible_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
+        finally:  # also of what is refused
+            self._document.spend(_A_NODE * made.nodes)
         return made
 
     def _schema(self, node: Node, made: Converted, deep: int, hidden: frozenset[str]) -> Any:
@@ -146,8 +146,7 @@ class Schemas:
     def _reference(self, reference: Any, base: str, made: Converted) -> dict[str, str]:
         if not isinstance(reference, str):
             raise DefinitionError(f"a {type(reference).__name__} stands where a reference has to be")
-        if len(reference) > _MOST_REFERENCE:
-            raise DefinitionError(f"a reference has {len(reference):,} characters")
+        check_length(reference)
         uri = urljoin(base, reference) if base else reference
         made.refers.add(uri)
         return {"$ref": f"#/$defs/{_definition_name(uri, self._base)}"}
@@ -224,7 +223,6 @@ def _plain_json_value(value: Any, made: Converted, deep: int) -> Any:
 
 def _count(made: Converted, deep: int) -> None:
     made.nodes += 1
-    made.spend(_A_NODE)
     if made.nodes > MOST_NODES:
         raise DefinitionError(f"a schema has over {MOST_NODES:,} keywords")
     if deep > _MOST_DEEP:

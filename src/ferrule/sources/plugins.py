@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 
-from ferrule import DefinitionError, Tool
+from ferrule import Tool
 from ferrule.arguments.names import as_seen
-from ferrule.plugins import Plugin, load
+from ferrule.plugins import Plugin, fault_of, load
 from ferrule.sources._objects import toolset_of
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
-from ferrule.values.content import text_of
 
 __all__ = ["plugins"]
 
@@ -42,8 +41,7 @@ def plugins(*names: str) -> Imported:
         try:
             offered = [(tool, taken(tool, _origin_of(plugin))) for tool in toolset_of(found)]
         except Exception as error:  # whatever it is that the package has there
-            said = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {text_of(error)}"
-            left_out.append(LeftOut(str(plugin), said))
+            left_out.append(LeftOut(str(plugin), fault_of(error)))
             log.error("%s", left_out[-1])
             continue
         for tool, entry in offered:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ferrule import DefinitionError, Tool, Toolset
+from ferrule.plugins import fault_of
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 from ferrule.values.content import text_of
 
@@ -65,10 +66,8 @@ def _tools_at(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut
         for file in sorted(file for file in path.glob("*.py") if file.name[0] not in "._" and not file.is_dir()):
             try:
                 yield str(file), Toolset.of(_loaded_file(file))
-            except DefinitionError as error:
-                left_out.append(LeftOut(str(file), str(error)))
             except Exception as error:  # whatever it has in the place of tools
-                left_out.append(LeftOut(str(file), f"{type(error).__name__}: {text_of(error)}"))
+                left_out.append(LeftOut(str(file), fault_of(error)))
     else:
         raise DefinitionError(f"python(…) takes folders, files and modules, not {place!r}")
 
