@@ -18,8 +18,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # three parts keep two cores busy.
 JOBS ?= 3
 PARTS := tests-models tests-programs tests-rest tests-kernel tests-providers tests-journal tests-core
-# One for each framework that there is an adapter for, in an environment of its own.
-ADAPTERS := $(patsubst tests/interop/frameworks/pins/%.txt,adapter-%,$(wildcard tests/interop/frameworks/pins/*.txt))
+# One for each framework that there is an adapter for, in an environment of its own; adapter-remote is DBOS and Ray.
+PINNED := $(wildcard tests/remote/engines/pins/*.txt tests/interop/frameworks/pins/*.txt)
+ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
@@ -57,10 +58,13 @@ rest: $(VENV)/.dev
 core: $(VENV)/.dev
 	@$(PARALLEL) tests-kernel tests-journal tests-core types PYTEST='-m "not large"'
 
-# Several programs at once that make the same calls and are killed at any step, for so many rounds, about five a second.
+# Several programs at once that make the same calls and are killed at any step, for so many rounds, about five a second;
+# and workers of DBOS that are killed so many times at each point of a call, in three seconds each.
 ROUNDS ?= 1000
+KILLS ?= 100
 soak: $(VENV)/.dev
 	$(BIN)/python tests/journal/soak.py $(ROUNDS)
+	FERRULE_KILLS=$(KILLS) $(BIN)/python scripts/frameworks.py remote -k crashes
 
 # What tests need and pip does not install, such as a browser: found, installed, or said.
 needs: $(VENV)/.dev

@@ -38,6 +38,7 @@ PUBLIC += (
     "ferrule.loop",
     "ferrule.events",
     "ferrule.journal",
+    "ferrule.remote",
     "ferrule.serve",
     "ferrule.interop.afk",
     "ferrule.interop.chapter1",
@@ -45,7 +46,7 @@ PUBLIC += (
     "ferrule.testing",
     "ferrule.cli",
 )
-ONE_BY_ONE = ("ferrule.tools", "ferrule.sources", "ferrule.providers")
+ONE_BY_ONE = ("ferrule.tools", "ferrule.sources", "ferrule.providers", "ferrule.remote")
 """Packages of which each module is public too: one is imported by its own name."""
 
 PAGE_OF_A_DOCSTRING = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Runs the tests of the adapters, each with its framework in an environment of its own.
+"""Runs the tests of the adapters, each with its framework in an environment of its own, and those of DBOS and Ray.
 
     python scripts/frameworks.py                     all of them
     python scripts/frameworks.py langchain -k media  one, with options for pytest
+    python scripts/frameworks.py remote              DBOS and Ray
 
-`tests/interop/frameworks/pins/NAME.txt` names every distribution of an environment, which is made anew where that file
-has changed. They are installed as they are named: langchain-core from 1.8.2 and fastmcp from 4.1.3 on want a `certifi`
-that an index may not have yet, and a resolver then takes older ones of them in silence. An environment that cannot be
-made skips the tests with the reason; with FERRULE_NEEDS=all, as in .ci/run, it fails.
+`pins/NAME.txt`, in `tests/interop/frameworks` or `tests/remote/engines`, names every distribution of an environment,
+which is made anew where that file has changed. They are installed as they are named: langchain-core from 1.8.2 and
+fastmcp from 4.1.3 on want a `certifi` that an index may not have yet, and a resolver then takes older ones of them in
+silence. An environment that cannot be made skips the tests with the reason; with FERRULE_NEEDS=all, as in .ci/run, it
+fails.
 """
 
 from __future__ import annotations
@@ -24,14 +26,20 @@ from pathlib import Path
 from needs import required, run
 
 ROOT = Path(__file__).parent.parent
-TESTS = ROOT / "tests" / "interop" / "frameworks"
+FRAMEWORKS = ROOT / "tests" / "interop" / "frameworks"
+ENGINES = ROOT / "tests" / "remote" / "engines"
 BUILT = ROOT / "build" / "frameworks"
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
 
 
 def names() -> list[str]:
-    """The frameworks that there are adapters for."""
-    return sorted(pins.stem for pins in (TESTS / "pins").glob("*.txt"))
+    """The frameworks that there are adapters for, and what else has an environment."""
+    return sorted(pins.stem for folder in (FRAMEWORKS, ENGINES) for pins in (folder / "pins").glob("*.txt"))
+
+
+def pins_of(name: str) -> Path:
+    """The file that names the distributions of an environment."""
+    return next(file for folder in (FRAMEWORKS, ENGINES) if (file := folder / "pins" / f"{name}.txt").exists())
 
 
 def python_for(pins: str) -> str:
@@ -63,7 +71,7 @@ def environment(name: str) -> Path:
     Raises:
         LookupError: where it cannot be made, and why.
     """
-    pins = TESTS / "pins" / f"{name}.txt"
+    pins = pins_of(name)
     text = pins.read_text(encoding="utf-8")
     python = python_for(text)
     folder = BUILT / f"{name}-3.{minor_of(python)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -81,16 +89,19 @@ def environment(name: str) -> Path:
 
 
 def tests_of(name: str, options: list[str]) -> int:
-    """The exit code of pytest for the adapter of one framework."""
+    """The exit code of pytest in one environment."""
     try:
         python = environment(name)
     except LookupError as error:
-        print(f"{'FAILED' if required() else 'SKIPPED'}: the tests of the adapter for {name}: {error}", file=sys.stderr)
+        print(f"{'FAILED' if required() else 'SKIPPED'}: the tests of {name}: {error}", file=sys.stderr)
         return int(required())
     inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     inside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # amplifier-core's plugin imports what it does not require
-    tests = [str(TESTS / f"test_{tested}.py") for tested in (name, "given", "imports", "pages")]
-    command = [str(python), "-m", "pytest", "-q", f"--confcutdir={TESTS}", *tests, *options]
+    folder = pins_of(name).parent.parent
+    tests = [str(folder / f"test_{tested}.py") for tested in (name, "given", "imports", "pages")]
+    if folder == ENGINES:
+        tests = [str(folder)]
+    command = [str(python), "-m", "pytest", "-q", f"--confcutdir={folder}", *tests, *options]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **inside}).returncode
 
 

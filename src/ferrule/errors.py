@@ -7,6 +7,7 @@ FerruleError
 │   ├── HandlerError        the tool was run and raised
 │   ├── NotStartedError     the thread or process for a tool was not to be had; nothing was run
 │   ├── WorkerDiedError     the process of an isolated tool ended before the tool did
+│   ├── UnknownOutcomeError the tool was handed to another machine, and nobody knows what came of it
 │   └── ToolTimeoutError    the deadline came before the tool was done
 ├── RemoteError             what an isolated tool raised, where its class is not to be had here
 └── DefinitionError         a programmer's mistake in a tool, a toolset or a runner
@@ -95,6 +96,13 @@ class WorkerDiedError(ToolError):
     executed = None
 
 
+class UnknownOutcomeError(ToolError):
+    """The call was handed to another machine, and nobody knows what came of it: the result is `unknown`.
+    See docs/beyond-one-machine.md."""
+
+    executed = None
+
+
 class JournalError(FerruleError):
     """What a journal keeps cannot be read or written, such as on a full disk. See docs/journal.md."""
 
@@ -109,7 +117,12 @@ class RemoteError(FerruleError):
             first.
         traceback: The traceback in the other process, as text; it is among the notes, so that logs have it.
         retry_after: Seconds after which it may go well, where the exception said so.
+
+    Attributes:
+        executed: Whether the effect may have happened, as a `ToolError` says it.
     """
+
+    executed: bool | None = True
 
     def __init__(
         self, text: str = "", kinds: tuple[str, ...] = (), traceback: str = "", *, retry_after: float | None = None

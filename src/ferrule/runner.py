@@ -49,7 +49,7 @@ from ferrule.pipeline.state import NO_ORIGIN, Origin
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
-from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
+from ferrule.types import Approver, Coro, Guard, Journal, Leases, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
@@ -64,6 +64,7 @@ _offer: Callable[..., Toolset | None] = options.kind(
 )
 _turn, _seen_by = options.label, options.observers
 _OF_RUN: dict[str, Any] = {"timeout": seconds, "offered": _offer, "observers": _seen_by, "turn": _turn}
+_REPLACEABLE: dict[str, Any] = {"approve": options.approver, "journal": options.journal, "observers": _seen_by}
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _ASKERS = 32  # open questions to an approver that is a plain function, where `concurrency` says nothing
 
@@ -97,6 +98,8 @@ class Runner:
         secrets: The same of `secrets`.
         concurrency: How many calls run at once; `None` for no limit.
         per_principal: How many calls of one principal run at once; `None` for no limit but the others.
+        limits: Where these two, the limits of tools and their keys hold among all programs that give the same:
+            `ferrule.limits.shared(…)`. See docs/limits.md#among-several-programs.
         timeout: Seconds that a call may take once it has its slot, where neither call nor tool says so.
         grace: Seconds that a handler has to end after its cancellation.
         queue_timeout: Seconds that a call waits for its slot before it is `limited`; `None` waits for ever, but a call
@@ -131,6 +134,7 @@ class Runner:
         secrets: Mapping[str, object] | None = None,
         concurrency: int | None = 32,
         per_principal: int | None = None,
+        limits: Leases | None = None,
         timeout: float | None = None,
         grace: float = 1.0,
         queue_timeout: float | None = 60.0,
@@ -148,8 +152,9 @@ class Runner:
             guards=options.guards("guards", guards),
             around=options.middleware("around", around),
             inside=options.middleware("inside", inside),
-            limiter=None if limit is None else Limiter(limit),
-            principal_limits=None if share is None else PrincipalLimits(share),
+            limiter=None if limit is None else Limiter(limit, "runner" if limits else None),
+            principal_limits=None if share is None else PrincipalLimits(share, named=limits is not None),
+            limits=options.limits("limits", limits),
             deps=deps,
             secrets=options.mapping("secrets", secrets),
             timeout=seconds("timeout", timeout),
@@ -208,13 +213,8 @@ class Runner:
         Raises:
             DefinitionError: for what could not work.
         """
-        changed: dict[str, Any] = {}
-        if journal is not None:
-            changed["journal"] = options.journal("journal", journal)
-        if approve is not None:
-            changed["approve"] = options.approver("approve", approve)
-        if observers is not None:
-            changed["observers"] = _seen_by("observers", observers)
+        given = {"approve": approve, "journal": journal, "observers": observers}
+        changed: dict[str, Any] = {key: _REPLACEABLE[key](key, one) for key, one in given.items() if one is not None}
         if tools is not None:
             changed["tools"] = tools if isinstance(tools, Toolset) else Toolset(tools)
         if guards is not None:
@@ -501,11 +501,8 @@ class Runner:
         if answered is None:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
-        fields = (
-            context_of(context, {} if deps is None else {"deps": deps}, "resume")
-            .replace(**answered.record["context"])
-            .fields
-        )
+        given = context_of(context, {} if deps is None else {"deps": deps}, "resume")
+        fields = given.replace(**answered.record["context"]).fields
         return await receive_again(self._state, answered, fields, _seen_by("observers", observers))
 
     async def resolve(self, ticket: str, answer: ToolResult | bool, by: str | None = None) -> ToolResult:

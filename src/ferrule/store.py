@@ -1,7 +1,7 @@
 """Where programs keep what several may change at once: values by key, changed by compare-and-set.
 
-`Memory` is for one process, `SealedFile` for all processes of one user on one machine. A store of your own, such as a
-table of a database, has the three methods of `Store`.
+`Memory` is for one process, `SealedFile` for all processes of one user on one machine, `Postgres` for those of many
+machines. A store of your own has the three methods of `Store`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, LiteralString, Protocol, TypeAlias
 
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.paths import Directory, contains, open_directory, real
@@ -24,6 +25,9 @@ except ImportError:  # pragma: no cover
     fcntl: Any = None
 else:
     fcntl = _fcntl
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
 
 JsonValue: TypeAlias = Any
 """A value that JSON can write; `None` where there is none. See docs/approvals.md#what-is-kept-between-calls."""
@@ -354,3 +358,194 @@ def _check_private(place: str, found: os.stat_result, others: int) -> None:
     if stat.S_IMODE(found.st_mode) & others:
         right = "0700" if stat.S_ISDIR(found.st_mode) else "0600"
         raise StoreError(f"others may write to {place!r}, or read it: chmod {right} {place}")
+
+
+# -- a table of PostgreSQL ---------------------------------------------------------------------------------------------
+
+DATABASE_URL = "FERRULE_DATABASE_URL"
+"""The environment variable that has a database's address. See docs/limits.md#among-several-programs."""
+_CONNECTIONS = 4
+_IDLE_SECONDS = 1.0  # after which a connection is asked whether it lives: servers end what is idle
+_DEFAULTS = {"connect_timeout": 10, "tcp_user_timeout": 10_000, "application_name": "ferrule"}
+_STATEMENT_MS = "10000"
+
+
+class Postgres:
+    """A store in a table of PostgreSQL, for programs on many machines. See docs/limits.md#among-several-programs.
+
+    The table is made where it is missing, when the store is first used. A connection that was lost is made anew for the
+    next change; each wait has a bound of about ten seconds. It has up to four connections, closed with `close()`, or
+    once nobody has the store. It needs psycopg: `pip install ferrule[postgres]`.
+
+    Args:
+        url: Where the database is, `"postgresql://user:password@host/name"` or what else libpq reads; left out, it is
+            in the environment variable `FERRULE_DATABASE_URL`.
+        table: Its name, with that of the schema before a point where it is another than that of the connection.
+
+    Raises:
+        DefinitionError: where there is no address, it cannot be read, or psycopg is not installed.
+    """
+
+    def __init__(self, url: str | None = None, *, table: str = "ferrule_store") -> None:
+        given = os.environ.get(DATABASE_URL) if url is None else url
+        if not given:
+            raise DefinitionError(f"where is the database? Give its URL, or set {DATABASE_URL} in the environment")
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict
+        except ImportError as error:
+            raise DefinitionError(
+                f"PostgreSQL needs psycopg, which could not be imported ({error}): pip install ferrule[postgres]"
+            ) from None
+        try:
+            self._address = {**_DEFAULTS, **conninfo_to_dict(given)}
+        except psycopg.Error:
+            raise DefinitionError(  # without the address, which may hold a password
+                "the URL of the database cannot be read: postgresql://user:password@host:port/name is right"
+            ) from None
+        self._table = table
+        self._pools: dict[int, _Pool] = {}
+        self._pool()  # whose end comes after that of what uses it
+
+    def get(self, key: str) -> JsonValue:
+        """A copy of the value, or `None`.
+
+        Raises:
+            StoreError: where the database cannot be reached or read.
+        """
+        with self._asked("SELECT value FROM {table} WHERE key = %s", (key,)) as cursor:
+            found = cursor.fetchone()
+        return json.loads(found[0]) if found else None
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`, whatever other programs do; whether `old` was there.
+
+        Raises:
+            StoreError: where the database cannot be reached or changed. Where the connection was lost on the way, it
+                may have been changed.
+        """
+        before, after = _json_text(old), _json_text(new)
+        if old is None and new is None:
+            return self.get(key) is None
+        if old is None:
+            insert: LiteralString = "INSERT INTO {table} (key, value) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+            return self._changed(insert, (key, after))
+        if new is None:
+            return self._changed("DELETE FROM {table} WHERE key = %s AND value = %s", (key, before))
+        return self._changed("UPDATE {table} SET value = %s WHERE key = %s AND value = %s", (after, key, before))
+
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there at one moment under keys that begin so, in the order of the keys.
+
+        Raises:
+            StoreError: where the database cannot be reached or read.
+        """
+        wanted: LiteralString = "SELECT key, value FROM {table} WHERE key >= %s AND starts_with(key, %s) ORDER BY key"
+        with self._asked(wanted, (prefix, prefix)) as cursor:
+            return {key: json.loads(value) for key, value in cursor}
+
+    def close(self) -> None:
+        """Close the connections that nobody uses. Whoever uses the store afterwards makes them anew."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _changed(self, statement: LiteralString, parameters: tuple[str, ...]) -> bool:
+        with self._asked(statement, parameters) as cursor:
+            return cursor.rowcount == 1
+
+    @contextlib.contextmanager
+    def _asked(self, statement: LiteralString, parameters: tuple[str, ...]) -> Iterator[Cursor[Any]]:
+        """What one statement, a transaction of its own, gave."""
+        import psycopg
+        from psycopg import sql
+
+        query = sql.SQL(statement).format(table=sql.Identifier(*self._table.split(".")))
+        try:
+            with self._pool().connection() as connection:
+                yield connection.execute(query, parameters)
+        except (psycopg.Error, UnicodeError) as error:
+            raise StoreError(f"the database cannot be used: {self._without_password(error)}") from None
+
+    def _pool(self) -> _Pool:
+        """Of this process: a forked one leaves its parent's connections alone."""
+        process = os.getpid()
+        pool = self._pools.get(process)
+        if pool is None:
+            made = _Pool(self._address, self._table)
+            pool = self._pools.setdefault(process, made)
+            if pool is made:
+                weakref.finalize(self, pool.close)
+        return pool
+
+    def _without_password(self, error: Exception) -> str:
+        said = " ".join(str(error).split())
+        password = str(self._address.get("password") or os.environ.get("PGPASSWORD") or "")
+        return said.replace(password, "***") if password else said
+
+
+class _Pool:
+    """Connections to a database, of one process."""
+
+    def __init__(self, address: Mapping[str, Any], table: str) -> None:
+        self._address = address
+        self._table = table
+        self._free = threading.BoundedSemaphore(_CONNECTIONS)
+        self._idle: list[tuple[Connection[Any], float]] = []
+        self._process = os.getpid()
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        """One that nobody else uses meanwhile; it is closed where something went wrong."""
+        if not self._free.acquire(timeout=_LOCK_SECONDS):
+            raise StoreError(f"the database was not asked: all {_CONNECTIONS} connections are busy")
+        try:
+            connection = self._living() or self._connected()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append((connection, time.monotonic()))
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """Close those that nobody uses, where this is the process that they belong to."""
+        while self._idle and self._process == os.getpid():
+            with contextlib.suppress(IndexError):
+                self._idle.pop()[0].close()
+
+    def _living(self) -> Connection[Any] | None:
+        import psycopg
+
+        while self._idle:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:
+                break
+            try:
+                if time.monotonic() - since > _IDLE_SECONDS:
+                    connection.execute("SELECT 1")
+            except psycopg.Error:
+                connection.close()
+            else:
+                return connection
+        return None
+
+    def _connected(self) -> Connection[Any]:
+        import psycopg
+        from psycopg import sql
+
+        connection = psycopg.connect(**self._address, autocommit=True)
+        try:
+            connection.execute("SELECT set_config('statement_timeout', %s, false)", (_STATEMENT_MS,))
+            table = sql.Identifier(*self._table.split("."))
+            if connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone() == (None,):
+                with connection.transaction():  # one program after the other: IF NOT EXISTS does not wait for others
+                    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table,))
+                    columns: LiteralString = '(key text COLLATE "C" PRIMARY KEY, value text NOT NULL)'
+                    connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} " + columns).format(table))
+        except BaseException:
+            connection.close()
+            raise
+        return connection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Never, Protocol, TypeAlias, TypeVar
 
@@ -89,6 +89,36 @@ class Isolation(Protocol):
         Raises:
             DefinitionError: where it cannot run there.
         """
+        ...
+
+
+class Lease(Protocol):
+    """What a call takes among all programs, as if it were a slot of one more limit. See
+    docs/limits.md#among-several-programs.
+
+    Attributes:
+        origin: `None`: no limit that this one stands for.
+        full: Why it was not had, in words.
+    """
+
+    origin: None
+    full: str
+
+    async def acquire(self, until: float | None, group: object, timer: Any) -> bool:
+        """Wait for it, at most until then by `timer`; whether it is had. It raises nothing but a cancellation."""
+        ...
+
+    def release(self) -> object:
+        """Give it back; from any thread."""
+        ...
+
+
+class Leases(Protocol):
+    """Where a runner's limits are kept among all programs: `ferrule.limits.shared(…)`. See
+    docs/limits.md#among-several-programs."""
+
+    def lease(self, slots: Mapping[str, int], keys: Iterable[str], *, shared: bool) -> Lease:
+        """A slot of each of these limits, of so many, and these keys, beside others that share them or alone."""
         ...
 
 

@@ -198,6 +198,10 @@ def raises(kind: str) -> None:
         raise ValueError("no such value")
     if kind == "stock":
         raise OutOfStock("none left")
+    if kind == "unsent":
+        raise OutOfStock("the bank could not be reached", executed=False)
+    if kind == "unsent and plain":
+        raise ToolError("the bank could not be reached", executed=False)
     if kind == "ferrule":
         raise ToolError("come back later", retry_after=7)
     if kind == "busy":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched import go
 
+import ferrule
 import probe
-from ferrule import Runner, ToolCall, ToolContext, tool
+from ferrule import ToolCall, ToolContext, tool
 from ferrule.scheduling.limiter import Limiter
+from places import PLACES, Place, place_of
+
+
+@pytest.fixture(params=PLACES, scope="module", autouse=True)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All that follows holds in one process, and where programs share the limits."""
+    global WHERE
+    usual, WHERE = WHERE, place_of(request, tmp_path_factory)
+    yield
+    WHERE = usual
+
+
+WHERE: Place = lambda: None  # noqa: E731  # an annotated one
+
+
+class Runner(ferrule.Runner):
+    def __init__(self, tools: Any, **options: Any) -> None:
+        super().__init__(tools, **{"limits": WHERE(), **options})
 
 
 class Steps:
@@ -71,7 +91,8 @@ def test_a_principal_takes_no_more_slots_than_its_share() -> None:
         who = context.principal
         running[who] = running.get(who, 0) + 1
         most[who] = max(most.get(who, 0), running[who])
-        await asyncio.sleep(0)
+        while most[who] < 3:
+            await asyncio.sleep(0)
         running[who] -= 1
 
     async def main() -> None:
@@ -124,7 +145,7 @@ def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
         async def hold() -> None:
             await open_.wait()
 
-        runner = Runner([hold], concurrency=1, queue_timeout=0.01)
+        runner = Runner([hold], concurrency=1, queue_timeout=0.2)
         first = asyncio.ensure_future(runner.run("hold"))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(runner.run("hold"))
@@ -225,7 +246,7 @@ def test_a_child_that_gives_up_waiting_leaves_no_slot_taken(cancelled: bool) -> 
             open_.set()
             return (await first).status
 
-        runner = Runner([hold, fan], concurrency=1, queue_timeout=5 if cancelled else 0.02)
+        runner = Runner([hold, fan], concurrency=1, queue_timeout=5 if cancelled else 0.2)
         assert (await runner.run("fan")).output == "ok"
         assert probe.slots_taken(runner) == 0 and not probe.live_calls(runner)
         assert not asyncio.all_tasks() - {asyncio.current_task()}

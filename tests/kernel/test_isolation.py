@@ -247,6 +247,16 @@ def test_what_an_isolated_handler_says_of_when_to_try_again_reaches_its_result()
     go(main())
 
 
+@pytest.mark.parametrize("kind", ["unsent", "unsent and plain"])
+def test_an_isolated_handler_may_say_that_nothing_was_run(kind: str) -> None:
+    async def main() -> None:
+        result = await Runner([isolated(tools.raises)]).run("raises", {"kind": kind})
+        assert (result.status, result.executed) == ("failed", False)
+        assert "the bank could not be reached" in (result.error or "")
+
+    go(main())
+
+
 def test_a_direct_call_is_isolated_too() -> None:
     async def main() -> int:
         found: int = await isolated(tools.pid)()

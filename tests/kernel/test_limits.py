@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,18 +12,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched import BOUND, Watch, go
 
+import ferrule
 import probe
-from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, tool
+from ferrule import Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.executors.threads import SLOTS, THREADS
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
+from places import PLACES, Place, place_of
 from steps import lines
 
 
-class Counted:
-    """A tool that knows how many of it run, and the most that ever did."""
+@pytest.fixture(params=PLACES, scope="module", autouse=True)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All that follows holds in one process, and where programs share the limits."""
+    global WHERE
+    usual, WHERE = WHERE, place_of(request, tmp_path_factory)
+    yield
+    WHERE = usual
 
-    def __init__(self, **options: Any) -> None:
+
+WHERE: Place = lambda: None  # noqa: E731  # an annotated one
+
+
+class Runner(ferrule.Runner):
+    def __init__(self, tools: Any, **options: Any) -> None:
+        super().__init__(tools, **{"limits": WHERE(), **options})
+
+
+class Counted:
+    """A tool that knows how many of it run, and the most that ever did. None ends before so many ran `together`."""
+
+    def __init__(self, together: int = 1, **options: Any) -> None:
         self.now = 0
         self.most = 0
         self.order: list[int] = []
@@ -34,6 +54,8 @@ class Counted:
                 self.most = max(self.most, self.now)
                 self.order.append(n)
             for _ in range(3):
+                await asyncio.sleep(0)
+            while self.most < together:
                 await asyncio.sleep(0)
             with lock:
                 self.now -= 1
@@ -47,13 +69,13 @@ class Counted:
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_a_tools_limit_is_shared_by_copies_direct_calls_and_runners(limit: int) -> None:
-    counted = Counted(concurrency=limit)
+    counted = Counted(concurrency=limit, together=limit)
     one = counted.tool
     copies: list[Tool] = [one, one.replace(description="a copy"), one.bind(n=1).replace(name="bound")]
 
     async def main() -> None:
         runners = [Runner([copy]) for copy in copies]
-        mounted = Runner(runners[0].as_tools())
+        mounted = Runner(ferrule.Runner([one]).as_tools())
         work: list[Any] = [
             runner.run(copy.name) for runner, copy in zip(runners, copies, strict=True) for _ in range(3)
         ]
@@ -66,7 +88,7 @@ def test_a_tools_limit_is_shared_by_copies_direct_calls_and_runners(limit: int) 
 
 
 def test_a_copy_with_another_limit_has_its_own() -> None:
-    counted = Counted(concurrency=1)
+    counted = Counted(concurrency=1, together=2)
     other = counted.tool.replace(concurrency=2)
 
     async def main() -> None:
@@ -77,7 +99,7 @@ def test_a_copy_with_another_limit_has_its_own() -> None:
 
 
 def test_a_runners_limit_holds_for_all_its_tools() -> None:
-    counted = Counted()
+    counted = Counted(together=2)
 
     async def main() -> None:
         runner = Runner([counted.tool, counted.tool.replace(name="again")], concurrency=2)
@@ -112,7 +134,7 @@ def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
 
     async def main() -> None:
         watch = Watch()
-        runner = Runner([forever], concurrency=1, queue_timeout=0.02, observers=[watch])
+        runner = Runner([forever], concurrency=1, queue_timeout=0.2, observers=[watch])
         first = asyncio.create_task(runner.run(ToolCall("a", "forever")))
         await asyncio.sleep(0)
         result = await runner.run(ToolCall("b", "forever"))
@@ -266,7 +288,7 @@ def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
         return str((await context.run("work", {"nested": False})).status)
 
     async def main() -> None:
-        runner = Runner([work], queue_timeout=0.5)
+        runner = Runner([work], queue_timeout=5)
         parent = asyncio.create_task(runner.run("work", {"nested": True}))
         await started.wait()
         other = asyncio.create_task(runner.run("work", {"nested": False}))
@@ -353,7 +375,7 @@ def test_a_call_that_waits_too_long_for_its_key_is_limited_and_lets_others_pass(
         return key
 
     async def main() -> None:
-        runner = Runner([work], queue_timeout=0.02, concurrency=concurrency and 2)
+        runner = Runner([work], queue_timeout=0.2, concurrency=concurrency and 2)
         first = asyncio.create_task(runner.run("work", {"key": "a", "wait": True}))
         await started.wait()
         assert (await runner.run("work", {"key": "a"})).status == "limited"

@@ -33,6 +33,7 @@ COMMANDS = {
     "log": "show the calls that a journal has, and follow those that come; delete old ones",
     "explain": "show all that happened to one call of a journal",
     "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
+    "worker": "run the calls that programs on other machines put into a queue",
     "plugins": "list what installed packages offer by entry points, and what is wrong with it",
 }
 """What each does; the module of that name is imported when it is used, because rich is half of a start."""
@@ -84,10 +85,11 @@ OPTIONS = {
     "--allow-host": True,
     "--allow-origin": True,
     "--directory": True,
+    "--drain": True,
     "--install": False,
 }
 """Which take a value: what stands before the command is read before it is known which one that is."""
-_WITHOUT_TOOLS = frozenset({"grants", "log", "explain", "plugins"})
+_WITHOUT_TOOLS = frozenset({"grants", "log", "explain", "plugins", "worker"})
 _DESCRIPTION = "Tools for language models: list them, call them, let a model use them."
 _EPILOG = """\
 ferrule COMMAND --help has the options of a command.

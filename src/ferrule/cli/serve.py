@@ -9,10 +9,9 @@ import ipaddress
 import logging
 import os
 import re
-import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ferrule import DefinitionError, Runner, serve
 from ferrule.cli import find, journals, openapi, policies, servers
 from ferrule.cli.install import configurations
+from ferrule.cli.until import until_told
 from ferrule.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from ferrule.serve._http import MCPApp
 
 _HTTP_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+):)?(?P<port>\d{1,5})")
-_STOPPING = "finishing the calls that run; press ctrl-C again to stop them now"
 _STREAMS_END = 1
 
 
@@ -99,10 +98,10 @@ def command(options: argparse.Namespace) -> int:
             return 0
         with journals.kept(work, runner, options.journal) as journaled:
             if address is None:
-                return work.run(_until_told(partial(serve.stdio, journaled, name=name)))
+                return work.run(until_told(partial(serve.stdio, journaled, name=name)))
             hosts = _reached_as(address, options.allow_host)
             app = serve.mcp(journaled, name=name, tokens=known, hosts=hosts, origins=options.allow_origin)
-            return work.run(_until_told(partial(_over_http, app, address)))
+            return work.run(until_told(partial(_over_http, app, address)))
 
 
 def _import_what_serving_needs(address: Address | None) -> None:
@@ -187,50 +186,7 @@ def _server_name(places: list[str] | None) -> str:
     return name or "ferrule"
 
 
-# -- until it ends -----------------------------------------------------------------------------------------------------
-
-
-async def _until_told(work: Callable[..., Coroutine[Any, Any, None]]) -> int:
-    """Run `work` until it ends or a signal comes; the exit code. A second signal stops the calls, a third kills."""
-    stop = asyncio.Event()
-    with _signals(stop) as came:
-        try:
-            await work(stop=stop)
-        except asyncio.CancelledError:
-            if not came:
-                raise
-    return 128 + signal.SIGINT if signal.SIGINT in came else 0
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[list[int]]:
-    """Take ctrl-C and SIGTERM meanwhile; those that came."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    came: list[int] = []
-    ours = [signal.SIGINT, signal.SIGTERM]
-
-    def press(number: int) -> None:
-        came.append(number)
-        if len(came) == 1:
-            stop.set()
-            if number == signal.SIGINT:
-                print(f"ferrule: {_STOPPING}", file=sys.stderr, flush=True)
-            return
-        for one in ours:
-            loop.remove_signal_handler(one)
-            signal.signal(one, signal.SIG_DFL)
-        if task is not None:
-            task.cancel()
-
-    with contextlib.suppress(NotImplementedError):  # Windows, where ctrl-C is a KeyboardInterrupt
-        for one in ours:
-            loop.add_signal_handler(one, press, one)
-    try:
-        yield came
-    finally:
-        with contextlib.suppress(NotImplementedError):
-            for one in ours:
-                loop.remove_signal_handler(one)
+# -- over HTTP --------------------------------------------------------------------------------------------------------
 
 
 async def _over_http(app: MCPApp, address: Address, stop: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import Clock
-from ferrule.types import Approver, Guard, Isolation, Journal, Middleware, Observer, Reconcile
+from ferrule.types import Approver, Guard, Isolation, Journal, Leases, Middleware, Observer, Reconcile
 from ferrule.values.context import NO_CONTEXT, UNSET, ToolContext
 from ferrule.values.decision import Diff
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
@@ -136,6 +136,11 @@ asking: Callable[..., bool | str] = kind(
 journal: Callable[..., Journal | None] = kind(
     'a Journal, such as Journal.open("calls.db") or ferrule.journal.memory()',
     lambda value: isinstance(value, Journal),
+    none=None,
+)
+limits: Callable[..., Leases | None] = kind(
+    "what keeps limits among programs, such as ferrule.limits.shared(journal)",
+    lambda value: not isinstance(value, type) and callable(getattr(value, "lease", None)),
     none=None,
 )
 reconcile: Callable[..., Any] = callable_with("(call, context)", None)

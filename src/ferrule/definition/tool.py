@@ -234,7 +234,8 @@ class Tool(Generic[P, R_co]):
         except DefinitionError as error:
             raise DefinitionError(f"tool {name!r}: {error}") from error
         if "concurrency" in changes:
-            vars(self)["limiter"] = None if self.concurrency is None else Limiter(self.concurrency)
+            named = f"tool {self.name}"
+            vars(self)["limiter"] = None if self.concurrency is None else Limiter(self.concurrency, named)
         read_only: Trait = self.read_only
         changing = (lambda arguments: read_only(arguments) is not True) if callable(read_only) else not read_only
         derived = {"description": self.handling.description, "parallel": read_only, "destructive": changing}

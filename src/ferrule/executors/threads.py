@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ferrule.definition.handler import Handler
-from ferrule.definition.output import Output
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, StartedCall
 from ferrule.scheduling.limiter import Limiter
@@ -139,17 +138,17 @@ class InThread(Executor):
     """Runs a blocking handler in a thread, with the context variables copied.
 
     Args:
-        output: What makes of its value what others see, in the same thread.
+        shape: What makes of its value what others see, in the same thread.
     """
 
     limiter = SLOTS
 
-    def __init__(self, handler: Handler, output: Output) -> None:
+    def __init__(self, handler: Handler, shape: Callable[[Any], object]) -> None:
         self._handler = handler
-        self._output = output
+        self._shape = shape
 
     async def run(self, values: Any, call: StartedCall) -> Any:
-        """The handler's value, or `Shaped`. Where this is cancelled the function runs on, and is reported as
+        """The handler's value, shaped. Where this is cancelled the function runs on, and is reported as
         abandoned."""
         function, handle = self._handler.by_keywords, self._handler.call
         work = partial(handle, values, call.context) if function is None else partial(function, **values)
@@ -168,8 +167,8 @@ class InThread(Executor):
             if isinstance(value.error, KeyboardInterrupt | GeneratorExit | StopIteration):
                 raise RuntimeError(f"{type(value.error).__name__} raised in a thread") from value.error
             raise value.error
-        return self._output.shape(await value) if inspect.isawaitable(value) else value
+        return self._shape(await value) if inspect.isawaitable(value) else value
 
     def _shaped(self, work: Callable[[], object]) -> object:
         value = work()
-        return value if inspect.isawaitable(value) else self._output.shape(value)
+        return value if inspect.isawaitable(value) else self._shape(value)

@@ -1,4 +1,4 @@
-"""`WorkerCall`: the call that a worker runs, as the handler's context sees it."""
+"""A call whose handler runs away from its runner, as the handler's context sees it; `WorkerCall` is a worker's."""
 
 from __future__ import annotations
 
@@ -33,47 +33,94 @@ class WorkerAttempt:
         self.chunks: list[Any] = []
 
 
-class WorkerCall:
-    """The call that a worker runs, as the handler's context sees it: a context's `RunningCall`.
+class FarCall:
+    """A call whose handler runs away from its runner, as the handler's context sees it: a context's `RunningCall`.
+
+    Args:
+        tool: As it was made there.
+        call: With the judged arguments.
+        fields: What its context has.
+        key: What the call is known by when it comes again.
+        remaining: Seconds until its deadline, from now on.
+
+    Attributes:
+        attempt: What is known of the handler's run, with what it, an async generator, has yielded so far.
+        ended: Whether the handler has; nothing is told of the call after that.
+    """
+
+    parent: RunningCall | None = None
+    cancelled = False
+    clock = None
+    inside = True
+    may_run_again = True
+
+    def __init__(self, tool: Tool, call: ToolCall, fields: ContextFields, key: str, remaining: float | None) -> None:
+        self.tool = tool
+        self.call = call
+        self.fields = fields
+        self.key = key
+        self.attempt = WorkerAttempt()
+        self.ended = False
+        self.deadline = None if remaining is None else monotonic() + remaining
+
+    @property
+    def context(self) -> ToolContext:
+        """What the handler gets."""
+        return bound_context(self.fields, self)
+
+    def announce(self, data: Mapping[str, Any]) -> None:
+        """Tell the program of progress; from any thread of the handler's, and nothing after the end."""
+        raise NotImplementedError
+
+    def remaining(self, *, own: bool = False) -> float | None:
+        """Seconds until the deadline, by the clock that all processes of a machine share."""
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+    async def run_nested(self, name: str, arguments: object, level: int | None) -> ToolResult:
+        """Refuse: the tools of the runner, and who judges their calls, are in the program."""
+        raise _not_there("run")
+
+    async def ask(self, wanted: InputRequired) -> NoReturn:
+        """Refuse: whoever answers is in the program."""
+        raise _not_there("ask")
+
+    async def find_work(self, ticket: str) -> NoReturn:
+        """Refuse: the calls in the background are the program's."""
+        raise _not_there("find_work")
+
+    def note_started(self) -> None:
+        """Nothing: its handler runs."""
+
+    def failure(self, error: BaseException) -> NoReturn:
+        """Refuse: no middleware runs here."""
+        raise ToolError("context.failure(...) is for middleware, which runs in the program")
+
+
+def _not_there(method: str) -> ToolError:
+    return ToolError(f"context.{method}(...) is not available where the handler of a tool runs outside of its program")
+
+
+class WorkerCall(FarCall):
+    """The call that a worker process runs; what is cancelled is killed.
 
     Args:
         tool: As the program made it, with the program's `context=`.
         head: The order's, as it was sent.
         arguments: What was judged.
         mark: The call's, for what is told of it.
-
-    Attributes:
-        attempt: What is known of the handler's run, with what it, an async generator, has yielded so far.
-        key: What the call is known by when it comes again.
-        ended: Whether the handler has; nothing is told of the call after that.
     """
-
-    parent: RunningCall | None = None
-    cancelled = False  # what is cancelled is killed
-    clock = None
-    inside = True
-    may_run_again = True
 
     def __init__(self, tool: Tool, head: Plain, arguments: Arguments, connection: Connection, mark: bytes) -> None:
         transfer = head["transfer"]
         metadata, secrets = (unpack_items(head[name], transfer) for name in ("metadata", "secrets"))
-        self.tool = tool if head["context"] is None else _with_context(tool, unpack_items(head["context"], transfer))
-        self.call = judged_call(ToolCall(head["id"], tool.name, parent=head["parent"]), arguments)
+        tool = tool if head["context"] is None else _with_context(tool, unpack_items(head["context"], transfer))
+        call = judged_call(ToolCall(head["id"], tool.name, parent=head["parent"]), arguments)
         who = (head["session"], head["principal"], head["working_directory"])
-        self.fields = ContextFields(*who, None, metadata, secrets)
-        self.attempt = WorkerAttempt()
-        self.key: str = head["key"]
-        self.ended = False
-        self.deadline = None if head["remaining"] is None else monotonic() + head["remaining"]
+        super().__init__(tool, call, ContextFields(*who, None, metadata, secrets), head["key"], head["remaining"])
         self._requests = Requests(connection, mark, transfer)
         self._connection = connection
         self._mark = mark
         self._telling = threading.Lock()
-
-    @property
-    def context(self) -> ToolContext:
-        """What the handler gets."""
-        return bound_context(self.fields, self)
 
     def announce(self, data: Mapping[str, Any]) -> None:
         """Tell the program of progress; from any thread of the handler's, and nothing after the end."""
@@ -97,10 +144,6 @@ class WorkerCall:
                 return True
         return False
 
-    def remaining(self, *, own: bool = False) -> float | None:
-        """Seconds until the deadline, by the clock that all processes of a machine share."""
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
-
     async def run_nested(self, name: str, arguments: object, level: int | None) -> ToolResult:
         """What the program makes of it: guards, approvals and slots are there."""
         result = None if self.ended else await self._requests.run(name, arguments, self._send)
@@ -108,21 +151,6 @@ class WorkerCall:
             return result
         error = "The call that made this one has ended. Nothing was run."
         return ToolResult(None, error, tool_name=name, status="cancelled", executed=False)
-
-    async def ask(self, wanted: InputRequired) -> NoReturn:
-        """Refuse: whoever answers is in the program."""
-        raise ToolError("context.ask(...) is not available in an isolated process")
-
-    async def find_work(self, ticket: str) -> NoReturn:
-        """Refuse: the calls in the background are the program's."""
-        raise ToolError("context.find_work(...) is not available in an isolated process")
-
-    def note_started(self) -> None:
-        """Nothing: its handler runs."""
-
-    def failure(self, error: BaseException) -> NoReturn:
-        """Refuse: no middleware runs here."""
-        raise ToolError("context.failure(...) is for middleware, which runs in the parent")
 
 
 def _with_context(tool: Tool, sent: SentMapping) -> Tool:

@@ -1,4 +1,4 @@
-"""What a handler raised in a worker, as data and as an exception again."""
+"""What a handler raised in a worker, or elsewhere, as data and as an exception again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import builtins
 import traceback
 
 from ferrule import errors
-from ferrule.errors import RemoteError, origin_of
+from ferrule.errors import RemoteError, ToolError, origin_of
 from ferrule.isolation.transfer import Plain
 
 _PLAIN_TYPES = (str, int, float, bool, type(None))
@@ -26,6 +26,7 @@ def describe(error: BaseException) -> Plain:
         "text": str(formatted),
         "args": _plain_args(error) if error is origin else None,
         "retry_after": retry_after if isinstance(retry_after, int | float) else None,
+        "executed": error.executed if isinstance(error, ToolError | RemoteError) and error is origin else True,
         "traceback": "".join(formatted.format()),
     }
 
@@ -47,7 +48,9 @@ def rebuild(described: Plain) -> Exception:
     error = _itself(kinds[0], described["args"], text) or RemoteError(text, kinds, described["traceback"])
     if described["retry_after"] is not None:
         vars(error)["retry_after"] = described["retry_after"]
-    error.add_note(f"In the isolated process:\n{described['traceback']}")
+    if described["executed"] is not True:
+        vars(error)["executed"] = described["executed"]
+    error.add_note(f"Where the handler ran:\n{described['traceback']}")
     return error
 
 

@@ -1,22 +1,28 @@
-"""What a limit is counted by, how often something happens in a while, and the checks of what limits are made with."""
+"""What a limit is counted by, how often something happens in a while, in this program or in several, and the checks of
+what limits are made with."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any, TypeAlias
 
 from ferrule.definition import options
 from ferrule.definition.handler import is_async
 from ferrule.errors import DefinitionError
+from ferrule.limits import SharedLimits, answer
 from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.store import StoreError
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
+log = logging.getLogger("ferrule")
 Key: TypeAlias = Callable[[ToolCall, ToolContext], Hashable]
 By: TypeAlias = str | Iterable[str] | Key
 """`"tool"`, `"principal"`, `"session"` or `"all"`, several of them, or a function of call and context."""
@@ -69,10 +75,11 @@ class Windows:
     A key that has not been met for `seconds` is forgotten, at the latest when their number has doubled.
     """
 
-    __slots__ = ("_lock", "_most", "_seconds", "_sweep_at", "_times")
+    __slots__ = ("_lock", "_most", "_rounding", "_seconds", "_sweep_at", "_times")
 
-    def __init__(self, most: int, seconds: float) -> None:
+    def __init__(self, most: int, seconds: float, rounding: float = 1e-9) -> None:
         self._most = most
+        self._rounding = rounding  # seconds: who waited as long as it was told is let through
         self._seconds = seconds
         self._times: dict[Hashable, deque[float]] = {}
         self._sweep_at = _FIRST_SWEEP
@@ -86,7 +93,7 @@ class Windows:
                 times = self._entered(key, now)
             if len(times) == self._most:
                 wait = times[0] + self._seconds - now
-                if wait > _ROUNDING:
+                if wait > self._rounding:
                     return wait
             times.append(now)
             return 0.0
@@ -99,6 +106,10 @@ class Windows:
         times = self._times[key] = deque(maxlen=self._most)
         return times
 
+    def put(self, key: Hashable, times: Iterable[float]) -> None:
+        """Take over when this key was counted before."""
+        self._times[key] = deque(times, maxlen=self._most)
+
     def forget(self, key: Hashable) -> None:
         """Count anew for this key."""
         with self._lock:
@@ -109,7 +120,50 @@ class Windows:
 
 
 _FIRST_SWEEP = 1000
-_ROUNDING = 1e-9  # seconds: who waited as long as it was told is let through
+
+
+class SharedWindows:
+    """`Windows` that several programs count by, in seconds since the epoch: for each key the times of the last
+    `seconds`."""
+
+    def __init__(self, limits: SharedLimits, most: int, seconds: float, who: str) -> None:
+        self._limits = limits
+        self._most = most
+        self._seconds = seconds
+        self._kind = f"rate/{seconds:g} s/{who}"
+        self._new = 0
+
+    async def take(self, key: Hashable, now: float) -> float:
+        """Count one at `now` and give 0; or count nothing, and give the seconds until there is room.
+
+        Raises:
+            StoreError: where it is not known whether there is room.
+            TypeError: for a key that cannot be kept.
+        """
+        wait, new = await answer(self._limits.order(self._limits.place(self._kind, key), partial(self._taken, now)))
+        if new:
+            self._new += 1
+            if self._new % _SWEEP_AFTER == 1:
+                self._limits.sweep(self._kind, lambda times: times[-1] <= now - self._seconds)
+        return wait
+
+    def _taken(self, now: float, value: list[float] | None) -> tuple[list[float], tuple[float, bool]]:
+        times = value or []
+        windows = Windows(self._most, self._seconds, _MICROSECOND)
+        windows.put(None, times[-self._most :])
+        wait = windows.take(None, now)
+        if wait:
+            return times, (round(wait, 6), False)
+        counted = sorted([*(time for time in times if time > now - self._seconds), round(now, 6)])
+        return counted, (0.0, value is None)
+
+    def forget(self, key: Hashable) -> None:
+        """Count anew for this key, soon."""
+        self._limits.order(self._limits.place(self._kind, key), lambda value: (None, None))
+
+
+_SWEEP_AFTER = 256  # keys that are new: what is over is looked for with the first, and after as many
+_MICROSECOND = 1e-6  # what a float can tell of today's seconds since the epoch
 
 
 def ran(result: ToolResult, context: ToolContext, before: int) -> bool | None:
@@ -214,6 +268,23 @@ def limited(error: str, retry_after: float | None = None) -> ToolResult:
     when = "" if retry_after is None else f" Try again in {_in_words(retry_after)}."
     metadata = None if retry_after is None else {"retry_after": retry_after}
     return ToolResult(None, f"{error} Nothing was run.{when}", metadata, status="limited", executed=False)
+
+
+def shared_limits(name: str, value: Any) -> SharedLimits | None:
+    """What `shared(…)` gives, or `None`.
+
+    Raises:
+        DefinitionError: for anything else.
+    """
+    if value is not None and not isinstance(value, SharedLimits):
+        raise DefinitionError(f"{name}(limits) must be made by ferrule.limits.shared(…), not {value!r}")
+    return value
+
+
+def uncounted(name: str, call: ToolCall, error: StoreError) -> ToolResult:
+    """What a middleware answers where it does not know what other programs have counted: nothing was run."""
+    log.error("%s: %s was not run, as what other programs count by did not answer: %s", name, call.name, error)
+    return limited(f"{call.name} could not be called: what counts the calls of all programs cannot be reached.")
 
 
 def _in_words(seconds: float) -> str:

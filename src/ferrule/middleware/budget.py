@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from operator import add, sub
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import LARGEST, By, Ticking, function, keyed, limited, number, ran_nothing, whole
+from ferrule.limits import SECONDS, SharedLimits, answer
+from ferrule.middleware._counted import (
+    LARGEST,
+    By,
+    Ticking,
+    function,
+    keyed,
+    limited,
+    number,
+    ran_nothing,
+    shared_limits,
+    uncounted,
+    whole,
+)
 from ferrule.scheduling.clock import Clock
+from ferrule.store import StoreError
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -33,6 +51,7 @@ def budget(
     reserve: Amounts | Callable[[ToolCall, ToolContext], Amounts] | None = None,
     usage: Callable[[ToolResult], Amounts | None] | None = None,
     by: By = "session",
+    limits: SharedLimits | None = None,
     clock: Clock | None = None,
 ) -> Budget:
     """A middleware that bounds what all calls of a session use together; what would go beyond it is `limited`.
@@ -57,13 +76,17 @@ def budget(
             `total_tokens`, or `input_tokens` and `output_tokens`). Where it raises, that is logged, and not known.
         by: What has a budget of its own: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a
             function of call and context that gives the key. Where it raises or gives no key, nothing is run.
+        limits: Where the accounts are kept that several programs share, `ferrule.limits.shared(…)`: all budgets of the
+            same amounts and the same `by` have one there. Keys are texts, whole numbers, `None` and tuples of these.
+            See docs/limits.md#among-several-programs.
         clock: What tells the time; left out, what the runner goes by that calls it first.
 
     Raises:
         DefinitionError: for parameters that could not work.
     """
-    limits = {"calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds}
-    return Budget({unit: limit for unit, limit in limits.items() if limit is not None}, reserve, usage, by, clock)
+    amounts = {"calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds}
+    bounds = {unit: amount for unit, amount in amounts.items() if amount is not None}
+    return Budget(bounds, reserve, usage, by, limits, clock)
 
 
 class _Account:
@@ -73,17 +96,40 @@ class _Account:
         self.used = [0] * units
         self.running = 0
 
+    def take(self, wanted: list[int], limits: Sequence[int]) -> int | None:
+        """Take `wanted` from it, and give `None`; or the place of an amount of which there is not so much left."""
+        after = list(map(add, self.used, wanted))
+        for place, limit in enumerate(limits):
+            if after[place] > limit:
+                return place
+        self.used = after
+        self.running += 1
+        return None
+
+    def settle(self, unused: list[int]) -> None:
+        """A call has ended, and has not used so much of what it took."""
+        self.running -= 1
+        self.used = list(map(sub, self.used, unused))
+
 
 class Budget:
     """What `budget` makes. It keeps an account for each key until `forget(key)`."""
 
-    def __init__(self, limits: Amounts, reserve: Any, usage: Any, by: By, clock: Clock | None) -> None:
-        if not limits:
+    def __init__(
+        self,
+        bounds: Amounts,
+        reserve: Any,
+        usage: Any,
+        by: By,
+        limits: SharedLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not bounds:
             raise DefinitionError("budget needs a bound: calls=…, tokens=…, cost=… or seconds=…")
-        self._units = tuple(limits)
-        if "calls" in limits:
-            whole("budget(calls)", limits["calls"])
-        self._limits = [_scaled(f"budget({unit})", limit) for unit, limit in limits.items()]
+        self._units = tuple(bounds)
+        if "calls" in bounds:
+            whole("budget(calls)", bounds["calls"])
+        self._limits = [_scaled(f"budget({unit})", bound) for unit, bound in bounds.items()]
         self._key, self._who = keyed("budget", by)
         self._usage = function("budget(usage)", usage) or _usage_in_metadata
         self._clock = Ticking("budget", clock)
@@ -91,6 +137,8 @@ class Budget:
         self._only_calls = self._units == ("calls",)
         self._accounts: dict[Hashable, _Account] = {}
         self._lock = threading.Lock()
+        shared = shared_limits("budget", limits)
+        self._shared = None if shared is None else _SharedAccounts(shared, self._units, self._limits, self._who)
 
     def _reserving(self, reserve: Any) -> tuple[Any, list[int] | None]:
         """The function that tells what to reserve, and the amounts where they are always the same."""
@@ -120,7 +168,7 @@ class Budget:
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         key = self._key(call, context)
-        if not self._only_calls:
+        if not self._only_calls or self._shared is not None:
             return await self._settled(key, call, context, next)
         account = self._accounts.get(key) or self._opened(key)
         used = account.used
@@ -146,9 +194,18 @@ class Budget:
         if wanted is None:
             remaining = context.remaining()
             wanted = self._amounts(self._reserve(call, context), math.inf if remaining is None else remaining or 1e-9)
-        taken = self._taken(key, wanted)
-        if isinstance(taken, ToolResult):
-            return taken
+        taken: _Account | _SharedAccount
+        if self._shared is None:
+            taken = self._accounts.get(key) or self._opened(key)
+            with self._lock:
+                lacking = taken.take(wanted, self._limits)
+        else:
+            try:
+                taken, lacking = await self._shared.take(key, wanted)
+            except StoreError as error:
+                return uncounted("budget", call, error)
+        if lacking is not None:
+            return self._refused(taken, lacking, wanted[lacking])
         result: ToolResult | None = None
         unused = [0] * len(wanted)
         try:
@@ -159,24 +216,13 @@ class Budget:
             finally:
                 unused = wanted if ran_nothing(result, context, before) else self._unused(wanted, result, began)
         finally:
-            self._settle(taken, unused)
+            with self._lock:
+                taken.settle(unused)
 
     def _opened(self, key: Hashable) -> _Account:
         return self._accounts.setdefault(key, _Account(len(self._units)))
 
-    def _taken(self, key: Hashable, wanted: list[int]) -> _Account | ToolResult:
-        """The account, from which `wanted` has been taken; or the answer that there is not so much left."""
-        account = self._accounts.get(key) or self._opened(key)
-        with self._lock:
-            after = list(map(add, account.used, wanted))
-            for place, limit in enumerate(self._limits):
-                if after[place] > limit:
-                    return self._refused(account, place, wanted[place])
-            account.used = after
-            account.running += 1
-            return account
-
-    def _refused(self, account: _Account, place: int, wanted: int) -> ToolResult:
+    def _refused(self, account: _Account | _SharedAccount, place: int, wanted: int) -> ToolResult:
         unit, limit = self._units[place], _decimal(self._limits[place])
         if unit == "calls":
             return limited(f"The budget of {limit} calls for {self._who} is used up.")
@@ -202,22 +248,123 @@ class Budget:
             log.error("budget: usage raised, so what was reserved counts as used", exc_info=error)
             return {}
 
-    def _settle(self, account: _Account, unused: list[int]) -> None:
-        with self._lock:
-            account.running -= 1
-            account.used = list(map(sub, account.used, unused))
-
     def used(self, key: Hashable = None) -> dict[str, float]:
-        """What `key` (a session, what `by` gives) has used, with what is reserved for calls that run."""
+        """What `key` (a session, what `by` gives) has used, with what is reserved for calls that run. Where programs
+        share it, the store is asked.
+
+        Raises:
+            StoreError: where that does not answer.
+        """
         with self._lock:
             account = self._accounts.get(key)
-            used = [0] * len(self._units) if account is None else account.used
-            return {unit: amount / _SCALE for unit, amount in zip(self._units, used, strict=True)}
+        if self._shared is not None:
+            account = self._shared.read(key)
+        used = [0] * len(self._units) if account is None else account.used
+        return {unit: amount / _SCALE for unit, amount in zip(self._units, used, strict=True)}
 
     def forget(self, key: Hashable) -> None:
-        """Close the account of `key`: of a session that has ended, or to let it use as much again."""
+        """Close the account of `key`: of a session that has ended, or to let it use as much again. One that programs
+        share is closed soon, and what its calls give back then is lost with it."""
+        if self._shared is not None:
+            self._shared.forget(key)
         with self._lock:
             self._accounts.pop(key, None)
+
+
+class _SharedAccounts:
+    """Accounts that several programs share: of each key what was used, how many calls run, and a name, so that a call
+    gives nothing back to an account that was opened since."""
+
+    def __init__(self, shared: SharedLimits, units: tuple[str, ...], limits: Sequence[int], who: str) -> None:
+        self.shared = shared
+        self.limits = limits
+        self.only_calls = units == ("calls",)
+        self._units = len(units)
+        self._kind = f"budget/{' '.join(units)}/{who}"
+
+    async def take(self, key: Hashable, wanted: list[int]) -> tuple[_SharedAccount, int | None]:
+        """Take `wanted` from the account of `key`: what it was then, and the place of an amount that there is not.
+
+        Raises:
+            StoreError: where it is not known whether there is so much.
+            TypeError: for a key that cannot be kept.
+        """
+        account = _SharedAccount(self, self.place(key), self._units)
+        order = self.shared.order(account.place, partial(account.taken, wanted))
+        try:
+            return account, await answer(order)
+        except BaseException:  # nobody waits for it any more, and it may still be done
+            account.give_back(wanted, order)
+            raise
+
+    def place(self, key: Hashable) -> str:
+        return self.shared.place(self._kind, key)
+
+    def read(self, key: Hashable) -> _SharedAccount | None:
+        """The account after all that this program has told it."""
+        place = self.place(key)
+        value = self.shared.order(place, lambda value: (value, value)).result(SECONDS)
+        return None if value is None else _SharedAccount(self, place, self._units).as_kept(value)
+
+    def forget(self, key: Hashable) -> None:
+        self.shared.order(self.place(key), lambda value: (None, None))
+
+
+class _SharedAccount(_Account):
+    """An account as it was when a call took from it."""
+
+    __slots__ = ("_accounts", "_lacking", "_opened", "place")
+
+    def __init__(self, accounts: _SharedAccounts, place: str, units: int) -> None:
+        super().__init__(units)
+        self._accounts = accounts
+        self._lacking: int | None = None
+        self._opened = ""
+        self.place = place
+
+    def as_kept(self, value: Any) -> _SharedAccount:
+        self._opened, self.running, self.used = value["opened"], value["running"], value["used"]
+        return self
+
+    def taken(self, wanted: list[int], value: Any) -> tuple[Any, int | None]:
+        """What the account becomes where `wanted` is taken from it, and what is lacking."""
+        new = {"opened": os.urandom(8).hex(), "running": 0, "used": [0] * len(wanted)}
+        self.as_kept(new if value is None else value)
+        self._lacking = self.take(wanted, self._accounts.limits)
+        return (value if self._lacking is not None else self._kept()), self._lacking
+
+    def settle(self, unused: list[int]) -> None:
+        """Tell it, soon, that a call has not used so much of what it took. Where that fails, it counts as used."""
+        if not self._accounts.only_calls or any(unused):  # else nothing changes that is asked for
+            self._tell(partial(self._settled, unused))
+
+    def _tell(self, change: Callable[[Any], tuple[Any, None]]) -> None:
+        with suppress(StoreError):  # the program is ending
+            self._accounts.shared.order(self.place, change).add_done_callback(_log_lost)
+
+    def give_back(self, wanted: list[int], taking: Future[int | None]) -> None:
+        """Give all back, where it was taken. That is known when this is done, which comes after `taking`."""
+
+        def change(value: Any) -> tuple[Any, None]:
+            lost = taking.done() and taking.exception() is not None
+            return (value, None) if lost or self._lacking is not None else self._settled(wanted, value)
+
+        self._tell(change)
+
+    def _settled(self, unused: list[int], value: Any) -> tuple[Any, None]:
+        if value is None or value["opened"] != self._opened:
+            return value, None
+        self.as_kept(value)
+        super().settle(unused)
+        return self._kept(), None
+
+    def _kept(self) -> dict[str, Any]:
+        return {"opened": self._opened, "running": self.running, "used": self.used}
+
+
+def _log_lost(order: Future[None]) -> None:
+    if error := order.exception():
+        log.error("budget: what a call has not used counts as used, as its account did not answer: %s", error)
 
 
 def _scaled(name: str, amount: Any) -> int:

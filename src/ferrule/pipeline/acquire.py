@@ -1,9 +1,9 @@
 """The keys and slots that a call takes before it runs, with a bounded wait; never held while somebody is asked.
 
-Keys come first, then the tool's slots, the principal's, the runner's, and last the thread or process, which the calls
-of all runners want: as all take them in this order, calls of a runner never wait for each other in a ring. Beneath a
-call that holds a slot or a key, that limit and that key apply anew among the calls that it makes. Whatever else a call
-waits for, the time is bounded.
+Keys come first, then the tool's slots, the principal's, the runner's, in one step what of these holds among all
+programs, and last the thread or process, which the calls of all runners want: as all take them in this order, calls of
+a runner never wait for each other in a ring. Beneath a call that holds a slot or a key, that limit and that key apply
+anew among the calls that it makes. Whatever else a call waits for, the time is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ferrule.pipeline.state import CallState, ancestors
 from ferrule.scheduling.clock import running_loop
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
-from ferrule.types import Coro
+from ferrule.types import Coro, Lease
 from ferrule.values.context import CURRENT
 
 NESTED_TIMEOUT = 60.0
@@ -31,7 +31,7 @@ class Holdings:
     """What a call holds from `acquire` to `release`.
 
     Attributes:
-        limiters: The limits of which it has a slot each.
+        limiters: The limits of which it has a slot each, and what it has among all programs.
         keys: The keys that it has.
         limiters_below: The limits that apply anew among the calls that it makes, by the limit that each stands for.
         locks_below: The same for keys.
@@ -47,7 +47,7 @@ class Holdings:
     when_idle: tuple[Callable[[], object], ...] = ()
     left: tuple[Job, ...] = ()
 
-    def __init__(self, limiters: tuple[Limiter, ...]) -> None:
+    def __init__(self, limiters: tuple[Limiter | Lease, ...]) -> None:
         self.limiters = limiters
         self.runs = 0
 
@@ -79,7 +79,7 @@ def acquire(plan: Plan, state: CallState) -> Holdings | Coro[Holdings]:
         raise Rejected("limited", f"{what}. {NOTHING_RUN} Send it alone.")
     if plan.limits_vary or state.parent is not None:
         limiters = _limits_for(plan, state)
-        if plan.locks:
+        if plan.locks or plan.leases is not None:
             return _wait_for_all(plan, state, limiters)
     taken = 0
     try:
@@ -103,7 +103,7 @@ def end_of_wait(state: CallState) -> float | None:
 
 
 async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> Holdings:
-    """Wait for the keys, then for one slot after the other.
+    """Wait for the keys, then for one slot after the other, and for what it takes among all programs.
 
     Raises:
         Rejected: where one is not to be had in time.
@@ -117,9 +117,9 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
             for hold in holdings.keys:
                 if not await hold.wait(until, timer):
                     raise busy(plan, "what it works on is in use")
-        for limiter in limiters:
+        for limiter in _with_lease(plan, state, limiters, holdings.keys):
             if not await limiter.acquire(until, (plan.name, state.fields.principal), timer):
-                raise busy(plan, f"{limiter.limit} calls run already, the most that may run at once")
+                raise busy(plan, limiter.full)
             holdings.limiters = (*holdings.limiters, limiter)
         if plan.disabled is not None:  # since it began to wait
             raise denied(plan.disabled)
@@ -129,6 +129,22 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
     finally:
         runner.waiting.discard(state)
     return holdings
+
+
+def _with_lease(
+    plan: Plan, state: CallState, limiters: tuple[Limiter, ...], holds: tuple[Hold, ...]
+) -> tuple[Limiter | Lease, ...]:
+    """The limits and, before the thread or process, those of them and the keys that hold among all programs too; what a
+    call above has of these holds anew beneath it, in this program alone."""
+    if plan.leases is None:
+        return limiters
+    slots = {limiter.name: limiter.limit for limiter in limiters if limiter.name is not None}
+    keys = [key for hold in holds for key in hold.keys if _locks_for(key, state) is plan.runner.locks]
+    if not slots and not keys:
+        return limiters
+    lease = plan.leases.lease(slots, keys, shared=any(hold.shared for hold in holds))
+    before = len(limiters) - (plan.place is not None)
+    return (*limiters[:before], lease, *limiters[before:])
 
 
 def _keys(plan: Plan, state: CallState) -> tuple[Hold, ...]:
@@ -223,7 +239,7 @@ def _give_back_at_end(state: CallState, holdings: Holdings) -> None:
     limiters, keys = [*holdings.limiters], [*holdings.keys]
     loop = running_loop()
 
-    def give_back(taken: list[Limiter] | list[Hold]) -> None:
+    def give_back(taken: list[Limiter | Lease] | list[Hold]) -> None:
         while taken and not running:
             with suppress(IndexError):
                 taken.pop().release()

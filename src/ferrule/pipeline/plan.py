@@ -18,7 +18,7 @@ from ferrule.executors.threads import InThread
 from ferrule.pipeline.guards import ask_always, guard_function
 from ferrule.pipeline.hooks import split_chain
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
-from ferrule.types import Coro, Guard, GuardFunction, Middleware, Next
+from ferrule.types import Coro, Guard, GuardFunction, Leases, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import UNSET, ContextFields, ToolContext, bound_context
 from ferrule.values.frozen import JsonObject
@@ -47,6 +47,7 @@ class Settings:
     inside: tuple[Middleware, ...]
     limiter: Limiter | None
     principal_limits: PrincipalLimits | None
+    limits: Leases | None
     deps: object
     secrets: JsonObject
     timeout: float | None
@@ -84,7 +85,8 @@ class Plan:
         limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', the
             thread or process last, so that who waits for a busy tool or runner holds nothing that others want.
         principal_limits: The limits for each principal, where there are any.
-        limits_vary: Whether a call takes more than the slots of `limiters`: its principal's, or keys.
+        leases: Where its named limits, and its keys, hold among all programs; and `place`, which limit is the last.
+        limits_vary: Whether a call takes more than the slots of `limiters`: its principal's, keys, or a lease.
         locks: Whether calls lock the keys of `resources`.
         hidden: Whether it has parameters that no model fills.
         has_middleware: Whether a middleware may put another result in the place of the kernel's.
@@ -97,6 +99,8 @@ class Plan:
     """
 
     # What few plans have is kept at the class: more than thirty attributes of its own make each of them slow to read.
+    leases: Leases | None = None
+    place: Limiter | None = None
     work: Plan | None = None
     fingerprint: str = ""
 
@@ -131,7 +135,14 @@ class Plan:
         limiters = [tool.limiter, *(one.limiter for one in inner_first), executor.limiter]
         self.limiters: tuple[Limiter, ...] = tuple(dict.fromkeys(filter(None, limiters)))
         self.principal_limits = tuple(one.principal_limits for one in inner_first if one.principal_limits is not None)
-        self.limits_vary = self.locks or bool(self.principal_limits)
+        if settings.limits is not None:
+            self.leases, self.place = settings.limits, executor.limiter
+        if any(mount.settings.limits is not None for mount in mounts):
+            raise DefinitionError(
+                f"{tool.name!r} is mounted from a runner with limits=: leave them out there, and give them to the "
+                "runner that mounts it, whose limits, keys and tools hold among all programs then"
+            )
+        self.limits_vary = self.locks or bool(self.principal_limits) or self.leases is not None
         self.timeout: float | None = _first(tool.timeout, *(one.timeout for one in inner_first))
         self.expose = _first(tool.expose, *(one.expose for one in inner_first)) or ()
         self.max_output = min(one.max_output for one in outer_first)
@@ -209,7 +220,7 @@ def executor_for(tool: Tool) -> Executor:
         return made
     if handler.streams:
         return InChunks(handler, text=tool.output.exact is str)
-    return InLoop(handler) if handler.is_async else InThread(handler, tool.output)
+    return InLoop(handler) if handler.is_async else InThread(handler, tool.output.shape)
 
 
 def _at_level(function: AsksT, level: int, tool: Tool) -> AsksT:

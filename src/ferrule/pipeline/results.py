@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ferrule.definition.output import Shaped
-from ferrule.errors import NotStartedError, RemoteError, ToolError, WorkerDiedError, origin_of
+from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
 from ferrule.executors.in_loop import joined
 from ferrule.pipeline.hiding import hide, log_raised, log_said
 from ferrule.pipeline.plan import Plan
@@ -154,11 +154,14 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
         log_raised(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
     if not to_model or not text_of(error).strip():  # an API may refuse an error without a text
         text = _failed(state, text, executed) if plan.changes else f"{plan.name} failed: {text}."
-    return unsuccessful(state, "failed", text, executed=executed, exception=error, keep_chunks=True)
+    status: Status = "unknown" if isinstance(origin, UnknownOutcomeError) else "failed"
+    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
 
 
 def executed_by(error: BaseException) -> bool | None:
     """Whether the effect may have happened, as a handler says by what it raised; not of a tool that it called."""
+    if isinstance(error, RemoteError):
+        return error.executed
     return error.executed if isinstance(error, ToolError) and error.result is None else True
 
 

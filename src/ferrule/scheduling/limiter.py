@@ -25,15 +25,17 @@ class Limiter:
     looks again for a token, and a release puts its token back before it looks for waiters, so no wake-up is lost.
 
     Attributes:
+        name: What it is called among all programs, where it may hold there too.
         origin: The limit that this one stands for beneath a call that holds a slot of that; `None` for any other.
         take: Take a slot, or raise `IndexError` where none is free. While others wait none is, but for the moment in
             which another thread hands one on.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_tokens", "_waiting", "limit", "origin", "take")
+    __slots__ = ("__weakref__", "_lock", "_tokens", "_waiting", "limit", "name", "origin", "take")
 
-    def __init__(self, limit: int, origin: Limiter | None = None) -> None:
+    def __init__(self, limit: int, name: str | None = None, *, origin: Limiter | None = None) -> None:
         self.limit = limit
+        self.name = name
         self.origin = origin
         self._tokens: list[None] = [None] * limit
         self.take: Callable[[], None] = self._tokens.pop
@@ -44,6 +46,11 @@ class Limiter:
     def running(self) -> int:
         """Slots that are taken."""
         return self.limit - len(self._tokens)
+
+    @property
+    def full(self) -> str:
+        """Why there is no slot, in words."""
+        return f"{self.limit} calls run already, the most that may run at once"
 
     async def acquire(self, until: float | None = None, group: Hashable = None, timer: Timer | None = None) -> bool:
         """Wait for a slot, at most until then by `timer` or the loop; whether there is one."""
@@ -117,15 +124,18 @@ class Limiter:
 
 
 class PrincipalLimits:
-    """A limit for each principal, so that none takes all slots; it is there as long as a call holds it or waits."""
+    """A limit for each principal, so that none takes all slots; it is there as long as a call holds it or waits. Where
+    they are `named`, each may hold among all programs."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, named: bool = False) -> None:
         self._limit = limit
+        self._named = named
         self._limiters: WeakValueDictionary[str | None, Limiter] = WeakValueDictionary()
 
     def of(self, principal: str | None) -> Limiter:
         """The slots of one principal; calls without one share theirs."""
         limiter = self._limiters.get(principal)
         if limiter is None:
-            limiter = self._limiters[principal] = Limiter(self._limit)
+            name = f"principal {principal!r}" if self._named else None
+            limiter = self._limiters[principal] = Limiter(self._limit, name)
         return limiter

@@ -1,0 +1,383 @@
+"""The database of DBOS: orders go into it, what is told comes out of it, and who runs orders says that it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from ferrule.errors import DefinitionError, NotStartedError, UnknownOutcomeError
+
+URL_VARIABLE = "DBOS_SYSTEM_DATABASE_URL"
+"""DBOS's own variable for the address of its system database."""
+DEFAULT_URL = "sqlite:///ferrule.sqlite"
+VERSION = "ferrule-remote-1"
+"""What workers are as an application of DBOS, and its version: a worker takes the orders of this version alone."""
+WORKFLOWS = {False: "ferrule_changing", True: "ferrule_repeatable"}
+"""The names of the workflows, by whether they may be run again where a worker dies."""
+STREAM = "ferrule"
+"""The stream of a workflow that has what is told of its call."""
+ALIVE_SECONDS = 5.0
+"""A worker that has not said for so long that it lives is lost."""
+_READ_AGAIN = {"postgresql": 1.0, "sqlite": 0.02}
+"""Seconds after which a stream is read again: PostgreSQL tells its readers, and this is for what it did not tell."""
+_RETRY = 0.5
+_NOW = {"postgresql": "extract(epoch from clock_timestamp())", "sqlite": "unixepoch('subsec')"}
+_SQLITE = (3, 42)  # DBOS's tables use unixepoch('subsec')
+_TABLE = "CREATE TABLE IF NOT EXISTS ferrule_workers (id text PRIMARY KEY, seen double precision NOT NULL)"
+_KEPT_SECONDS = 3600.0
+_MOST_PRUNED = 1000
+_JSON_ONLY: ContextVar[bool] = ContextVar("ferrule.json_only", default=False)
+_patched = threading.Lock()
+
+
+def imported() -> Any:
+    """The package `dbos`.
+
+    Raises:
+        DefinitionError: where it is not installed.
+    """
+    try:
+        import dbos  # seconds, for the programs that need it
+    except ImportError:
+        raise DefinitionError("remote.dbos needs DBOS: pip install 'ferrule[dbos]'") from None
+    return dbos
+
+
+class Limits(NamedTuple):
+    """What workers keep to, all together; see `queue`."""
+
+    name: str
+    concurrency: int | None
+    per_worker: int | None
+    per_principal: int | None
+    rate: tuple[int, float] | None
+    poll: float
+
+    @staticmethod
+    def checked(
+        name: object, concurrency: object, per_worker: object, per_principal: object, rate: object, poll: object
+    ) -> Limits:
+        """They, where they could work.
+
+        Raises:
+            DefinitionError: else.
+        """
+        if not isinstance(name, str) or not name or name.startswith("_dbos_"):
+            raise DefinitionError(f"a queue has a name, which does not begin with '_dbos_', and not {name!r}")
+        counts = {"concurrency": concurrency, "per_worker": per_worker, "per_principal": per_principal}
+        for word, value in counts.items():
+            if value is not None and not _is_count(value):
+                raise DefinitionError(f"queue({word}) must be a whole number of at least 1, not {value!r}")
+        if rate is not None and not (
+            isinstance(rate, tuple) and len(rate) == 2 and _is_count(rate[0]) and _is_time(rate[1])
+        ):
+            raise DefinitionError(
+                f"queue(rate) must be how many calls in how many seconds, such as (20, 1.0), not {rate!r}"
+            )
+        if not _is_time(poll):
+            raise DefinitionError(f"queue(poll) must be seconds above 0, not {poll!r}")
+        for word in ("per_worker", "per_principal"):
+            if isinstance(concurrency, int) and isinstance(value := counts[word], int) and value > concurrency:
+                raise DefinitionError(f"queue({word}={value}) is more than its concurrency={concurrency}")
+        return Limits(name, concurrency, per_worker, per_principal, rate, poll)  # type: ignore[arg-type]
+
+    def of_dbos(self) -> dict[str, Any]:
+        """The same in the words of DBOS."""
+        rate = None if self.rate is None else {"limit": self.rate[0], "period": self.rate[1]}
+        return {
+            "global_concurrency": self.concurrency,
+            "worker_concurrency": self.per_worker,
+            "partition_concurrency": self.per_principal,
+            "limiter": rate,
+            "polling_interval_sec": self.poll,
+        }
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+class Database:
+    """A system database of DBOS, for those who send orders and for those who run them.
+
+    Args:
+        url: Its address; left out, that of the environment variable, or an SQLite file where the program stands.
+
+    Attributes:
+        url: The address.
+
+    Raises:
+        DefinitionError: for an SQLite that is older than DBOS needs, and for what is no such address.
+    """
+
+    def __init__(self, url: str | None) -> None:
+        self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        self._dialect = self.url.partition(":")[0].partition("+")[0]
+        if self._dialect not in _READ_AGAIN:
+            raise DefinitionError("the database of a queue is postgresql://… or sqlite:///…")
+        if self._dialect == "sqlite" and sqlite3.sqlite_version_info < _SQLITE:
+            raise DefinitionError(
+                f"DBOS needs SQLite 3.42 or newer, and this Python has {sqlite3.sqlite_version}: use one of python.org "
+                f"or uv, or set {URL_VARIABLE} to a PostgreSQL database"
+            )
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._engine: Any = None
+        self._waiting = 0
+
+    # -- for who sends -------------------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self, workflow: str, order: str, limits: Limits, *, repeatable: bool, principal: str | None
+    ) -> None:
+        """Put an order into a queue, unless it is there: it is not left half done where this is cancelled.
+
+        Raises:
+            NotStartedError: where it certainly is not there.
+            UnknownOutcomeError: where it may be.
+        """
+        options = {
+            "queue_name": limits.name,
+            "workflow_name": WORKFLOWS[repeatable],
+            "workflow_id": workflow,
+            "app_version": VERSION,
+        }
+        if limits.per_principal is not None:
+            options["queue_partition_key"] = "nobody" if principal is None else f"principal {principal}"
+
+        def put() -> None:
+            self._connected(limits).enqueue(options, limits.name, order)
+
+        putting = asyncio.ensure_future(asyncio.to_thread(put))
+        try:
+            await asyncio.shield(putting)
+        except asyncio.CancelledError:
+            await asyncio.wait([putting])
+            await self._take_back(workflow)
+            raise
+        except NotStartedError:
+            raise
+        except Exception as error:
+            if getattr(error, "statement", "") is None:  # of SQLAlchemy, which had no connection to send it over
+                raise unreachable(error) from error
+            raise UnknownOutcomeError(
+                f"the call may be in the queue {limits.name!r}, whose database failed ({type(error).__name__}): its "
+                "effect may yet happen. Do not repeat it; find out whether it happened, or ask."
+            ) from error
+
+    async def told(self, workflow: str) -> AsyncGenerator[str, None]:
+        """What is told of an order, until there is nothing more to come. Who is cancelled here has the workflow
+        cancelled.
+
+        Raises:
+            NotStartedError: in the place of a cancellation, where it is certain that no worker has had it.
+        """
+        try:
+            async with aclosing(self._read(workflow)) as messages:
+                async for message in messages:
+                    yield message
+        except asyncio.CancelledError:
+            await self._take_back(workflow)
+            raise
+
+    async def _read(self, workflow: str) -> AsyncGenerator[str, None]:
+        client = await asyncio.to_thread(self._connected)
+        _JSON_ONLY.set(True)
+        offset, every = 0, _READ_AGAIN[self._dialect]
+        with self._waited_for():
+            while True:
+                try:
+                    told = client.read_stream_async(workflow, STREAM, offset=offset, polling_interval_sec=every)
+                    async with aclosing(told):
+                        async for message in told:
+                            offset += 1
+                            yield str(message)
+                    return
+                except _database_errors():
+                    await asyncio.sleep(_RETRY)
+
+    async def _take_back(self, workflow: str) -> None:
+        """Raises a `NotStartedError` where a cancelled workflow was certainly had by no worker."""
+        if await self._cancel(workflow):
+            raise NotStartedError("it was cancelled before a worker had it")
+
+    async def _cancel(self, workflow: str) -> bool:
+        """Have a workflow cancelled; whether it is certain that no worker has had it. One that has ended stays so."""
+        client = await asyncio.to_thread(self._connected)
+        await client.cancel_workflow_async(workflow)
+        found = await client.list_workflows_async(workflow_ids=[workflow], load_input=False, load_output=False)
+        return bool(found) and found[0].executor_id is None
+
+    def _connected(self, limits: Limits | None = None) -> Any:
+        """The client, with a queue of these limits in the database where it had none.
+
+        Raises:
+            NotStartedError: where the database cannot be reached.
+        """
+        with self._lock:
+            if self._client is None:
+                refuse_pickles()
+                dbos = imported()
+                try:
+                    self.prepare()
+                    self._client = dbos.DBOSClient(
+                        system_database_url=self.url,
+                        serializer=dbos.DBOSPortableJSONSerializer(),
+                        use_listen_notify=self._dialect == "postgresql",
+                        application_name=VERSION,
+                        retry_connection_errors=False,
+                    )
+                    weakref.finalize(self, self._client.destroy)
+                    if limits is not None:
+                        options = {"on_conflict": "never_update", **limits.of_dbos()}
+                        self._client.register_queue(limits.name, **options)
+                except Exception as error:
+                    raise unreachable(error) from error
+            return self._client
+
+    # -- for who runs --------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the tables that are missing."""
+        imported().DBOS.migrate(self.url)
+        with suppress(_database_errors()):  # another program was making it
+            self._execute(_TABLE)
+        self._execute("SELECT 1 FROM ferrule_workers WHERE id = ''")
+
+    def beat(self, worker: str) -> None:
+        """Say that a worker lives."""
+        now = _NOW[self._dialect]
+        self._execute(
+            f"INSERT INTO ferrule_workers (id, seen) VALUES (:id, {now}) "
+            f"ON CONFLICT (id) DO UPDATE SET seen = excluded.seen",
+            id=worker,
+        )
+
+    def bury(self, worker: str) -> None:
+        """Say that a worker has ended, and forget those that have long been lost."""
+        now = _NOW[self._dialect]
+        self._execute(f"DELETE FROM ferrule_workers WHERE id = :id OR seen < {now} - {_KEPT_SECONDS}", id=worker)
+
+    def prune(self, days: float) -> None:
+        """Delete the calls that ended longer ago than that, a thousand at most."""
+        client = self._connected()
+        before = datetime.now(UTC) - timedelta(days=days)
+        ours = {"name": [*WORKFLOWS.values()], "app_version": VERSION, "load_input": False, "load_output": False}
+        ended = client.list_workflows(completed_before=before.isoformat(), limit=_MOST_PRUNED, **ours)
+        if ended:
+            client.delete_workflows([one.workflow_id for one in ended])
+
+    def tend(self) -> None:
+        """Take up what lost workers have begun: what may be run again goes back to its queue, all else is cancelled, so
+        that who waits for it knows."""
+        client = self._connected()
+        running = client.list_workflows(
+            status="PENDING", name=[*WORKFLOWS.values()], app_version=VERSION, load_input=False, load_output=False
+        )
+        if not running:
+            return
+        now = _NOW[self._dialect]
+        alive = {
+            row[0] for row in self._execute(f"SELECT id FROM ferrule_workers WHERE seen > {now} - {ALIVE_SECONDS}")
+        }
+        for one in running:
+            if one.executor_id in alive:
+                continue
+            if one.name == WORKFLOWS[True]:
+                # As DBOS itself recovers, in one step with the look whether it still is that worker's. Its public
+                # `resume_workflow` looks at nothing: two who tend would have one call run twice at once, and DBOS then
+                # has each of the two wait for the other's outcome.
+                client._sys_db.reenqueue_for_recovery(one.workflow_id, [one.executor_id], one.queue_name)
+            else:
+                client.cancel_workflow(one.workflow_id)
+
+    def _execute(self, statement: str, **values: object) -> list[Any]:
+        import sqlalchemy  # comes with DBOS
+
+        if self._engine is None:
+            url = sqlalchemy.make_url(self.url)
+            if self._dialect == "postgresql":
+                url = url.set(drivername="postgresql+psycopg")
+            self._engine = sqlalchemy.create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+            weakref.finalize(self, self._engine.dispose)
+        with self._engine.begin() as connection:
+            found = connection.execute(sqlalchemy.text(statement), values)
+            return list(found) if found.returns_rows else []
+
+    # -- while somebody waits ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """Somebody waits: where no worker is left, nobody else takes up what the lost ones have begun."""
+        with self._lock:
+            self._waiting += 1
+            if self._waiting == 1:
+                threading.Thread(target=self._tend, name="ferrule-tend", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _tend(self) -> None:
+        while self._waiting:
+            time.sleep(ALIVE_SECONDS / 5)
+            with suppress(Exception):  # it is tried again
+                self.tend()
+
+
+def unreachable(error: Exception) -> NotStartedError:
+    """What is raised where nothing was sent; without the address, which may hold a password."""
+    return NotStartedError(f"the database of the queue cannot be reached ({type(error).__name__})", limited=True)
+
+
+def reason(error: Exception) -> str:
+    """What a driver says of a connection, in one line; it holds no password."""
+    return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).partition("\n")[0]
+
+
+def _database_errors() -> type[Exception]:
+    from sqlalchemy.exc import DBAPIError  # comes with DBOS
+
+    errors: type[Exception] = DBAPIError
+    return errors
+
+
+def refuse_pickles(*, everywhere: bool = False) -> None:
+    """Have DBOS unpickle nothing where this module reads, or nowhere in this process: a row of its tables says itself
+    that it is a pickle, whatever serializer DBOS was given, and whoever writes such a row would run code here.
+
+    Raises:
+        DefinitionError: where DBOS has no such place any more.
+    """
+    from dbos import _serialization
+
+    pickled: Any = getattr(_serialization, "DefaultSerializer", None)
+    if pickled is None or not hasattr(pickled, "deserialize"):
+        raise DefinitionError(
+            "this DBOS reads pickles in another way than is known here: use an older one, from 3.4 on"
+        )
+    with _patched:
+        before = getattr(pickled.deserialize, "unpickles", pickled.deserialize)
+        never = everywhere or getattr(pickled.deserialize, "never", False)
+
+        def deserialize(self: object, serialized_data: str) -> Any:
+            if never or _JSON_ONLY.get():
+                raise ValueError("a pickled row is not read here")
+            return before(self, serialized_data)
+
+        deserialize.unpickles, deserialize.never = before, never  # type: ignore[attr-defined]
+        pickled.deserialize = deserialize

@@ -1,0 +1,127 @@
+"""What signs orders and what is told of them, and encrypts both where there is a key for that."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any
+
+from ferrule.errors import DefinitionError, FerruleError
+from ferrule.store import KEY_BYTES
+
+KEY_VARIABLE = "FERRULE_REMOTE_KEY"
+"""The environment variable with the keys that sign, in hexadecimal, several with commas between them."""
+ENCRYPT_VARIABLE = "FERRULE_ENCRYPT_KEY"
+"""The same for those that encrypt."""
+_NONCE_BYTES = 12  # NIST SP 800-38D, 8.2: of a random one so many
+
+
+class SealError(FerruleError):
+    """What came was not signed with a known key, is for somebody else, or is too old."""
+
+
+class Seal:
+    """Signs what crosses between a program and where its handlers run; see docs/beyond-one-machine.md.
+
+    Args:
+        keys: What signs (HMAC-SHA256): at least 32 bytes, or a list of such keys, of which the first signs and all
+            verify; left out, those of the environment variable FERRULE_REMOTE_KEY.
+        encrypt_key: The same for what encrypts (AES-256-GCM, with the package `cryptography`); left out, those of
+            FERRULE_ENCRYPT_KEY, or none.
+
+    Attributes:
+        encrypts: Whether nobody else reads what crosses.
+
+    Raises:
+        DefinitionError: for a key that is too short, none that signs, and without `cryptography` where it encrypts.
+    """
+
+    def __init__(
+        self, keys: bytes | Sequence[bytes] | None = None, encrypt_key: bytes | Sequence[bytes] | None = None
+    ) -> None:
+        self._signing = _seal_keys("key", keys, KEY_VARIABLE)
+        if not self._signing:
+            raise DefinitionError(
+                f"orders are signed: set {KEY_VARIABLE}, the same where the program and where the workers run, to what "
+                '`python -c "import secrets; print(secrets.token_hex(32))"` prints, or give key=…'
+            )
+        self._ciphers = [_cipher(key) for key in _seal_keys("encrypt_key", encrypt_key, ENCRYPT_VARIABLE)]
+
+    @property
+    def encrypts(self) -> bool:
+        return bool(self._ciphers)
+
+    def close(self, body: str, *, valid: float, **about: object) -> str:
+        """`body`, signed together with what it is about, for so many seconds."""
+        about["expires"] = time.time() + valid
+        if self._ciphers:
+            nonce = os.urandom(_NONCE_BYTES)
+            body = b64encode(nonce + self._ciphers[0].encrypt(nonce, body.encode(), None)).decode()
+        written = json.dumps(about)
+        return json.dumps({"about": written, "body": body, "seal": _signature(self._signing[0], written, body)})
+
+    def open(self, text: str, **expected: object) -> tuple[str, dict[str, Any]]:
+        """The body, and what it is about, of which `expected` has to be so.
+
+        Raises:
+            SealError: where it is not what `close` made with a known key, is about something else, or has expired.
+        """
+        try:
+            sealed = json.loads(text)
+            written, body, seal = str(sealed["about"]), str(sealed["body"]), str(sealed["seal"]).encode()
+            made = [_signature(key, written, body).encode() for key in self._signing]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise SealError(f"it is no signed text ({type(error).__name__})") from None
+        if not any(hmac.compare_digest(one, seal) for one in made):
+            raise SealError("it was not signed with a key that is known here")
+        about: dict[str, Any] = json.loads(written)
+        if others := [name for name, value in expected.items() if about.get(name) != value]:
+            raise SealError(f"it was signed for another {others[0]}")
+        if not time.time() <= about["expires"]:
+            raise SealError("it has expired")
+        return (self._decrypted(body) if self._ciphers else body), about
+
+    def _decrypted(self, body: str) -> str:
+        for cipher in self._ciphers:
+            try:
+                data = b64decode(body)
+                text: bytes = cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
+            except Exception:  # of the package that is imported where it is needed
+                continue
+            return text.decode()
+        raise SealError("it was not encrypted with a key that is known here")
+
+
+def _signature(key: bytes, about: str, body: str) -> str:
+    """Over both, with the length of the first, so that none of it can be moved to the other."""
+    return hmac.new(key, f"{len(about)} {about}{body}".encode(), hashlib.sha256).hexdigest()
+
+
+def _seal_keys(name: str, given: object, variable: str) -> tuple[bytes, ...]:
+    """Raises a `DefinitionError` for what is no key."""
+    if given is None:
+        texts = [text.strip() for text in os.environ.get(variable, "").split(",") if text.strip()]
+        try:
+            given = [bytes.fromhex(text) for text in texts]
+        except ValueError:
+            raise DefinitionError(f"{variable} is no key in hexadecimal, or several with commas between them") from None
+    keys = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not all(isinstance(key, bytes) and len(key) >= KEY_BYTES for key in keys):
+        raise DefinitionError(
+            f"{name} must be at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) made once, or a list "
+            f"of such keys: the first is used, all are known; or set {variable} to the same in hexadecimal"
+        )
+    return keys
+
+
+def _cipher(key: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # for the programs that need it
+    except ImportError:
+        raise DefinitionError("encrypt_key needs the package cryptography: pip install cryptography") from None
+    return AESGCM(hashlib.sha256(key).digest())

@@ -1,0 +1,389 @@
+"""`shared`: whose turn it is, what a store that fails does, and what can be counted by."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kernel.watched import go, plain
+
+from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, tool
+from ferrule.limits import SharedLimits, shared, turns
+from ferrule.middleware import budget, rate
+from ferrule.store import JsonValue, Memory, Postgres, Store, StoreError
+from ferrule.testing import ManualClock
+from places import SHARED, store_of
+
+
+@pytest.fixture(params=SHARED)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return store_of(request.param, request, tmp_path_factory)
+
+
+@tool(read_only=True, concurrency=1)
+async def look() -> str:
+    return "seen"
+
+
+# -- whose turn it is --------------------------------------------------------------------------------------------------
+
+WANTED = st.tuples(
+    st.dictionaries(st.sampled_from(["runner", "tool"]), st.integers(1, 3)),
+    st.lists(st.sampled_from("abc"), unique=True, max_size=2),
+    st.booleans(),
+)
+STEPS = st.lists(st.one_of(WANTED, st.integers(0, 20)), max_size=30)
+
+
+def entry(name: object, wanted: Any, held: bool = False) -> JsonValue:
+    slots, keys, together = wanted
+    return [str(name), 0.0, held, slots, keys, together]
+
+
+@given(STEPS)
+def test_whatever_comes_and_goes_no_limit_is_overshot_and_no_key_is_anothers(steps: list[Any]) -> None:
+    kept: list[JsonValue] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, int):
+            kept = kept[:step] + kept[step + 1 :]
+        else:
+            kept = [*kept, entry(number, step)]
+        before = {name: held for name, _, held, *_ in kept}
+        kept, lacking = turns(kept)
+        held = [one for one in kept if one[2]]
+        assert [name for name, was_held in before.items() if was_held and name in lacking] == []
+        assert {one[0] for one in kept} - {one[0] for one in held} == lacking.keys()
+        taken: Counter[str] = Counter()
+        for one in held:
+            taken.update([*one[3]])
+        for slot, count in taken.items():
+            assert count <= max(one[3][slot] for one in held if slot in one[3])
+        for place, one in enumerate(held):
+            for other in held[:place]:
+                assert not set(one[4]) & set(other[4]) or (one[5] and other[5])
+
+
+@given(STEPS)
+def test_who_waits_lacks_something_that_one_before_it_has_or_waits_for(steps: list[Any]) -> None:
+    kept, _ = turns([entry(number, step) for number, step in enumerate(steps) if not isinstance(step, int)])
+    for place, (_, _, held, slots, keys, together) in enumerate(kept):
+        if not held:
+            full = [s for s, most in slots.items() if sum(s in one[3] and one[2] for one in kept[:place]) >= most]
+            in_use = [k for k in keys for one in kept[:place] if k in one[4] and not (together and one[5])]
+            assert full or in_use
+
+
+def test_one_that_waits_for_a_key_stands_before_those_that_come_after_it_and_holds_no_slot() -> None:
+    reader, writer = ({"runner": 2}, ["k"], True), ({"runner": 2}, ["k"], False)
+    other = ({"runner": 2}, ["other"], False)
+    kept, lacking = turns([entry("r", reader, True), entry("w", writer), entry("r2", reader), entry("o", other)])
+    assert {name: held for name, _, held, *_ in kept} == {"r": True, "w": False, "r2": False, "o": True}
+    assert set(lacking.values()) == {"what it works on is in use"}
+
+
+# -- runners -----------------------------------------------------------------------------------------------------------
+
+
+def holding() -> tuple[Any, asyncio.Event, asyncio.Event]:
+    begun, ends = asyncio.Event(), asyncio.Event()
+
+    @tool(read_only=True, concurrency=1, name="look")
+    async def hold() -> str:
+        begun.set()
+        await ends.wait()
+        return "held"
+
+    return hold, begun, ends
+
+
+def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: Store) -> None:
+    async def main() -> None:
+        hold, begun, ends = holding()
+        one = Runner([hold], limits=shared(store))
+        other = Runner([look.replace(concurrency=1)], limits=shared(store), queue_timeout=0.05)
+        first = asyncio.create_task(one.run("look"))
+        await begun.wait()
+        late = await other.run("look")
+        assert (late.status, late.executed) == ("limited", False)
+        assert plain(late) == (
+            "look could not be started in time: 1 calls run already, the most that may run at once. "
+            "Nothing was run. Try again later."
+        )
+        ends.set()
+        assert (await first).output == "held"
+        patient = Runner([look.replace(concurrency=1)], limits=shared(store))
+        assert (await patient.run("look")).output == "seen"
+
+    go(main())
+
+
+def test_another_name_in_the_same_place_counts_apart(store: Store) -> None:
+    async def main() -> None:
+        hold, begun, ends = holding()
+        first = asyncio.create_task(Runner([hold], limits=shared(store)).run("look"))
+        await begun.wait()
+        other = Runner([look.replace(concurrency=1)], limits=shared(store, name="other"))
+        assert (await other.run("look")).output == "seen"
+        ends.set()
+        await first
+
+    go(main())
+
+
+def test_who_is_cancelled_while_it_waits_leaves_nothing_behind(store: Store) -> None:
+    async def main() -> None:
+        hold, begun, ends = holding()
+        first = asyncio.create_task(Runner([hold], limits=shared(store)).run("look"))
+        await begun.wait()
+        other = Runner([look.replace(concurrency=1)], limits=shared(store))
+        waits = asyncio.create_task(other.run("look"))
+        while len(store.get("ferrule/leases")) < 2:
+            await asyncio.sleep(0)
+        waits.cancel()
+        await asyncio.wait([waits])
+        ends.set()
+        await first
+        while store.items():
+            await asyncio.sleep(0)
+
+    go(main())
+
+
+def test_a_handler_that_outlives_its_deadline_keeps_what_it_has_among_all_programs(store: Store) -> None:
+    ends = threading.Event()
+
+    @tool(read_only=True, concurrency=1, timeout=0.01, name="look")
+    def blocks() -> None:
+        ends.wait(30)
+
+    async def main() -> None:
+        assert (await Runner([blocks], limits=shared(store), grace=0).run("look")).status == "timeout"
+        other = Runner([look.replace(concurrency=1)], limits=shared(store), queue_timeout=0.05)
+        assert (await other.run("look")).status == "limited"
+        ends.set()
+        patient = Runner([look.replace(concurrency=1)], limits=shared(store))
+        assert (await patient.run("look")).output == "seen"
+
+    go(main())
+
+
+def test_nothing_is_held_while_somebody_is_asked() -> None:
+    store = Memory()
+    held: list[object] = []
+
+    @tool(ask=True, concurrency=1)
+    async def act() -> None:
+        """Act."""
+
+    def approve(call: ToolCall, decision: object, context: ToolContext[Any]) -> bool:
+        held.append(store.items())
+        return True
+
+    assert go(Runner([act], limits=shared(store), approve=approve).run("act")).success
+    assert held == [{}]
+
+
+def test_a_lease_ends_by_the_clock_unless_its_program_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock = Memory(), ManualClock()
+
+    async def main() -> None:
+        limits = shared(store, lease=30, clock=clock)
+        mine = limits.lease({"slot": 1}, [], shared=False)
+        gone = [entry("a-program-that-was-killed", ({"slot": 1}, [], False), held=True)]
+        gone[0][1] = clock.now() + 10
+        assert store.compare_and_set("ferrule/leases", None, gone)
+        waits = asyncio.create_task(mine.acquire(None, None, None))
+        while len(store.get("ferrule/leases")) < 2:
+            await asyncio.sleep(0)
+        assert not waits.done()
+        clock._now += 10
+        assert await waits
+        [[_, until, held, *_]] = store.get("ferrule/leases")
+        assert (until, held) == (clock.now() - 10 + 30, True)
+        mine.release()
+
+    go(main())
+
+
+def test_a_runner_with_shared_limits_is_not_mounted() -> None:
+    inner = Runner([look], limits=shared(Memory()))
+    with pytest.raises(DefinitionError, match="give them to the runner that mounts it"):
+        Runner(inner.as_tools())
+
+
+# -- stores that fail --------------------------------------------------------------------------------------------------
+
+
+class Broken(Memory):
+    """A store that cannot be reached, or loses a connection on the way back."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def get(self, key: str) -> JsonValue:
+        if self.how == "unreachable":
+            raise StoreError("no such host")
+        if self.how == "breaks":
+            raise OSError("a store of somebody's own")
+        return {"what": "is no value of a limit"} if self.how == "others" else super().get(key)
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        done = super().compare_and_set(key, old, new)
+        if self.how == "lost":
+            raise StoreError("the connection was lost")
+        return done
+
+
+def limited_by(limits: SharedLimits) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "runner", {"limits": limits}
+    yield "rate", {"inside": [rate(5, limits=limits)]}
+    yield "budget", {"inside": [budget(calls=5, limits=limits)]}
+    yield "budget", {"inside": [budget(tokens=5, reserve={"tokens": 1}, limits=limits)]}
+
+
+@pytest.mark.parametrize("how", ["unreachable", "breaks", "lost", "others"])
+def test_a_store_that_fails_lets_nothing_through(how: str) -> None:
+    ran: list[int] = []
+
+    @tool(concurrency=1)
+    async def act() -> None:
+        ran.append(1)
+
+    for what, options in limited_by(shared(Broken(how))):
+        result = go(Runner([act], **options).run("act"))
+        assert (what, result.status, result.executed) == (what, "limited", False)
+        assert "what counts" in plain(result) and "cannot be reached" in plain(result)
+        assert "Nothing was run." in plain(result) and "no such host" not in plain(result)
+    assert ran == []
+
+
+def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ferrule import limits as module
+
+    monkeypatch.setattr(module, "SECONDS", 0.05)
+    answers = threading.Event()
+
+    class Slow(Memory):
+        def get(self, key: str) -> JsonValue:
+            answers.wait(30)
+            return super().get(key)
+
+    store = Slow()
+    kept = shared(store)
+
+    async def main() -> None:
+        for what, options in limited_by(kept):
+            runner = Runner([look.replace(concurrency=1)], queue_timeout=0.05, **options)
+            assert ((await runner.run("look")).status, what) == ("limited", what)
+        answers.set()
+        assert (await Runner([look.replace(concurrency=1)], limits=kept).run("look")).success
+        while "ferrule/leases" in store.items():
+            await asyncio.sleep(0)
+        accounts = store.items("ferrule/budget/")
+        assert [account["used"] for account in accounts.values()] == [[0], [0]]  # all was given back
+
+    go(main())
+
+
+def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ferrule import limits as module
+
+    monkeypatch.setattr(module, "SECONDS", 0.05)
+
+    class Contended(Memory):
+        def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+            return False
+
+    for what, options in limited_by(shared(Contended())):
+        assert (what, go(Runner([look.replace(concurrency=1)], **options).run("look")).status) == (what, "limited")
+
+
+def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
+    async def main() -> None:
+        store = Broken("not at all")
+        limits = shared(store)
+        hold, begun, ends = holding()
+        first = asyncio.create_task(Runner([hold], limits=limits).run("look"))
+        await begun.wait()
+        store.how = "unreachable"
+        late = await Runner([look.replace(concurrency=1)], limits=limits).run("look")
+        assert late.status == "limited"
+        store.how = "not at all"
+        assert (await Runner([hold], limits=shared(store), queue_timeout=0.05).run("look")).status == "limited"
+        ends.set()
+        assert (await first).output == "held"
+        assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).output == "seen"
+
+    go(main())
+
+
+# -- what can be counted by --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [rate, budget])
+@pytest.mark.parametrize("key", [b"bytes", 1.5, ("a", frozenset()), object()])
+def test_a_key_that_cannot_be_kept_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:
+    made = limit(calls=5, by=lambda call, context: key, limits=shared(Memory()))
+    result = go(Runner([look], inside=[made]).run("look"))
+    assert (result.status, result.executed) == ("failed", False)
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda keys: st.tuples(keys, keys), max_leaves=5))
+def test_each_key_has_a_place_of_its_own_which_is_no_longer_than_it_need_be(key: Any) -> None:
+    limits = shared(Memory())
+    place = limits.place("kind", key)
+    assert len(place) < 250 and place.isascii()
+    assert len({place, limits.place("kind", (key,)), limits.place("kind", (key, None))}) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"place": 5}, "Journal.open"),
+        ({"place": Memory}, "Journal.open"),
+        ({"name": ""}, "name"),
+        ({"name": 5}, "name"),
+        ({"lease": 0}, "lease"),
+        ({"lease": True}, "lease"),
+        ({"lease": float("inf")}, "lease"),
+        ({"place": "mysql://nowhere:nothing"}, "postgresql://"),
+    ],
+)
+def test_wrong_parameters_are_a_mistake_at_once(options: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        shared(**{"place": Memory(), **options})
+
+
+@pytest.mark.parametrize("make", [Runner, rate, budget])
+@pytest.mark.parametrize("wrong", ["postgresql://here/db", Memory(), SharedLimits])
+def test_limits_are_what_shared_makes(make: Any, wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="shared"):
+        make([look], limits=wrong) if make is Runner else make(calls=1, limits=wrong)
+
+
+def test_a_journal_is_a_place(tmp_path: Any) -> None:
+    limits = shared(Journal.open(tmp_path / "calls.db"))
+    assert go(Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
+@pytest.mark.slow
+def test_a_forked_process_has_leases_of_its_own(postgres_url: Callable[[str], str]) -> None:
+    limits = shared(Postgres(postgres_url("forked")))
+    assert go(Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
+    child = os.fork()
+    if not child:
+        try:
+            found = go(Runner([look.replace(concurrency=1)], limits=limits).run("look"))
+            os._exit(0 if found.success else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,37 @@
+"""Where a limit may be kept, for tests that hold wherever that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import TypeAlias
+
+import pytest
+
+from ferrule import Journal
+from ferrule.limits import SharedLimits, shared
+from ferrule.store import Memory, Postgres, Store
+
+SHARED = ["memory", "journal", pytest.param("postgres", marks=pytest.mark.slow)]
+PLACES = ["process", *SHARED]
+Place: TypeAlias = Callable[[], SharedLimits | None]
+"""New limits each time, in the same place, which count apart; `None` in the process itself."""
+
+NAMES = map(str, count())
+
+
+def place_of(request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Place:
+    """The place that a fixture with these parameters asks for."""
+    if request.param == "process":
+        return lambda: None
+    store = store_of(request.param, request, factory)
+    return lambda: shared(store, name=next(NAMES))
+
+
+def store_of(kind: str, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Store:
+    """A store of this kind, which several programs can share where it is not memory."""
+    if kind == "memory":
+        return Memory()
+    if kind == "journal":
+        return Journal.open(factory.mktemp("limits") / "calls.db", durable="normal").store
+    return Postgres(request.getfixturevalue("postgres_url")(f"limits_{next(NAMES)}"))

@@ -1,0 +1,355 @@
+"""Calls in a queue of DBOS: what workers keep to together, what comes again, and what a worker refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import pickle
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import far_tools
+import psycopg
+import pytest
+from workers import worker
+
+from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, tool
+from ferrule.errors import DefinitionError
+from ferrule.remote import _near, dbos
+from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
+
+BOUND = 120.0
+
+
+@pytest.fixture
+def url(databases: Callable[[str], str]) -> str:
+    return databases("queue")
+
+
+@pytest.fixture(scope="module")
+def drained(databases: Callable[[str], str]) -> Iterator[str]:
+    """A database with a worker."""
+    made = databases("drained")
+    with worker(made):
+        yield made
+
+
+def go(work: Any) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(BOUND):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+def queued(handler: Any, url: str, *, key: bytes | None = None, name: str = "far", **options: Any) -> Tool:
+    return tool(handler, isolation=dbos.queue(name, url=url, key=key), **options)
+
+
+def send(
+    made: Tool, arguments: Any, call_id: str = "c1", *, context: ToolContext | None = None, **options: Any
+) -> ToolResult:
+    return go(
+        Runner([made], **options).run(ToolCall(call_id, made.name, arguments), context or ToolContext(session="s"))
+    )
+
+
+def noted(file: Path) -> list[list[str]]:
+    return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def most_at_once(lines: list[list[str]], counted: Callable[[list[str]], str]) -> dict[str, int]:
+    """How many ran at once at most, of each kind."""
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for line in sorted(lines, key=lambda one: float(one[3])):
+        now[counted(line)] += 1 if line[0] == "+" else -1
+        most[counted(line)] = max(most[counted(line)], now[counted(line)])
+    return dict(most)
+
+
+def test_two_workers_together_keep_to_the_limits_of_500_calls(url: str, tmp_path: Path) -> None:
+    file, limits = tmp_path / "noted", {"concurrency": 10, "per_worker": 6, "rate": [120, 1.0]}
+    made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url))
+    calls = [ToolCall(str(n), "occupy", {"file": str(file), "line": str(n), "seconds": 0.02}) for n in range(500)]
+    with worker(url, **limits), worker(url, **limits):
+        results = go(Runner([made], concurrency=500, queue_timeout=BOUND).run_all(calls))
+    assert Counter(result.status for result in results) == {"ok": 500}
+    lines = noted(file)
+    assert Counter(line[1] for line in lines if line[0] == "+") == {str(n): 1 for n in range(500)}
+    assert most_at_once(lines, lambda line: "all")["all"] <= 10
+    of_each = most_at_once(lines, lambda line: line[2])
+    assert len(of_each) == 2 and max(of_each.values()) <= 6
+    with psycopg.connect(url) as connection:
+        begun = [
+            row[0] for row in connection.execute("SELECT started_at_epoch_ms FROM dbos.workflow_status ORDER BY 1")
+        ]
+    assert all(later - first >= 1000 for first, later in zip(begun, begun[120:], strict=False))
+
+
+def test_principals_take_turns(url: str, tmp_path: Path) -> None:
+    file, limits = tmp_path / "noted", {"concurrency": 4, "per_worker": 4, "per_principal": 2}
+    made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url, concurrency=4, per_principal=2))
+
+    async def both() -> list[ToolResult]:
+        runner = Runner([made], concurrency=200, queue_timeout=BOUND)
+
+        def call(who: str, n: int) -> Any:
+            arguments = {"file": str(file), "line": who, "seconds": 0.01}
+            return runner.run(ToolCall(f"{who}{n}", "occupy", arguments), principal=who)
+
+        first = [asyncio.ensure_future(call("ann", n)) for n in range(100)]
+        await asyncio.to_thread(wait_for, lambda: len(noted(file)) > 4)
+        return await asyncio.gather(*[call("bob", n) for n in range(10)], *first)
+
+    with worker(url, **limits):
+        results = go(both())
+    assert Counter(result.status for result in results) == {"ok": 110}
+    lines = noted(file)
+    assert max(most_at_once(lines, lambda line: line[1]).values()) <= 2
+    ended = [line[1] for line in lines if line[0] == "-"]
+    last_of_bob = max(place for place, who in enumerate(ended) if who == "bob")
+    assert ended[:last_of_bob].count("ann") < 60, "bob waited for all of ann's"
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    ends = time.monotonic() + BOUND
+    while not is_so():
+        assert time.monotonic() < ends, "it did not come to that"
+        time.sleep(0.01)
+
+
+# -- the same call -----------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_comes_again_gets_what_it_came_to(drained: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    arguments = {"file": str(file), "line": "once"}
+    first = send(queued(far_tools.note, drained), arguments)
+    again = send(queued(far_tools.note, drained), arguments)  # as another program would
+    other = send(queued(far_tools.note, drained), {**arguments, "line": "other"})
+    somebody = send(queued(far_tools.note, drained), arguments, context=ToolContext(session="s", principal="bob"))
+    assert [one.output for one in (first, again, other, somebody)] == ["once", "once", "other", "once"]
+    assert noted(file) == [["once"], ["other"], ["once"]]
+
+
+def test_another_attempt_is_another_run(drained: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+
+    async def twice(call: ToolCall, context: ToolContext, following: Any) -> ToolResult:
+        await following(call, context)
+        return await following(call, context)  # type: ignore[no-any-return]
+
+    result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "twice", inside=[twice])
+    assert result.status == "ok" and noted(file) == [["x"], ["x"]]
+
+
+def test_calls_that_ended_long_ago_are_deleted(url: str) -> None:
+    with worker(url):
+        assert send(queued(far_tools.add, url), {"a": 1}).status == "ok"
+    database = Database(url)
+    database.prune(1)
+    assert kept(url) == 1
+    database.prune(0)
+    assert kept(url) == 0
+
+
+def kept(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT count(*) FROM dbos.workflow_status").fetchone()
+        return 0 if row is None else int(row[0])
+
+
+# -- where no worker has it --------------------------------------------------------------------------------------------
+
+
+def test_what_no_worker_takes_in_time_is_limited_and_never_runs(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    made = queued(far_tools.note, url)
+    result = send(made, {"file": str(file), "line": "x"}, queue_timeout=0.5)
+    assert (result.status, result.executed) == ("limited", False)
+    with worker(url):
+        assert send(made, {"file": str(file), "line": "y"}, "c2").status == "ok"
+    assert noted(file) == [["y"]]
+
+
+def test_what_is_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    made = queued(far_tools.note, url)
+    seen: list[Event] = []
+
+    async def cancelled() -> None:
+        runner = Runner([made], observers=[seen.append])
+        task = asyncio.ensure_future(runner.run(ToolCall("c1", "note", {"file": str(file), "line": "x"})))
+        await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    go(cancelled())
+    assert (seen[-1].data["result"].status, seen[-1].data["result"].executed) == ("cancelled", False)
+    with worker(url):
+        assert send(made, {"file": str(file), "line": "y"}, "c2").status == "ok"
+    assert noted(file) == [["y"]]
+
+
+def enqueued(url: str) -> int:
+    try:
+        with psycopg.connect(url) as connection:
+            row = connection.execute("SELECT count(*) FROM dbos.workflow_status WHERE status = 'ENQUEUED'").fetchone()
+            return 0 if row is None else int(row[0])
+    except psycopg.errors.UndefinedTable:
+        return 0
+
+
+def test_a_database_that_cannot_be_reached_runs_nothing_and_shows_no_password() -> None:
+    made = queued(far_tools.add, "postgresql://somebody:sesame@127.0.0.1:1/nothing")
+    result = send(made, {"a": 1})
+    assert (result.status, result.executed) == ("limited", False)
+    assert "cannot be reached" in (result.error or "") and "sesame" not in (result.error or "")
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_an_order_that_was_signed_with_another_key_is_not_run(drained: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    result = send(queued(far_tools.note, drained, key=b"k" * 32), {"file": str(file), "line": "x"}, "foreign")
+    assert (result.status, result.executed) == ("unknown", None)  # what is told of it was not signed with its key
+    assert not file.exists()
+
+
+def test_a_tool_that_the_worker_was_not_started_with_is_not_imported(drained: str) -> None:
+    result = send(queued(textwrap.shorten, drained, description="Shorten."), {"text": "one two", "width": 5})
+    assert (result.status, result.executed) == ("failed", False)
+    assert "textwrap:shorten is no handler of a tool that this worker was started with" in (result.error or "")
+
+
+def test_an_order_that_is_too_old_is_not_run(drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "noted"
+    monkeypatch.setattr(_near, "VALID", -1.0)
+    result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "old")
+    assert (result.status, result.executed) == ("failed", False) and "expired" in (result.error or "")
+    assert not file.exists()
+
+
+def test_an_order_that_is_put_in_again_is_not_run_again(drained: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    assert send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "replayed").status == "ok"
+    with psycopg.connect(drained) as connection:
+        rows = connection.execute(
+            "SELECT coalesce(i.inputs, s.inputs) FROM dbos.workflow_status s "
+            "LEFT JOIN dbos.workflow_input i ON i.workflow_uuid = s.workflow_uuid ORDER BY s.created_at DESC LIMIT 1"
+        ).fetchall()
+    queue_name, order = json.loads(rows[0][0])["positionalArgs"]
+    status = put_in(drained, queue_name, order)
+    assert status == "SUCCESS" and noted(file) == [["x"]]
+
+
+class Touches:
+    """A pickle that runs code where it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.file,))
+
+
+def put_in(url: str, *args: Any, pickled: bool = False) -> str:
+    """An order that was not written by Ferrule; what became of its workflow."""
+    from dbos import DBOSClient, DBOSPortableJSONSerializer
+    from dbos._serialization import DefaultSerializer
+
+    serializer = DefaultSerializer() if pickled else DBOSPortableJSONSerializer()
+    client = DBOSClient(system_database_url=url, serializer=serializer, application_name=VERSION)
+    try:
+        options: Any = {"queue_name": "far", "workflow_name": WORKFLOWS[False], "app_version": VERSION}
+        handle = client.enqueue(options, *args)
+        wanted = {"SUCCESS", "ERROR", "CANCELLED"}
+        wait_for(
+            lambda: (
+                client.list_workflows(workflow_ids=[handle.workflow_id], load_input=False, load_output=False)[0].status
+                in wanted
+            )
+        )
+        return str(
+            client.list_workflows(workflow_ids=[handle.workflow_id], load_input=False, load_output=False)[0].status
+        )
+    finally:
+        client.destroy()
+
+
+def test_a_worker_reads_no_pickled_order(drained: str, tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    assert put_in(drained, "far", Touches(touched), pickled=True) == "ERROR"
+    assert not touched.exists()
+
+
+def test_a_program_reads_no_pickled_answer(url: str, tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    made = queued(far_tools.add, url)
+
+    async def answered() -> ToolResult:
+        running = asyncio.ensure_future(Runner([made], queue_timeout=BOUND).run("add", {"a": 1}))
+        await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
+        text = base64.b64encode(pickle.dumps(Touches(touched))).decode()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                'INSERT INTO dbos.streams (workflow_uuid, key, value, serialization, "offset", function_id) '
+                "SELECT workflow_uuid, 'ferrule', %s, 'py_pickle', 0, 0 FROM dbos.workflow_status",
+                [text],
+            )
+            connection.execute("NOTIFY dbos_streams_channel")
+        return await running
+
+    result = go(answered())
+    assert (result.status, result.executed, result.success) == ("unknown", None, False)
+    assert not touched.exists()
+
+
+def test_values_that_no_model_sees_need_a_key_that_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FERRULE_ENCRYPT_KEY", raising=False)
+    bound = queued(far_tools.guarded, "postgresql://nobody@127.0.0.1/x").bind(token="sesame")
+    with pytest.raises(DefinitionError, match="encrypt_key"):
+        Runner([bound])
+
+
+def test_what_is_encrypted_stands_nowhere_in_the_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FERRULE_ENCRYPT_KEY", os.urandom(32).hex())
+    bound = queued(far_tools.guarded, url).bind(token="sesame")
+    with worker(url):
+        result = send(bound, {"path": "the door"})
+    assert result.output == "the door with sesame"
+    with psycopg.connect(url) as connection:
+        tables = connection.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'dbos'")
+        texts = [str(connection.execute(f'SELECT * FROM dbos."{name}"').fetchall()) for (name,) in tables.fetchall()]
+    assert "sesame" not in "".join(texts) and "the door" not in "".join(texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 2, "per_worker": 3}, "per_worker=3"),
+        ({"rate": 20}, r"rate.*\(20, 1.0\)"),
+        ({"poll": 0}, "poll"),
+    ],
+)
+def test_limits_that_could_not_work_are_refused(options: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        dbos.queue("far", **options)
+
+
+def test_a_name_of_dbos_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="_dbos_"):
+        dbos.queue("_dbos_internal")

@@ -1,0 +1,100 @@
+"""Handlers on the actors of a Ray cluster: what they get, how many run, and what a dead one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import far_tools
+import pytest
+from test_dbos_queue import most_at_once, noted
+from workers import HERE
+
+from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
+from ferrule.remote import ray
+
+BOUND = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    import ray as engine
+
+    path = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
+    engine.init(
+        num_cpus=2,
+        resources={"special": 1},
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )
+    yield
+    engine.shutdown()
+
+
+def go(work: Any) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(BOUND):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+def broken() -> object:
+    raise OSError("no database")
+
+
+def test_a_dead_actor_fails_its_call_once_and_is_made_again(tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    place = ray.actors(1, options={"*": {"max_task_retries": 3}})
+    runner = Runner([tool(far_tools.die, idempotent=True, isolation=place), tool(far_tools.add, isolation=place)])
+
+    async def calls() -> list[ToolResult]:
+        return [await runner.run("die", {"file": str(file)}), await runner.run("add", {"a": 1})]
+
+    died, added = go(calls())
+    assert (died.status, died.executed) == ("failed", None) and "may have happened" in (died.error or "")
+    assert (added.status, added.output) == ("ok", 3)
+    assert noted(file) == [["died"]]
+
+
+def test_a_tool_has_actors_with_the_options_of_its_own() -> None:
+    place = ray.actors(1, options={"who": {"resources": {"special": 1}}, "add": {"resources": {"missing": 1}}})
+    runner = Runner([tool(handler, isolation=place) for handler in (far_tools.who, far_tools.add)], queue_timeout=2)
+
+    async def calls() -> list[ToolResult]:
+        return [await runner.run("who"), await runner.run("add", {"a": 1})]
+
+    has, lacks = go(calls())
+    assert has.status == "ok"
+    assert (lacks.status, lacks.executed) == ("limited", False)
+
+
+def test_an_actor_that_cannot_be_made_runs_nothing() -> None:
+    runner = Runner([tool(far_tools.add, isolation=ray.actors(1, deps=broken))])
+    result = go(runner.run("add", {"a": 1}))
+    assert (result.status, result.executed) == ("limited", False)
+    assert "no actor can be had" in (result.error or "") and "no database" not in (result.error or "")
+
+
+def test_no_more_calls_run_than_the_actors_take(tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    runner = Runner([tool(far_tools.occupy, read_only=True, isolation=ray.actors(2, concurrency=3))], concurrency=50)
+    arguments = {"file": str(file), "line": "x", "seconds": 0.05}
+    results = go(runner.run_all([ToolCall(str(n), "occupy", arguments) for n in range(40)]))
+    assert Counter(result.status for result in results) == {"ok": 40}
+    lines = noted(file)
+    assert most_at_once(lines, lambda line: "all")["all"] <= 6
+    of_each = most_at_once(lines, lambda line: line[2])
+    assert len(of_each) == 2 and max(of_each.values()) <= 3
+
+
+@pytest.mark.parametrize("options", [{"count": 0}, {"concurrency": True}, {"options": {"add": 1}}])
+def test_actors_that_could_not_work_are_refused(options: Any) -> None:
+    with pytest.raises(DefinitionError, match="actors"):
+        ray.actors(**options)

@@ -1,0 +1,50 @@
+"""Handlers that a far side imports."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from ferrule import CONTEXT, ToolContext, tool
+
+
+async def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+async def steps(count: int, context: ToolContext) -> int:
+    for step in range(count):
+        context.progress(step, count)
+        await asyncio.sleep(0)
+    return count
+
+
+async def wait(began: str, context: ToolContext) -> bool:
+    Path(began).touch()
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        assert context.cancelled
+        Path(f"{began}.cancelled").touch()
+        raise
+    return True
+
+
+async def ask(context: ToolContext) -> str:
+    await context.run("add", {"a": 1})
+    return "never"
+
+
+@tool(context={"unit": "the module's"})
+def own() -> str:
+    return str(CONTEXT.get()["unit"])
+
+
+def guarded(path: str, token: str) -> str:
+    return f"{path} with {token}"
+
+
+async def traced() -> str:
+    from opentelemetry import trace
+
+    return f"{trace.get_current_span().get_span_context().trace_id:032x}"

@@ -1,0 +1,185 @@
+"""An order, from the executor to where the handler runs and back, over a line in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import far_handlers
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, tool
+from ferrule.executors import Executor
+from ferrule.remote import FarSide, Line, RemoteExecutor, Seal, places_of
+
+KEY = b"k" * 32
+BOUND = 10.0
+HANDLERS = [
+    *(far_handlers.add, far_handlers.steps, far_handlers.wait, far_handlers.ask, far_handlers.own),
+    *(far_handlers.guarded, far_handlers.traced),
+]
+
+
+class Memory(Line):
+    """Hands an order to a far side, and what it tells back; others may stand between."""
+
+    def __init__(self, far: FarSide, between: Callable[[list[str]], list[str]] | None = None) -> None:
+        self.far = far
+        self.between = between
+        self.orders: list[tuple[str, str]] = []
+
+    async def send(
+        self, workflow: str, order: str, *, repeatable: bool, principal: str | None
+    ) -> AsyncGenerator[str | None, None]:
+        self.orders.append((workflow, order))
+        async with aclosing(self.far.run(order, queue="memory", workflow=workflow)) as messages:
+            if self.between is None:
+                async for message in messages:
+                    yield message
+                return
+            for message in self.between([message async for message in messages]):
+                yield message
+
+
+class Place:
+    """What `isolation=` takes."""
+
+    def __init__(self, line: Line, seal: Seal | None = None) -> None:
+        self.line = line
+        self.seal = seal or Seal(KEY, ())
+
+    def executor(self, tool: Tool) -> Executor:
+        return RemoteExecutor(tool, self.line, self.seal, "memory")
+
+
+def far_side(seal: Seal | None = None, **given: Any) -> FarSide:
+    return FarSide(places_of(Toolset(HANDLERS)), seal or Seal(KEY, ()), **given)
+
+
+def run(handler: Any, line: Line, arguments: Any = None, *, seal: Seal | None = None, **options: Any) -> ToolResult:
+    [known] = Toolset([handler])
+    made = known.replace(isolation=Place(line, seal))
+
+    async def bounded() -> ToolResult:
+        async with asyncio.timeout(BOUND):
+            return await Runner([made], **options).run(ToolCall("c1", made.name, arguments or {}))
+
+    return asyncio.run(bounded())
+
+
+def test_a_handler_runs_over_there_with_what_was_judged() -> None:
+    result = run(far_handlers.add, Memory(far_side()), {"a": 1})
+    assert (result.status, result.output, result.executed) == ("ok", 3, True)
+
+
+def test_a_tool_has_the_context_of_its_own_module() -> None:
+    assert run(far_handlers.own, Memory(far_side())).output == "the module's"
+
+
+def test_nothing_is_imported_but_what_was_named() -> None:
+    result = run(textwrap.shorten, Memory(far_side()), {"text": "one two", "width": 5})
+    assert (result.status, result.executed) == ("failed", False)
+    assert "textwrap:shorten is no handler of a tool" in (result.error or "")
+
+
+def test_an_order_of_another_key_is_refused() -> None:
+    result = run(far_handlers.add, Memory(far_side(Seal(b"o" * 32, ()))), {"a": 1})
+    assert (result.status, result.executed) == ("unknown", None)
+
+
+def test_an_order_is_good_for_its_own_workflow_and_queue_alone() -> None:
+    line = Memory(far_side())
+    assert run(far_handlers.add, line, {"a": 1}).success
+    [(workflow, order)] = line.orders
+
+    async def told(**about: str) -> str:
+        return "".join([message async for message in line.far.run(order, **about)])
+
+    for about in ({"queue": "memory", "workflow": "w2"}, {"queue": "other", "workflow": workflow}):
+        assert '\\"not_started\\"' in asyncio.run(told(**about))
+
+
+PROGRESS = 4
+
+
+@given(order=st.lists(st.integers(0, 6), max_size=9))
+def test_no_message_that_is_missing_moved_or_doubled_makes_another_result(order: list[int]) -> None:
+    def between(messages: list[str]) -> list[str]:
+        return [messages[place % len(messages)] for place in order]
+
+    result = run(far_handlers.steps, Memory(far_side(), between), {"count": PROGRESS})
+    assert (result.status, result.output) == ("ok", PROGRESS) or (
+        (result.status, result.executed, result.output) == ("unknown", None, None)
+    )
+
+
+def test_what_comes_back_of_another_call_is_not_believed() -> None:
+    first = Memory(far_side())
+    recorded: list[str] = []
+
+    def record(messages: list[str]) -> list[str]:
+        recorded[:] = messages
+        return messages
+
+    first.between = record
+    assert run(far_handlers.add, first, {"a": 1}).output == 3
+    second = Memory(far_side(), lambda messages: recorded)
+    assert run(far_handlers.add, second, {"a": 5}).status == "unknown"
+
+
+def test_a_line_that_breaks_leaves_the_call_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    class Breaks(Memory):
+        async def send(self, *args: Any, **options: Any) -> AsyncGenerator[str | None, None]:
+            async for message in super().send(*args, **options):
+                yield message
+                raise OSError("the password is sesame")
+
+    result = run(far_handlers.add, Breaks(far_side()), {"a": 1})
+    assert (result.status, result.executed) == ("unknown", None) and "sesame" not in result.text
+
+
+def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    result = run(far_handlers.wait, Memory(far_side()), {"began": str(began)}, timeout=0.2)
+    assert (result.status, result.executed) == ("timeout", None)
+    assert Path(f"{began}.cancelled").exists()
+
+
+def test_what_the_program_has_is_not_asked_for_over_there() -> None:
+    result = run(far_handlers.ask, Memory(far_side()))
+    assert result.status == "failed" and "context.run(...) is not available" in (result.error or "")
+
+
+def test_hidden_values_need_a_seal_that_encrypts() -> None:
+    bound = tool(far_handlers.guarded, isolation=Place(Memory(far_side()))).bind(token="sesame")
+    with pytest.raises(DefinitionError, match=r"bound or private \(token\)"):
+        Runner([bound])
+
+
+def test_hidden_values_are_not_to_be_read_on_their_way() -> None:
+    seal = Seal(KEY, KEY)
+    line = Memory(far_side(seal))
+    bound = tool(far_handlers.guarded, isolation=Place(line, seal)).bind(token="sesame")
+    result = asyncio.run(Runner([bound]).run("guarded", {"path": "door"}))
+    assert result.output == "door with sesame" and "sesame" not in line.orders[0][1]
+
+
+def test_no_deps_and_no_secrets_are_in_an_order() -> None:
+    line = Memory(far_side())
+    made = tool(far_handlers.steps, isolation=Place(line))
+    context = ToolContext(deps="sesame", secrets={"token": "sesame"}, session="s1", metadata={"tenant": 7})
+    assert asyncio.run(Runner([made]).run("steps", {"count": 1}, context)).success
+    assert "sesame" not in line.orders[0][1] and "tenant" in line.orders[0][1]
+
+
+def test_the_trace_of_the_caller_goes_on_over_there() -> None:
+    trace = pytest.importorskip("opentelemetry.trace")
+    parent = trace.NonRecordingSpan(trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1)))
+    with trace.use_span(parent):
+        assert run(far_handlers.traced, Memory(far_side())).output == f"{0xABC:032x}"
