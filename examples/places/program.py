@@ -23,6 +23,7 @@ from collections import Counter
 from place_tools import PLACE, TOOLS
 
 from ferrule import Runner, ToolCall, deny
+from ferrule.approval import printable
 
 TEXTS = [f"text {number} " + "word " * number for number in range(12)]
 
@@ -36,11 +37,12 @@ async def main() -> None:
     runner = Runner(TOOLS, guards=[no_empty_texts], observers=[lambda event: told.update([event.kind])], timeout=60)
     counts = await runner.run_all([ToolCall(f"count{n}", "count_words", {"text": t}) for n, t in enumerate(TEXTS)])
     processes = Counter("here" if one.output["process"] == os.getpid() else "elsewhere" for one in counts)
-    print(f"{sum(one.output['words'] for one in counts)} words were counted {dict(processes)}")
-    print(f"{told['tool:progress']} times a handler told how far it was")
-    for title, words in (("Two", 2), ("Three", 3)):
-        published = await runner.run("publish", {"title": title, "words": words})
-        print(f"{published.status}: {published.text}")
+    words = sum(one.output["words"] for one in counts)
+    print(printable(f"{words} words were counted {dict(processes)}"))
+    print(printable(f"{told['tool:progress']} times a handler told how far it was"))
+    for title, count in (("Two", 2), ("Three", 3)):
+        published = await runner.run("publish", {"title": title, "words": count})
+        print(printable(f"{published.status}: {published.text}"))
 
 
 if __name__ == "__main__":

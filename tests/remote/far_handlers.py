@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ferrule import CONTEXT, ToolContext, tool
+from ferrule import CONTEXT, NotStartedError, ToolContext, tool
 
 
 async def add(a: int, b: int = 2) -> int:
@@ -33,6 +33,10 @@ async def wait(began: str, context: ToolContext) -> bool:
 async def ask(context: ToolContext) -> str:
     await context.run("add", {"a": 1})
     return "never"
+
+
+async def pretends() -> None:
+    raise NotStartedError("a second tool had no slot")
 
 
 @tool(context={"unit": "the module's"})

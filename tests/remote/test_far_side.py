@@ -22,7 +22,7 @@ KEY = b"k" * 32
 BOUND = 10.0
 HANDLERS = [
     *(far_handlers.add, far_handlers.steps, far_handlers.wait, far_handlers.ask, far_handlers.own),
-    *(far_handlers.guarded, far_handlers.traced),
+    *(far_handlers.guarded, far_handlers.traced, far_handlers.pretends),
 ]
 
 
@@ -93,16 +93,26 @@ def test_an_order_of_another_key_is_refused() -> None:
     assert (result.status, result.executed) == ("unknown", None)
 
 
-def test_an_order_is_good_for_its_own_workflow_and_queue_alone() -> None:
+def test_of_what_nobody_ordered_for_that_call_nothing_is_run_or_signed() -> None:
     line = Memory(far_side())
     assert run(far_handlers.add, line, {"a": 1}).success
     [(workflow, order)] = line.orders
 
-    async def told(**about: str) -> str:
-        return "".join([message async for message in line.far.run(order, **about)])
+    async def told(text: str, **about: str) -> list[str]:
+        return [message async for message in line.far.run(text, **about)]
 
-    for about in ({"queue": "memory", "workflow": "w2"}, {"queue": "other", "workflow": workflow}):
-        assert '\\"not_started\\"' in asyncio.run(told(**about))
+    assert len(asyncio.run(told(order, queue="memory", workflow=workflow))) == 2
+    for text, about in (
+        (order, {"queue": "memory", "workflow": "w2"}),
+        (order, {"queue": "other", "workflow": workflow}),
+        ("no order", {"queue": "memory", "workflow": workflow}),
+    ):
+        assert asyncio.run(told(text, **about)) == []
+
+
+def test_what_a_handler_raises_is_no_word_on_whether_it_was_started() -> None:
+    result = run(far_handlers.pretends, Memory(far_side()))
+    assert (result.status, result.executed) == ("failed", True)
 
 
 PROGRESS = 4

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
+import threading
 from typing import Any
 
 from ferrule import DefinitionError, Runner
@@ -14,6 +16,8 @@ from ferrule.cli.until import until_told
 from ferrule.cli.usage import UsageError
 from ferrule.remote import dbos
 from ferrule.sources._objects import toolset_of
+
+_KILL_AFTER = 5.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +50,11 @@ def command(options: argparse.Namespace) -> int:
     worker = _worker(options.place)
     if options.drain is not None:
         worker.drain = options.drain
-    return asyncio.run(until_told(_Running(worker)))
+    code = asyncio.run(until_told(_Running(worker)))
+    kill = threading.Timer(_KILL_AFTER, os._exit, [code])  # threads of DBOS wait for a database that is gone
+    kill.daemon = True
+    kill.start()
+    return code
 
 
 def _worker(place: str) -> dbos.Worker:

@@ -33,6 +33,7 @@ _RETRY = 0.5
 _NOW = {"postgresql": "extract(epoch from clock_timestamp())", "sqlite": "unixepoch('subsec')"}
 _SQLITE = (3, 42)  # DBOS's tables use unixepoch('subsec')
 _TABLE = "CREATE TABLE IF NOT EXISTS ferrule_workers (id text PRIMARY KEY, seen double precision NOT NULL)"
+_NO_SILENCE = {"connect_timeout": 3, "tcp_user_timeout": 2000}  # who says that it lives does not wait for long
 _KEPT_SECONDS = 3600.0
 _MOST_PRUNED = 1000
 _JSON_ONLY: ContextVar[bool] = ContextVar("ferrule.json_only", default=False)
@@ -136,7 +137,9 @@ class Database:
         self._lock = threading.Lock()
         self._client: Any = None
         self._engine: Any = None
+        self._process = os.getpid()
         self._waiting = 0
+        self._tending = False
 
     # -- for who sends -------------------------------------------------------------------------------------------------
 
@@ -159,7 +162,12 @@ class Database:
             options["queue_partition_key"] = "nobody" if principal is None else f"principal {principal}"
 
         def put() -> None:
-            self._connected(limits).enqueue(options, limits.name, order)
+            client = self._connected(limits)
+            try:
+                client.check_connection()  # what breaks after this may have been kept
+            except Exception as error:
+                raise unreachable(error) from error
+            client.enqueue(options, limits.name, order)
 
         putting = asyncio.ensure_future(asyncio.to_thread(put))
         try:
@@ -171,8 +179,6 @@ class Database:
         except NotStartedError:
             raise
         except Exception as error:
-            if getattr(error, "statement", "") is None:  # of SQLAlchemy, which had no connection to send it over
-                raise unreachable(error) from error
             raise UnknownOutcomeError(
                 f"the call may be in the queue {limits.name!r}, whose database failed ({type(error).__name__}): its "
                 "effect may yet happen. Do not repeat it; find out whether it happened, or ask."
@@ -215,11 +221,15 @@ class Database:
             raise NotStartedError("it was cancelled before a worker had it")
 
     async def _cancel(self, workflow: str) -> bool:
-        """Have a workflow cancelled; whether it is certain that no worker has had it. One that has ended stays so."""
+        """Have a workflow cancelled, unless it has ended; whether it is certain that no worker has had it. It is
+        forgotten then, and may come again."""
         client = await asyncio.to_thread(self._connected)
         await client.cancel_workflow_async(workflow)
         found = await client.list_workflows_async(workflow_ids=[workflow], load_input=False, load_output=False)
-        return bool(found) and found[0].executor_id is None
+        untouched = bool(found) and found[0].executor_id is None
+        if untouched:
+            await client.delete_workflow_async(workflow)
+        return untouched
 
     def _connected(self, limits: Limits | None = None) -> Any:
         """The client, with a queue of these limits in the database where it had none.
@@ -228,6 +238,7 @@ class Database:
             NotStartedError: where the database cannot be reached.
         """
         with self._lock:
+            self._begin_anew_in_a_fork()
             if self._client is None:
                 refuse_pickles()
                 dbos = imported()
@@ -307,15 +318,25 @@ class Database:
     def _execute(self, statement: str, **values: object) -> list[Any]:
         import sqlalchemy  # comes with DBOS
 
+        self._begin_anew_in_a_fork()
         if self._engine is None:
-            url = sqlalchemy.make_url(self.url)
+            url, given = sqlalchemy.make_url(self.url), {}
             if self._dialect == "postgresql":
-                url = url.set(drivername="postgresql+psycopg")
-            self._engine = sqlalchemy.create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+                url, given = url.set(drivername="postgresql+psycopg"), _NO_SILENCE
+            self._engine = sqlalchemy.create_engine(
+                url, connect_args=given, pool_size=1, max_overflow=1, pool_pre_ping=True
+            )
             weakref.finalize(self, self._engine.dispose)
         with self._engine.begin() as connection:
             found = connection.execute(sqlalchemy.text(statement), values)
             return list(found) if found.returns_rows else []
+
+    def _begin_anew_in_a_fork(self) -> None:
+        """Have connections of its own: a forked process is not to use its parent's."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._client = self._engine = None
+            self._waiting, self._tending = 0, False
 
     # -- while somebody waits ------------------------------------------------------------------------------------------
 
@@ -324,7 +345,8 @@ class Database:
         """Somebody waits: where no worker is left, nobody else takes up what the lost ones have begun."""
         with self._lock:
             self._waiting += 1
-            if self._waiting == 1:
+            if not self._tending:
+                self._tending = True
                 threading.Thread(target=self._tend, name="ferrule-tend", daemon=True).start()
         try:
             yield
@@ -333,8 +355,12 @@ class Database:
                 self._waiting -= 1
 
     def _tend(self) -> None:
-        while self._waiting:
+        while True:
             time.sleep(ALIVE_SECONDS / 5)
+            with self._lock:
+                if not self._waiting:
+                    self._tending = False
+                    return
             with suppress(Exception):  # it is tried again
                 self.tend()
 

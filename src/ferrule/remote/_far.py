@@ -18,7 +18,7 @@ from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.threads import InThread
 from ferrule.isolation import Recipe, describe, make_tool, pack
 from ferrule.isolation.call import FarCall
-from ferrule.remote._seal import Seal
+from ferrule.remote._seal import Seal, SealError
 from ferrule.remote._wire import Kind, Order, in_trace
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call
@@ -71,13 +71,18 @@ class FarSide:
         self._tools: dict[str, Tool] = {}
 
     async def run(self, text: str, *, queue: str, workflow: str) -> AsyncGenerator[str, None]:
-        """What is told of an order, signed message by message; the last one says what it came to.
+        """What is told of an order, signed message by message; the last one says what it came to. Of what no program
+        has ordered nothing is told: a word of it could be shown as one on the call that it says it is.
 
         A caller that closes the iterator, or is cancelled while it waits for the next one, cancels the handler.
         """
         telling = Telling(self._seal, queue, workflow)
         try:
             body, _ = self._seal.open(text, kind="order", queue=queue, workflow=workflow)
+        except SealError as error:
+            log.warning("an order was refused: %s", error)
+            return
+        try:
             order = Order.read(body)
             tool = self._tool(order.recipe)
             arguments = _validated(tool, order.arguments)
@@ -129,7 +134,11 @@ class Telling:
 
 
 class RemoteCall(FarCall):
-    """The call that is run, as its handler's context and its executor see it: a `RunningCall` and a `StartedCall`."""
+    """The call that is run, as its handler's context and its executor see it: a `RunningCall` and a `StartedCall`.
+
+    Attributes:
+        unstarted: Why its handler was not started, as its executor says; a handler may raise the like.
+    """
 
     def __init__(
         self, tool: Tool, order: Order, arguments: Arguments, deps: object, secrets: dict[str, object]
@@ -137,6 +146,7 @@ class RemoteCall(FarCall):
         call = judged_call(ToolCall(order.id, tool.name, parent=order.parent), arguments)
         super().__init__(tool, call, order.fields(deps, secrets), order.key, order.remaining)
         self.cancelled = False
+        self.unstarted: NotStartedError | None = None
         self._loop = asyncio.get_running_loop()
         self._unsent: list[Mapping[str, Any]] = []
         self._news = asyncio.Event()
@@ -165,7 +175,7 @@ class RemoteCall(FarCall):
         return self.attempt.chunks
 
     def not_started(self, error: NotStartedError | None = None) -> None:
-        """Nothing: the error itself says so."""
+        self.unstarted = error
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
         await started
@@ -207,10 +217,8 @@ async def _handle(tool: Tool, values: object, call: RemoteCall) -> tuple[Kind, o
         async with asyncio.timeout(seconds):
             value = await _executor(tool).run(values, call)
         return Kind.VALUE, pack(value, "json").decode()
-    except NotStartedError as error:
-        return Kind.NOT_STARTED, describe(error)
     except BaseException as error:
-        return Kind.RAISED, describe(error)
+        return Kind.NOT_STARTED if error is call.unstarted else Kind.RAISED, describe(error)
     finally:
         call.ended = True
 

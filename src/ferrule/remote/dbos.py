@@ -10,6 +10,7 @@ and `worker(tools)` is what `ferrule worker my_tools:tools` runs. See docs/beyon
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import threading
@@ -24,7 +25,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
-from ferrule.isolation import pack, unpack
+from ferrule.isolation import judged_text, pack, unpack
 from ferrule.remote._dbos_database import (
     ALIVE_SECONDS,
     STREAM,
@@ -52,6 +53,7 @@ _FAR_SIDES: dict[str, FarSide] = {}
 """What runs the orders of this process, by the name of the queue."""
 _POLL = 0.05
 _PRUNE_EVERY = 600.0
+_END_SECONDS = 5.0
 log = logging.getLogger("ferrule")
 
 
@@ -63,7 +65,8 @@ def step() -> Step:
     the workflow is. Outside of one it does nothing. See docs/beyond-one-machine.md.
 
     A tool that changes things has two steps: of the first, which is kept before the handler runs, a workflow that is
-    taken up again knows that the handler may have run, and the call is `unknown`.
+    taken up again knows that the handler may have run, and the call is `unknown`. So it is where the workflow makes
+    another call than it made at this place before.
 
     Raises:
         DefinitionError: where DBOS is not installed.
@@ -76,10 +79,21 @@ class Step:
 
     def __init__(self) -> None:
         self._dbos = imported().DBOS
+        self._other_step: type[Exception] = imported().error.DBOSUnexpectedStepError
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         if self._dbos.workflow_id is None:
             return await next(call, context)
+        try:
+            return await self._as_step(call, context, next)
+        except self._other_step:
+            why = "its workflow was taken up again and made its calls in another order than before"
+            return _unknown_now(call.name, why)
+
+    async def _as_step(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        # DBOS knows steps by their number and name: without the arguments in it, a call that is made in another order,
+        # or in the place of one that is denied now, would get what another one came to.
+        name = f"{call.name} {hashlib.sha256(judged_text(call).encode()).hexdigest()[:16]}"
         ran: list[ToolResult] = []
         begun = mark = uuid.uuid4().hex
 
@@ -87,13 +101,13 @@ class Step:
             return mark
 
         if not (context.tool.read_only or context.tool.idempotent):
-            begun = await self._kept(f"begin {call.name}", begin)
+            begun = await self._kept(f"begin {name}", begin)
 
         async def run() -> str:
-            ran.append(await next(call, context) if begun == mark else _cut_off(call.name))
+            ran.append(await next(call, context) if begun == mark else _unknown_now(call.name, _CUT_OFF))
             return pack(ran[0], "json").decode()
 
-        text = await self._kept(f"tool {call.name}", run)
+        text = await self._kept(f"tool {name}", run)
         if ran:
             return ran[0]
         found: ToolResult = unpack(text.encode(), "json")  # type: ignore[assignment]
@@ -104,10 +118,13 @@ class Step:
         return kept
 
 
-def _cut_off(name: str) -> ToolResult:
+_CUT_OFF = "it was begun before its workflow was cut off"
+
+
+def _unknown_now(name: str, why: str) -> ToolResult:
     error = (
-        f"{name} was begun before its workflow was cut off, and it is not known what came of that: its effect may have "
-        "happened. Nothing was run now. Do not repeat it; find out whether it happened, or ask."
+        f"{name}: {why}, and it is not known what came of it: its effect may have happened. Nothing was run now. Do "
+        "not repeat it; find out whether it happened, or ask."
     )
     return ToolResult(None, error, tool_name=name, status="unknown", executed=None)
 
@@ -413,11 +430,19 @@ class Worker:
 
     def stop(self) -> None:
         """Take no new calls, and let those that run end; what does not in time is `unknown`, or runs elsewhere."""
+        ending = threading.Thread(target=self._end, name="ferrule-worker-end", daemon=True)
+        ending.start()
+        ending.join(self.drain + _END_SECONDS)  # a database that is gone would be waited for
+
+    def _end(self) -> None:
         imported().DBOS.destroy(workflow_completion_timeout_sec=math.ceil(self.drain))
         self._stopped.set()
         if self._beating is not None:
             self._beating.join()
-        self._database.bury(self._id)
+        try:
+            self._database.bury(self._id)
+        except Exception as error:  # others find out by themselves
+            log.warning("the database of the queues failed: %s", reason(error))
 
     def _beat(self) -> None:
         prune_at = time.monotonic()

@@ -100,8 +100,8 @@ class Actors:
 class _Member:
     """An actor, how many calls it has, and whether it is known to be there."""
 
-    def __init__(self, actor: Any) -> None:
-        self.actor = actor
+    def __init__(self) -> None:
+        self.actor: Any = None
         self.calls = 0
         self.ready = False
 
@@ -123,18 +123,22 @@ class _Group:
         secrets: Callable[[], Mapping[str, object]] | None,
     ) -> None:
         self.slots = Limiter(count * concurrency)
-        self._count = count
-        self._options = {"max_restarts": -1, **options, "max_concurrency": concurrency, "max_task_retries": 0}
+        self._options = {**options, "max_restarts": 0, "max_concurrency": concurrency, "max_task_retries": 0}
         self._given = (key, deps, secrets)
-        self._members: list[_Member] = []
+        self._members = [_Member() for _ in range(count)]
 
     def next(self) -> _Member:
         """The one that the next call goes to."""
-        if not self._members:
-            actor_class = _ray().remote(Actor).options(**self._options)
-            made = [actor_class.remote(*self._given) for _ in range(self._count)]
-            self._members = [_Member(actor) for actor in made]
         return min(self._members, key=lambda member: member.calls)
+
+    def made(self) -> Any:
+        """A new actor."""
+        return _ray().remote(Actor).options(**self._options).remote(*self._given)
+
+    def leave(self, member: _Member) -> None:
+        """Have another one made in the place of an actor that is gone, or cannot be made."""
+        if member in self._members:
+            self._members[self._members.index(member)] = _Member()
 
 
 class Actor:
@@ -175,9 +179,10 @@ class _OnActor(Line):
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
         ray, sent = _ray(), None
-        member = await self._found(ray)
+        member = self._group.next()
         member.calls += 1
         try:
+            await self._await_ready(member)
             if self._tells:
                 sent = member.actor.tell.options(num_returns="streaming").remote(order, workflow, self._places)
                 yield None
@@ -191,26 +196,33 @@ class _OnActor(Line):
         except asyncio.CancelledError:
             ray.cancel(sent)
             raise
-        except ray.exceptions.RayError as error:
-            member.ready = False
+        except NotStartedError:
+            raise
+        except Exception as error:
+            self._group.leave(member)
+            if not isinstance(error, ray.exceptions.RayError):  # such as of a cluster that was left
+                raise
             raise WorkerDiedError(f"the actor that ran it is gone ({type(error).__name__})") from error
         finally:
             member.calls -= 1
 
-    async def _found(self, ray: Any) -> _Member:
-        """An actor that is there: it may have to be made, on a machine that has to be found.
+    async def _await_ready(self, member: _Member) -> None:
+        """Wait until an actor is there: it may have to be made, on a machine that has to be found.
 
         Raises:
-            NotStartedError: where none can be had.
+            NotStartedError: where it cannot be had.
         """
         try:
-            member = self._group.next()
             if not member.ready:
+                if member.actor is None:
+                    member.actor = self._group.made()
                 await member.actor.ready.remote()
                 member.ready = True
-        except (Exception, asyncio.CancelledError) as error:  # of Ray, or of the function that makes `deps`
+        except asyncio.CancelledError as error:
+            raise NotStartedError("no actor was there in time", limited=True) from error
+        except Exception as error:  # of Ray, or of the function that makes `deps`
+            self._group.leave(member)
             raise NotStartedError(f"no actor can be had ({type(error).__name__})", limited=True) from error
-        return member
 
 
 def _ray() -> Any:

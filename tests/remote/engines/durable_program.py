@@ -1,5 +1,5 @@
-"""A program of its own on DBOS: `step FOLDER`, whose run is a workflow, or `workflows FOLDER`, whose calls are. It is
-started again after it has died."""
+"""A program of its own on DBOS: `step FOLDER` and `order FOLDER`, whose run is a workflow, or `workflows FOLDER`, whose
+calls are. It is started again after it has died."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOLS = [
     tool(far_tools.note_or_die, isolation=PLACE),
     tool(far_tools.note_or_die, name="look", read_only=True, isolation=PLACE),
 ]
-RUNNER = Runner(TOOLS, inside=[dbos.step()] if MODE == "step" else [])
+RUNNER = Runner(TOOLS, inside=[] if MODE == "workflows" else [dbos.step()])
 
 
 def told(result: ToolResult) -> list[Any]:
@@ -45,9 +45,22 @@ async def both() -> list[list[Any]]:
     return [told(changed), told(looked)]
 
 
+async def in_another_order() -> list[list[Any]]:
+    """Two calls of one tool that only reads; the first time the first one first, and then the other way round."""
+    places = [FOLDER / "ann", FOLDER / "bob"]
+    again = places[0].exists()
+    results = {}
+    for place in reversed(places) if again else places:
+        call = ToolCall(place.name, "look", {"file": str(place), "line": place.name})
+        results[place.name] = told(await RUNNER.run(call, session="s"))
+    if not again:
+        os._exit(9)
+    return [results["ann"], results["bob"]]
+
+
 @DBOS.workflow()
 async def agent() -> list[list[Any]]:
-    return await both()
+    return await (in_another_order() if MODE == "order" else both())
 
 
 async def main() -> list[list[Any]]:

@@ -59,6 +59,13 @@ def test_a_step_that_was_cut_off_runs_again_where_it_only_reads(url: str, tmp_pa
     assert (lines(tmp_path / "effect"), lines(tmp_path / "seen")) == (["changed"], ["seen", "seen"])
 
 
+def test_calls_in_another_order_do_not_get_what_each_other_came_to(url: str, tmp_path: Path) -> None:
+    assert program("order", url, tmp_path) == DIED
+    ann, bob = program("order", url, tmp_path)
+    assert {ann[0], bob[0]} == {"unknown"} and (ann[1], bob[1]) == (None, None)
+    assert (lines(tmp_path / "ann"), lines(tmp_path / "bob")) == (["ann"], ["bob"])
+
+
 def test_a_call_that_is_a_workflow_gives_another_process_what_it_came_to(url: str, tmp_path: Path) -> None:
     first = program("workflows", url, tmp_path)
     assert [one[:3] for one in first] == [["ok", "changed", True], ["ok", "seen", True]]

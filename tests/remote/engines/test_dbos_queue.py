@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import multiprocessing
 import os
 import pickle
 import textwrap
@@ -182,6 +183,15 @@ def test_what_no_worker_takes_in_time_is_limited_and_never_runs(url: str, tmp_pa
     assert noted(file) == [["y"]]
 
 
+def test_a_call_that_no_worker_had_runs_when_it_comes_again(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    made = queued(far_tools.note, url)
+    assert send(made, {"file": str(file), "line": "x"}, queue_timeout=0.5).status == "limited"
+    with worker(url):
+        assert send(made, {"file": str(file), "line": "x"}).output == "x"
+    assert noted(file) == [["x"]]
+
+
 def test_what_is_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
@@ -218,6 +228,39 @@ def test_a_database_that_cannot_be_reached_runs_nothing_and_shows_no_password() 
     assert "cannot be reached" in (result.error or "") and "sesame" not in (result.error or "")
 
 
+def test_an_order_that_may_have_been_kept_is_not_said_to_be_nowhere(
+    drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dbos import DBOSClient
+    from sqlalchemy.exc import OperationalError
+
+    file, put = tmp_path / "noted", DBOSClient.enqueue
+
+    def kept_and_broken(*args: Any) -> None:
+        put(*args)
+        raise OperationalError(None, None, ConnectionError("in the answer to COMMIT"))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DBOSClient, "enqueue", kept_and_broken)
+    result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "commit")
+    assert (result.status, result.executed) == ("unknown", None)
+    wait_for(lambda: noted(file) == [["x"]])
+
+
+def test_a_forked_process_has_connections_of_its_own(drained: str) -> None:
+    made = queued(far_tools.add, drained)
+    assert send(made, {"a": 1}, "parent").output == 3
+    child = multiprocessing.get_context("fork").Process(target=add_or_fail, args=(made,))
+    child.start()
+    assert send(made, {"a": 2}, "parent too").output == 4
+    child.join(BOUND)
+    assert child.exitcode == 0
+
+
+def add_or_fail(made: Tool) -> None:
+    result = send(made, {"a": 3}, "child")
+    os._exit(0 if result.output == 5 else 1)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +281,7 @@ def test_an_order_that_is_too_old_is_not_run(drained: str, tmp_path: Path, monke
     file = tmp_path / "noted"
     monkeypatch.setattr(_near, "VALID", -1.0)
     result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "old")
-    assert (result.status, result.executed) == ("failed", False) and "expired" in (result.error or "")
+    assert (result.status, result.executed) == ("unknown", None)  # of what is no order of now, nothing is told
     assert not file.exists()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,6 @@ def go(work: Any) -> Any:
     return asyncio.run(bounded())
 
 
-def broken() -> object:
-    raise OSError("no database")
-
-
 def test_a_dead_actor_fails_its_call_once_and_is_made_again(tmp_path: Path) -> None:
     file = tmp_path / "noted"
     place = ray.actors(1, options={"*": {"max_task_retries": 3}})
@@ -75,11 +72,25 @@ def test_a_tool_has_actors_with_the_options_of_its_own() -> None:
     assert (lacks.status, lacks.executed) == ("limited", False)
 
 
-def test_an_actor_that_cannot_be_made_runs_nothing() -> None:
-    runner = Runner([tool(far_tools.add, isolation=ray.actors(1, deps=broken))])
-    result = go(runner.run("add", {"a": 1}))
-    assert (result.status, result.executed) == ("limited", False)
-    assert "no actor can be had" in (result.error or "") and "no database" not in (result.error or "")
+def broken_once(file: str) -> str:
+    """There is no database until there is this file."""
+    if not Path(file).exists():
+        Path(file).touch()
+        raise OSError("no database")
+    return "made"
+
+
+def test_an_actor_that_cannot_be_made_runs_nothing_and_another_is_tried(tmp_path: Path) -> None:
+    place = ray.actors(1, deps=partial(broken_once, str(tmp_path / "there")))
+    runner = Runner([tool(far_tools.held, isolation=place)])
+
+    async def calls() -> list[ToolResult]:
+        return [await runner.run("held"), await runner.run("held")]
+
+    refused, had = go(calls())
+    assert (refused.status, refused.executed) == ("limited", False)
+    assert "no actor can be had" in (refused.error or "") and "no database" not in (refused.error or "")
+    assert had.output == ["made", {}]
 
 
 def test_no_more_calls_run_than_the_actors_take(tmp_path: Path) -> None:
