@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ferrule import CONTEXT, NotStartedError, ToolContext, tool
@@ -17,6 +18,17 @@ async def steps(count: int, context: ToolContext) -> int:
         context.progress(step, count)
         await asyncio.sleep(0)
     return count
+
+
+async def chunks(count: int) -> AsyncIterator[str]:
+    for chunk in range(count):
+        yield f"{chunk} "
+        await asyncio.sleep(0)
+
+
+async def odd_progress(context: ToolContext) -> AsyncIterator[bytes]:
+    context.announce({"seen": {1}})
+    yield b"\x00"
 
 
 async def wait(began: str, context: ToolContext) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import textwrap
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, tool
+from ferrule import DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, tool
 from ferrule.executors import Executor
-from ferrule.remote import FarSide, Line, RemoteExecutor, Seal, places_of
+from ferrule.remote import FarSide, Line, RemoteExecutor, Seal, _far, places_of
+from ferrule.remote._wire import Order
 
 KEY = b"k" * 32
 BOUND = 10.0
 HANDLERS = [
     *(far_handlers.add, far_handlers.steps, far_handlers.wait, far_handlers.ask, far_handlers.own),
-    *(far_handlers.guarded, far_handlers.traced, far_handlers.pretends),
+    *(far_handlers.guarded, far_handlers.traced, far_handlers.pretends, far_handlers.chunks),
+    far_handlers.odd_progress,
 ]
 
 
@@ -38,13 +41,26 @@ class Memory(Line):
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
         self.orders.append((workflow, order))
-        async with aclosing(self.far.run(order, queue="memory", workflow=workflow)) as messages:
-            if self.between is None:
-                async for message in messages:
+        told: asyncio.Queue[str | None] = asyncio.Queue()
+        pump = asyncio.create_task(self.pump(order, workflow, told), context=Context())  # nothing of the caller's
+        try:
+            messages = []
+            while (message := await told.get()) is not None:
+                messages.append(message)
+                if self.between is None:
                     yield message
-                return
-            for message in self.between([message async for message in messages]):
+            for message in self.between(messages) if self.between is not None else ():
                 yield message
+        finally:
+            if not pump.done():
+                pump.cancel()
+                await asyncio.wait([pump])
+
+    async def pump(self, order: str, workflow: str, told: asyncio.Queue[str | None]) -> None:
+        async with aclosing(self.far.run(order, queue="memory", workflow=workflow)) as messages:
+            async for message in messages:
+                told.put_nowait(message)
+        told.put_nowait(None)
 
 
 class Place:
@@ -98,13 +114,14 @@ def test_of_what_nobody_ordered_for_that_call_nothing_is_run_or_signed() -> None
     assert run(far_handlers.add, line, {"a": 1}).success
     [(workflow, order)] = line.orders
 
-    async def told(text: str, **about: str) -> list[str]:
+    async def told(text: str, **about: object) -> list[str]:
         return [message async for message in line.far.run(text, **about)]
 
     assert len(asyncio.run(told(order, queue="memory", workflow=workflow))) == 2
     for text, about in (
         (order, {"queue": "memory", "workflow": "w2"}),
         (order, {"queue": "other", "workflow": workflow}),
+        (order, {"queue": "memory", "workflow": workflow, "repeatable": True}),
         ("no order", {"queue": "memory", "workflow": workflow}),
     ):
         assert asyncio.run(told(text, **about)) == []
@@ -123,10 +140,54 @@ def test_no_message_that_is_missing_moved_or_doubled_makes_another_result(order:
     def between(messages: list[str]) -> list[str]:
         return [messages[place % len(messages)] for place in order]
 
-    result = run(far_handlers.steps, Memory(far_side(), between), {"count": PROGRESS})
-    assert (result.status, result.output) == ("ok", PROGRESS) or (
-        (result.status, result.executed, result.output) == ("unknown", None, None)
-    )
+    seen: list[str] = []
+
+    def observe(event: Event) -> None:
+        if event.kind == "tool:progress":
+            seen.append(event.data["chunk"])
+
+    result = run(far_handlers.chunks, Memory(far_side(), between), {"count": PROGRESS}, observers=[observe])
+    whole = [f"{chunk} " for chunk in range(PROGRESS)]
+    assert result.status != "ok" or (result.output, seen[-PROGRESS:]) == ("".join(whole), whole)
+    assert result.status == "ok" or (result.status, result.executed) == ("unknown", None)
+
+
+def test_messages_of_two_runs_are_not_one_result() -> None:
+    kept: list[list[str]] = []
+
+    def between(messages: list[str]) -> list[str]:
+        kept.append(messages)
+        return messages
+
+    async def both() -> list[str]:
+        line = Memory(far_side(), between)
+        made = tool(far_handlers.add, isolation=Place(line))
+        assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
+        assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
+        line.between = lambda messages: [kept[0][0], kept[1][1]]
+        mixed = await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")
+        return [mixed.status]
+
+    assert asyncio.run(both()) == ["unknown"]
+
+
+def test_a_message_of_another_version_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_far, "VERSION", 2)
+    assert run(far_handlers.add, Memory(far_side()), {"a": 1}).status == "unknown"
+
+
+def test_an_order_of_another_version_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Memory(far_side())
+    write = Order.text
+    monkeypatch.setattr(Order, "text", lambda order: write(order).replace('"version": 1', '"version": 2'))
+    result = run(far_handlers.add, line, {"a": 1})
+    assert (result.status, result.executed) == ("failed", False) and "version 2" in (result.error or "")
+
+
+def test_progress_that_is_no_plain_json_does_not_harm_the_result() -> None:
+    here = asyncio.run(Runner([tool(far_handlers.odd_progress)]).run("odd_progress"))
+    there = run(far_handlers.odd_progress, Memory(far_side()))
+    assert (there.status, there.text) == (here.status, here.text) == ("ok", here.text)
 
 
 def test_what_comes_back_of_another_call_is_not_believed() -> None:
@@ -156,9 +217,15 @@ def test_a_line_that_breaks_leaves_the_call_unknown(caplog: pytest.LogCaptureFix
 
 def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
     began = tmp_path / "began"
-    result = run(far_handlers.wait, Memory(far_side()), {"began": str(began)}, timeout=0.2)
+    made = tool(far_handlers.wait, isolation=Place(Memory(far_side())))
+
+    async def cut_off() -> ToolResult:
+        result = await Runner([made], timeout=0.2).run("wait", {"began": str(began)})
+        assert Path(f"{began}.cancelled").exists()  # and not when the loop ends
+        return result
+
+    result = asyncio.run(cut_off())
     assert (result.status, result.executed) == ("timeout", None)
-    assert Path(f"{began}.cancelled").exists()
 
 
 def test_what_the_program_has_is_not_asked_for_over_there() -> None:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -77,6 +78,9 @@ class _Running:
         self._worker = worker
 
     async def __call__(self, *, stop: asyncio.Event) -> None:
-        async with self._worker:
-            print(f"ferrule: taking calls from {', '.join(self._worker.queues)}", file=sys.stderr, flush=True)
-            await stop.wait()
+        try:
+            async with self._worker:
+                print(f"ferrule: taking calls from {', '.join(self._worker.queues)}", file=sys.stderr, flush=True)
+                await stop.wait()
+        except asyncio.CancelledError:  # told to stop now: threads may not be
+            os._exit(128 + signal.SIGINT)

@@ -14,8 +14,19 @@ The worker processes are behind `executor.py`, which nobody else needs.
 
 from __future__ import annotations
 
-from ferrule.isolation.recipes import Recipe, make_tool
+from ferrule.isolation.recipes import Recipe, judged_values, make_tool
 from ferrule.isolation.remote_errors import describe, rebuild
 from ferrule.isolation.transfer import judged_text, pack, pack_items, unpack, unpack_items
 
-__all__ = ["Recipe", "describe", "judged_text", "make_tool", "pack", "pack_items", "rebuild", "unpack", "unpack_items"]
+__all__ = [
+    "Recipe",
+    "describe",
+    "judged_text",
+    "judged_values",
+    "make_tool",
+    "pack",
+    "pack_items",
+    "rebuild",
+    "unpack",
+    "unpack_items",
+]

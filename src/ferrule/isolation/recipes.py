@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from ferrule.arguments.argument_errors import ArgumentErrors
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.isolation.importable import Place, importable
 from ferrule.isolation.transfer import Plain, Transfer, pack_items
+from ferrule.values.arguments import Arguments
 from ferrule.values.context import JUDGED_TRAITS, UNSET
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps
@@ -125,6 +128,22 @@ def make_tool(text: str) -> Tool:
             "or when its module is imported"
         )
     return tool
+
+
+def judged_values(tool: Tool, text: str) -> object:
+    """What the handler gets of the judged arguments, validated here once more.
+
+    Raises:
+        ValueError: where they do not fit, or would not be what was judged.
+    """
+    parameters = tool.handling.parameters
+    try:
+        return parameters.again(Arguments(text, None, parameters))
+    except NoJudgedForm as other:
+        raise ValueError(str(other)) from None
+    except ArgumentErrors as refused:
+        wrong = "; ".join(f"{'.'.join(map(str, one.path))} {one.expected}".strip() for one in refused.errors[:5])
+        raise ValueError(f"the arguments do not fit the handler in its module: {wrong}") from None
 
 
 def _imported(module: str, qualname: str, file: str | None) -> Any:

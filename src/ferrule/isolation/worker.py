@@ -20,14 +20,12 @@ from io import TextIOWrapper
 from socket import socket
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentErrors
-from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.definition.tool import Tool
 from ferrule.executors.in_loop import collect
 from ferrule.executors.threads import Raised
 from ferrule.isolation.call import WorkerCall
 from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES, Connection, Kind, Message
-from ferrule.isolation.recipes import make_tool
+from ferrule.isolation.recipes import judged_values, make_tool
 from ferrule.isolation.remote_errors import describe
 from ferrule.isolation.transfer import Plain, pack
 from ferrule.startup import load_what_looks_further
@@ -172,14 +170,7 @@ def _handler_values(tool: Tool, head: Plain, body: bytes) -> tuple[object, str]:
         values, text = pickle.loads(body)
         return values, text
     text = body.decode("utf-8", "surrogatepass")
-    parameters = tool.handling.parameters
-    try:
-        return parameters.again(Arguments(text, None, parameters)), text
-    except NoJudgedForm as other:
-        raise ValueError(str(other)) from None
-    except ArgumentErrors as refused:
-        wrong = "; ".join(f"{'.'.join(map(str, one.path))} {one.expected}".strip() for one in refused.errors[:5])
-        raise ValueError(f"the arguments do not fit the handler in its module: {wrong}") from None
+    return judged_values(tool, text), text
 
 
 def _flush() -> None:

@@ -7,7 +7,6 @@ runs the handler without guards. What lies between is a `Line`:
 
     class Line(Protocol):
         def send(self, workflow, order, *, repeatable, principal): ...   # what the far side tells, as it comes
-        async def cancel(self, workflow): ...                            # whether it is certain that nothing was run
 
 `_seal.py` signs all that crosses, in both directions, and `_wire.py` says what that is.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import threading
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ferrule.errors import DefinitionError, NotStartedError, UnknownOutcomeError
 
+log = logging.getLogger("ferrule")
 URL_VARIABLE = "DBOS_SYSTEM_DATABASE_URL"
 """DBOS's own variable for the address of its system database."""
 DEFAULT_URL = "sqlite:///ferrule.sqlite"
@@ -30,6 +32,8 @@ ALIVE_SECONDS = 5.0
 _READ_AGAIN = {"postgresql": 1.0, "sqlite": 0.02}
 """Seconds after which a stream is read again: PostgreSQL tells its readers, and this is for what it did not tell."""
 _RETRY = 0.5
+_GIVE_UP_SECONDS = 60.0
+"""How long an answer is waited for while the database fails."""
 _NOW = {"postgresql": "extract(epoch from clock_timestamp())", "sqlite": "unixepoch('subsec')"}
 _SQLITE = (3, 42)  # DBOS's tables use unixepoch('subsec')
 _TABLE = "CREATE TABLE IF NOT EXISTS ferrule_workers (id text PRIMARY KEY, seen double precision NOT NULL)"
@@ -140,11 +144,12 @@ class Database:
         self._process = os.getpid()
         self._waiting = 0
         self._tending = False
+        self._looks: dict[str, tuple[float, float]] = {}
 
     # -- for who sends -------------------------------------------------------------------------------------------------
 
     async def enqueue(
-        self, workflow: str, order: str, limits: Limits, *, repeatable: bool, principal: str | None
+        self, workflow: str, order: str, limits: Limits, *, repeatable: bool, partition: str | None
     ) -> None:
         """Put an order into a queue, unless it is there: it is not left half done where this is cancelled.
 
@@ -158,8 +163,8 @@ class Database:
             "workflow_id": workflow,
             "app_version": VERSION,
         }
-        if limits.per_principal is not None:
-            options["queue_partition_key"] = "nobody" if principal is None else f"principal {principal}"
+        if partition is not None:
+            options["queue_partition_key"] = partition
 
         def put() -> None:
             client = self._connected(limits)
@@ -202,17 +207,22 @@ class Database:
     async def _read(self, workflow: str) -> AsyncGenerator[str, None]:
         client = await asyncio.to_thread(self._connected)
         _JSON_ONLY.set(True)
-        offset, every = 0, _READ_AGAIN[self._dialect]
+        offset, every, failing = 0, _READ_AGAIN[self._dialect], 0.0
         with self._waited_for():
             while True:
                 try:
                     told = client.read_stream_async(workflow, STREAM, offset=offset, polling_interval_sec=every)
                     async with aclosing(told):
                         async for message in told:
-                            offset += 1
+                            offset, failing = offset + 1, 0.0
                             yield str(message)
                     return
-                except _database_errors():
+                except _database_errors() as error:
+                    if not failing:
+                        log.warning("the database of the queues failed: %s", reason(error))
+                    failing += _RETRY
+                    if failing > _GIVE_UP_SECONDS:
+                        raise
                     await asyncio.sleep(_RETRY)
 
     async def _take_back(self, workflow: str) -> None:
@@ -252,6 +262,7 @@ class Database:
                         retry_connection_errors=False,
                     )
                     weakref.finalize(self, self._client.destroy)
+                    assert self._client._sys_db.reenqueue_for_recovery is not None  # `tend` needs it; it is not public
                     if limits is not None:
                         options = {"on_conflict": "never_update", **limits.of_dbos()}
                         self._client.register_queue(limits.name, **options)
@@ -263,10 +274,19 @@ class Database:
 
     def prepare(self) -> None:
         """Make the tables that are missing."""
+        self._make_file()
         imported().DBOS.migrate(self.url)
         with suppress(_database_errors()):  # another program was making it
             self._execute(_TABLE)
         self._execute("SELECT 1 FROM ferrule_workers WHERE id = ''")
+
+    def _make_file(self) -> None:
+        """An SQLite file, for nobody else to read."""
+        import sqlalchemy  # comes with DBOS
+
+        file = sqlalchemy.make_url(self.url).database
+        if self._dialect == "sqlite" and file and not os.path.exists(file):
+            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
 
     def beat(self, worker: str) -> None:
         """Say that a worker lives."""
@@ -282,30 +302,30 @@ class Database:
         now = _NOW[self._dialect]
         self._execute(f"DELETE FROM ferrule_workers WHERE id = :id OR seen < {now} - {_KEPT_SECONDS}", id=worker)
 
-    def prune(self, days: float) -> None:
-        """Delete the calls that ended longer ago than that, a thousand at most."""
+    def prune(self, days: float) -> bool:
+        """Delete the calls that ended longer ago than that, a thousand at most; whether there may be more."""
         client = self._connected()
         before = datetime.now(UTC) - timedelta(days=days)
         ours = {"name": [*WORKFLOWS.values()], "app_version": VERSION, "load_input": False, "load_output": False}
         ended = client.list_workflows(completed_before=before.isoformat(), limit=_MOST_PRUNED, **ours)
         if ended:
             client.delete_workflows([one.workflow_id for one in ended])
+        return len(ended) == _MOST_PRUNED
 
     def tend(self) -> None:
         """Take up what lost workers have begun: what may be run again goes back to its queue, all else is cancelled, so
         that who waits for it knows."""
         client = self._connected()
-        running = client.list_workflows(
-            status="PENDING", name=[*WORKFLOWS.values()], app_version=VERSION, load_input=False, load_output=False
-        )
-        if not running:
-            return
-        now = _NOW[self._dialect]
-        alive = {
-            row[0] for row in self._execute(f"SELECT id FROM ferrule_workers WHERE seen > {now} - {ALIVE_SECONDS}")
-        }
+        try:
+            running = client.list_workflows(
+                status="PENDING", name=[*WORKFLOWS.values()], app_version=VERSION, load_input=False, load_output=False
+            )
+            lost = self._lost({one.executor_id for one in running})
+        except Exception:
+            self._looks.clear()  # who was not looked at meanwhile may live
+            raise
         for one in running:
-            if one.executor_id in alive:
+            if one.executor_id not in lost:
                 continue
             if one.name == WORKFLOWS[True]:
                 # As DBOS itself recovers, in one step with the look whether it still is that worker's. Its public
@@ -314,6 +334,17 @@ class Database:
                 client._sys_db.reenqueue_for_recovery(one.workflow_id, [one.executor_id], one.queue_name)
             else:
                 client.cancel_workflow(one.workflow_id)
+
+    def _lost(self, workers: set[str]) -> set[str]:
+        """Those that are not there, or have not said that they live for as long as this process has looked."""
+        seen = dict(self._execute("SELECT id, seen FROM ferrule_workers")) if workers else {}
+        now, looks = time.monotonic(), self._looks
+        self._looks = {
+            one: looks[one] if one in looks and looks[one][0] == seen[one] else (seen[one], now)
+            for one in workers
+            if one in seen
+        }
+        return {one for one in workers if one not in seen or now - self._looks[one][1] > ALIVE_SECONDS}
 
     def _execute(self, statement: str, **values: object) -> list[Any]:
         import sqlalchemy  # comes with DBOS
@@ -329,7 +360,7 @@ class Database:
             weakref.finalize(self, self._engine.dispose)
         with self._engine.begin() as connection:
             found = connection.execute(sqlalchemy.text(statement), values)
-            return list(found) if found.returns_rows else []
+            return [tuple(row) for row in found] if found.returns_rows else []
 
     def _begin_anew_in_a_fork(self) -> None:
         """Have connections of its own: a forked process is not to use its parent's."""
@@ -367,6 +398,7 @@ class Database:
 
 def unreachable(error: Exception) -> NotStartedError:
     """What is raised where nothing was sent; without the address, which may hold a password."""
+    log.warning("the database of the queues cannot be reached: %s", reason(error))
     return NotStartedError(f"the database of the queue cannot be reached ({type(error).__name__})", limited=True)
 
 

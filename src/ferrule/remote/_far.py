@@ -10,16 +10,15 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.definition.tool import Tool
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, Job
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.threads import InThread
-from ferrule.isolation import Recipe, describe, make_tool, pack
+from ferrule.isolation import Recipe, describe, judged_values, make_tool, pack
 from ferrule.isolation.call import FarCall
 from ferrule.remote._seal import Seal, SealError
-from ferrule.remote._wire import Kind, Order, in_trace
+from ferrule.remote._wire import VERSION, Kind, Order, in_trace
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.context import CURRENT
@@ -70,22 +69,26 @@ class FarSide:
         self._secrets = dict(secrets or {})
         self._tools: dict[str, Tool] = {}
 
-    async def run(self, text: str, *, queue: str, workflow: str) -> AsyncGenerator[str, None]:
+    async def run(self, text: str, **about: object) -> AsyncGenerator[str, None]:
         """What is told of an order, signed message by message; the last one says what it came to. Of what no program
         has ordered nothing is told: a word of it could be shown as one on the call that it says it is.
 
         A caller that closes the iterator, or is cancelled while it waits for the next one, cancels the handler.
+
+        Args:
+            about: What the order has to be about: `queue=` and `workflow=`, and `repeatable=` where that is known.
         """
-        telling = Telling(self._seal, queue, workflow)
+        telling = Telling(self._seal, about["queue"], about["workflow"])
         try:
-            body, _ = self._seal.open(text, kind="order", queue=queue, workflow=workflow)
+            body, _ = self._seal.open(text, kind="order", **about)
         except SealError as error:
             log.warning("an order was refused: %s", error)
             return
         try:
             order = Order.read(body)
             tool = self._tool(order.recipe)
-            arguments = _validated(tool, order.arguments)
+            values = judged_values(tool, order.arguments)
+            arguments = Arguments(order.arguments, values, tool.handling.parameters)
             call = RemoteCall(tool, order, arguments, self._deps, self._secrets)
         except Exception as error:
             log.warning("an order was refused: %s: %s", type(error).__name__, error)
@@ -93,7 +96,7 @@ class FarSide:
             return
         yield telling.message(Kind.BEGAN)
         with in_trace(order.trace):
-            handling = asyncio.create_task(_handle(tool, arguments.validated, call))
+            handling = asyncio.create_task(_handle(tool, values, call))
         handling.add_done_callback(call.wake)
         try:
             while told := await call.next(handling):
@@ -122,15 +125,21 @@ class FarSide:
 class Telling:
     """Signs the messages of one run of an order, in their order."""
 
-    def __init__(self, seal: Seal, queue: str, workflow: str) -> None:
+    def __init__(self, seal: Seal, queue: object, workflow: object) -> None:
         self._seal = seal
-        self._about = {"kind": "message", "queue": queue, "workflow": workflow, "run": os.urandom(8).hex()}
+        self._about = {
+            "kind": "message",
+            "version": VERSION,
+            "queue": queue,
+            "workflow": workflow,
+            "run": os.urandom(8).hex(),
+        }
         self._number = 0
 
     def message(self, kind: Kind, what: object = None) -> str:
         """The next message."""
         self._number += 1
-        return self._seal.close(json.dumps([kind, what]), valid=_VALID, number=self._number, **self._about)
+        return self._seal.close(json.dumps([kind, what], default=str), valid=_VALID, number=self._number, **self._about)
 
 
 class RemoteCall(FarCall):
@@ -183,22 +192,6 @@ class RemoteCall(FarCall):
 
     def abandon(self, job: Job) -> None:
         log.warning("the handler of %r goes on in its thread, although it was given up", self.tool.name)
-
-
-def _validated(tool: Tool, text: str) -> Arguments:
-    """The judged arguments, with what the handler gets of them.
-
-    Raises:
-        ValueError: where they do not fit.
-        NoJudgedForm: where they would not be what was judged.
-    """
-    parameters = tool.handling.parameters
-    try:
-        values = parameters.again(Arguments(text, None, parameters))
-    except ArgumentErrors as refused:
-        wrong = "; ".join(f"{'.'.join(map(str, one.path))} {one.expected}".strip() for one in refused.errors[:5])
-        raise ValueError(f"the arguments do not fit the handler in its module: {wrong}") from None
-    return Arguments(text, values, parameters)
 
 
 def _executor(tool: Tool) -> Executor:

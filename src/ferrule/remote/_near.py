@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,9 +15,10 @@ from ferrule.errors import DefinitionError, NotStartedError, ToolError, UnknownO
 from ferrule.executors import Executor, StartedCall
 from ferrule.isolation import Recipe, rebuild, unpack
 from ferrule.remote._seal import Seal, SealError
-from ferrule.remote._wire import Kind, Order
+from ferrule.remote._wire import VERSION, Kind, Order
 from ferrule.values.call import ToolCall
 
+log = logging.getLogger("ferrule")
 VALID = 86_400.0
 """Seconds after which no worker takes an order any more."""
 _WITHDRAW_SECONDS = 5.0
@@ -76,15 +78,13 @@ class RemoteExecutor(Executor):
         workflow = f"ferrule-{context.idempotency_key}-{context.runs}"
         try:
             text = Order.of(self._recipe, call.call, context).text()
-        except (ToolError, TypeError, ValueError) as error:
-            refused = NotStartedError(f"the call cannot be sent: {error}")
+        except Exception as error:  # what is in the context is the caller's own
+            refused = NotStartedError(f"the call cannot be sent: {type(error).__name__}: {error}")
             call.not_started(refused)
             raise refused from error
-        about = {"queue": self._queue, "workflow": workflow}
-        order = self._seal.close(text, valid=VALID, kind="order", **about)
-        messages = self._line.send(
-            workflow, order, repeatable=self._may_be_repeated(call.call), principal=context.principal
-        )
+        about, repeatable = {"queue": self._queue, "workflow": workflow}, self._may_be_repeated(call.call)
+        order = self._seal.close(text, valid=VALID, kind="order", repeatable=repeatable, **about)
+        messages = self._line.send(workflow, order, repeatable=repeatable, principal=context.principal)
         incoming = Incoming(call, self._seal, about)
         reading = asyncio.ensure_future(incoming.read(messages))
         reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen, where nobody waits
@@ -93,6 +93,9 @@ class RemoteExecutor(Executor):
                 return await asyncio.shield(reading)
             await _withdraw(reading)
             if incoming.not_started:
+                log.warning(
+                    "nobody took a call of %r from %r in time: is a worker running?", call.call.name, self._queue
+                )
                 raise NotStartedError("no worker was free for it in time", limited=True)
             raise UnknownOutcomeError(_untold(call.call.name))
         except NotStartedError as error:
@@ -161,7 +164,9 @@ class Incoming:
             async with aclosing(messages):
                 async for text in messages:
                     yield text
-        except NotStartedError:
+        except NotStartedError as error:
+            if self._run is not None:  # it was told that it had begun
+                raise UnknownOutcomeError(_untold(self._call.call.name)) from error
             self.not_started = True
             raise
         except ToolError:
@@ -173,7 +178,7 @@ class Incoming:
     def _opened(self, text: str) -> tuple[str, Any]:
         """The next message: of a run that begins anew, the first."""
         try:
-            body, about = self._seal.open(text, kind="message", **self._about)
+            body, about = self._seal.open(text, kind="message", version=VERSION, **self._about)
             if about["number"] == 1:
                 self._run, self._number, self._chunks = about["run"], 0, self._call.begin_chunks()
             self._number += 1

@@ -86,6 +86,10 @@ class Seal:
             raise SealError("it has expired")
         return (self._decrypted(body) if self._ciphers else body), about
 
+    def pseudonym(self, text: str) -> str:
+        """What stands for a text that others are not to read; the same for the same one."""
+        return hmac.new(self._signing[0], text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
+
     def _decrypted(self, body: str) -> str:
         for cipher in self._ciphers:
             try:

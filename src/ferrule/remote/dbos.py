@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import os
 import threading
 import time
 import uuid
@@ -23,12 +24,13 @@ from typing import Any
 
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
-from ferrule.errors import DefinitionError
+from ferrule.errors import DefinitionError, NotStartedError
 from ferrule.executors import Executor
 from ferrule.isolation import judged_text, pack, unpack
 from ferrule.remote._dbos_database import (
     ALIVE_SECONDS,
     STREAM,
+    URL_VARIABLE,
     VERSION,
     WORKFLOWS,
     Database,
@@ -51,6 +53,7 @@ __all__ = ["Queue", "Step", "Worker", "Workflows", "queue", "step", "worker", "w
 Keys = bytes | Sequence[bytes] | None
 _FAR_SIDES: dict[str, FarSide] = {}
 """What runs the orders of this process, by the name of the queue."""
+_OWN = "this program's workflows "
 _POLL = 0.05
 _PRUNE_EVERY = 600.0
 _END_SECONDS = 5.0
@@ -142,23 +145,26 @@ def workflows(*, key: Keys = None, encrypt_key: Keys = None, url: str | None = N
     Args:
         key: What signs; see `ferrule.remote.Seal`.
         encrypt_key: What encrypts.
-        url: The address of DBOS's system database; left out, that of the environment variable DBOS_SYSTEM_DATABASE_URL.
+        url: The address of DBOS's system database, the one that its own config names; left out, that of the environment
+            variable DBOS_SYSTEM_DATABASE_URL.
 
     Raises:
-        DefinitionError: where DBOS is not installed, or a key is wrong.
+        DefinitionError: where DBOS is not installed, a key is wrong, or no address is given.
     """
-    return Workflows("workflows", Seal(key, encrypt_key), Database(url))
+    if not (url or os.environ.get(URL_VARIABLE)):
+        raise DefinitionError(f"workflows(url=…) is the address that DBOS's own config names; or set {URL_VARIABLE}")
+    return Workflows(Seal(key, encrypt_key), Database(url))
 
 
 class Workflows:
     """What `workflows` makes. See docs/beyond-one-machine.md#a-call-that-is-a-workflow."""
 
-    def __init__(self, name: str, seal: Seal, database: Database) -> None:
-        self._name = name
+    def __init__(self, seal: Seal, database: Database) -> None:
+        self._name = f"{_OWN}{len(_FAR_SIDES)}"  # the same in a program that is started again, which makes them again
         self._seal = seal
         self._database = database
         self._far = FarSide((), seal)
-        self._started = register(name, self._far)
+        self._started = register(self._name, self._far)
 
     def executor(self, tool: Tool) -> Executor:
         """What runs the handler of `tool`.
@@ -182,6 +188,8 @@ class _InProgram(Line):
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
         dbos = imported()
+        if not dbos.DBOS.application_version:
+            raise NotStartedError("DBOS was not launched: call DBOS(config=…) and DBOS.launch() first")
         with dbos.SetWorkflowID(workflow):
             await dbos.DBOS.start_workflow_async(self._started[repeatable], self._name, order)
         async with aclosing(self._database.told(workflow)) as messages:
@@ -257,22 +265,22 @@ class Queue:
                 DBOS is not installed, or the database cannot be one.
         """
         imported()
-        return RemoteExecutor(tool, _Queued(self.limits, self.database), self.seal, self.limits.name)
+        return RemoteExecutor(tool, _Queued(self), self.seal, self.limits.name)
 
 
 class _Queued(Line):
     """Puts orders into a queue."""
 
-    def __init__(self, limits: Limits, database: Database) -> None:
-        self._limits = limits
-        self._database = database
+    def __init__(self, its: Queue) -> None:
+        self._queue = its
 
     async def send(
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
-        partition = None if self._limits.per_principal is None else principal
-        await self._database.enqueue(workflow, order, self._limits, repeatable=repeatable, principal=partition)
-        async with aclosing(self._database.told(workflow)) as messages:
+        limits, database = self._queue.limits, self._queue.database
+        whose = None if limits.per_principal is None else self._queue.seal.pseudonym(repr(principal))
+        await database.enqueue(workflow, order, limits, repeatable=repeatable, partition=whose)
+        async with aclosing(database.told(workflow)) as messages:
             async for message in messages:
                 yield message
 
@@ -294,28 +302,29 @@ def register(name: str, far: FarSide) -> Mapping[bool, Any]:
     return made
 
 
-async def _workflow(queue_name: str, order: str) -> None:
+async def _workflow(queue_name: str, order: str, repeatable: bool) -> None:
     """One call. What it tells and comes to is in its stream; a cancelled workflow ends the step, and so the handler."""
     dbos = imported()
     options = {"name": "handler", "preemptible": True}
-    await dbos.DBOS.run_step_async(options, _stream_messages, queue_name, order)
+    await dbos.DBOS.run_step_async(options, _stream_messages, queue_name, order, repeatable)
 
 
-async def _stream_messages(queue_name: str, order: str) -> None:
+async def _stream_messages(queue_name: str, order: str, repeatable: bool) -> None:
     dbos = imported()
     portable = dbos.WorkflowSerializationFormat.PORTABLE
-    messages = _FAR_SIDES[queue_name].run(order, queue=queue_name, workflow=dbos.DBOS.workflow_id)
+    about = {"queue": queue_name, "workflow": dbos.DBOS.workflow_id, "repeatable": repeatable}
+    messages = _FAR_SIDES[queue_name].run(order, **about)
     async with aclosing(messages):
         async for message in messages:
             await dbos.DBOS.write_stream_async(STREAM, message, serialization_type=portable)
 
 
 async def _changing(queue_name: str, order: str) -> None:
-    await _workflow(queue_name, order)
+    await _workflow(queue_name, order, False)
 
 
 async def _repeatable(queue_name: str, order: str) -> None:
-    await _workflow(queue_name, order)
+    await _workflow(queue_name, order, True)
 
 
 def _no_cancellation(record: logging.LogRecord) -> bool:
@@ -451,7 +460,8 @@ class Worker:
                 self._database.beat(self._id)
                 self._database.tend()
                 if time.monotonic() >= prune_at:
-                    self._database.prune(self._keep)
+                    while self._database.prune(self._keep):
+                        pass
                     prune_at = time.monotonic() + _PRUNE_EVERY
             except Exception as error:  # it is tried again; meanwhile others may take this worker for lost
                 log.warning("the database of the queues failed: %s", reason(error))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from ferrule.definition.tool import Tool
@@ -28,6 +28,7 @@ from ferrule.store import KEY_BYTES
 __all__ = ["Actors", "actors"]
 
 _RAY = "ray"
+_CANCELS, _CANCEL_AGAIN = 20, 0.2
 
 
 def actors(
@@ -179,6 +180,8 @@ class _OnActor(Line):
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
         ray, sent = _ray(), None
+        if not ray.is_initialized():  # it would start a cluster of its own, for seconds, on this loop
+            raise NotStartedError("Ray is not there: call ray.init(…) first")
         member = self._group.next()
         member.calls += 1
         try:
@@ -194,7 +197,7 @@ class _OnActor(Line):
                 for message in await sent:
                     yield message
         except asyncio.CancelledError:
-            ray.cancel(sent)
+            await _end_there(ray, sent)
             raise
         except NotStartedError:
             raise
@@ -223,6 +226,22 @@ class _OnActor(Line):
         except Exception as error:  # of Ray, or of the function that makes `deps`
             self._group.leave(member)
             raise NotStartedError(f"no actor can be had ({type(error).__name__})", limited=True) from error
+
+
+async def _end_there(ray: Any, sent: Any) -> None:
+    """Cancel what was sent until it has ended: Ray forgets a cancellation that comes before the call has."""
+    last = sent.completed() if hasattr(sent, "completed") else sent
+    ended = asyncio.ensure_future(_came_to_its_end(last))
+    for _ in range(_CANCELS):
+        ray.cancel(sent)
+        done, _pending = await asyncio.wait([ended], timeout=_CANCEL_AGAIN)
+        if done:
+            return
+
+
+async def _came_to_its_end(ref: Any) -> None:
+    with suppress(Exception):
+        await ref
 
 
 def _ray() -> Any:

@@ -23,10 +23,11 @@ from ferrule.remote import dbos  # noqa: E402
 
 MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 EFFECT, SEEN = str(FOLDER / "effect"), str(FOLDER / "seen")
-PLACE = dbos.workflows() if MODE == "workflows" else None
 TOOLS = [
-    tool(far_tools.note_or_die, isolation=PLACE),
-    tool(far_tools.note_or_die, name="look", read_only=True, isolation=PLACE),
+    tool(far_tools.note_or_die, isolation=dbos.workflows() if MODE == "workflows" else None),
+    tool(
+        far_tools.look_or_die, name="look", read_only=True, isolation=dbos.workflows() if MODE == "workflows" else None
+    ),
 ]
 RUNNER = Runner(TOOLS, inside=[] if MODE == "workflows" else [dbos.step()])
 

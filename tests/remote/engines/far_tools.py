@@ -162,6 +162,10 @@ def note_or_die(file: str, line: str) -> str:
     return line
 
 
+def look_or_die(file: str, line: str) -> str:
+    return note_or_die(file, line)
+
+
 HANDLERS = [
     *(
         echo,

@@ -22,7 +22,7 @@ from workers import worker
 
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.errors import DefinitionError
-from ferrule.remote import _near, dbos
+from ferrule.remote import _dbos_database, _near, dbos, ray
 from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
 
 BOUND = 120.0
@@ -154,6 +154,26 @@ def test_another_attempt_is_another_run(drained: str, tmp_path: Path) -> None:
     assert result.status == "ok" and noted(file) == [["x"], ["x"]]
 
 
+def test_what_runs_when_a_worker_is_told_to_stop_comes_to_its_end(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    made = queued(far_tools.occupy, url)
+
+    async def stopped(running: Any) -> ToolResult:
+        arguments = {"file": str(file), "line": "x", "seconds": 1.0}
+        task = asyncio.ensure_future(Runner([made]).run("occupy", arguments))
+        await asyncio.to_thread(wait_for, lambda: len(noted(file)) == 1)
+        running.terminate()
+        return await task
+
+    with worker(url) as running:
+        assert go(stopped(running)).output == "x"
+
+
+def test_results_are_told_and_not_looked_for(drained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_dbos_database._READ_AGAIN, "postgresql", 10 * BOUND)
+    assert send(queued(far_tools.steps, drained), {"count": 5}, "told").output == 5
+
+
 def test_calls_that_ended_long_ago_are_deleted(url: str) -> None:
     with worker(url):
         assert send(queued(far_tools.add, url), {"a": 1}).status == "ok"
@@ -259,6 +279,15 @@ def test_a_forked_process_has_connections_of_its_own(drained: str) -> None:
 def add_or_fail(made: Tool) -> None:
     result = send(made, {"a": 3}, "child")
     os._exit(0 if result.output == 5 else 1)
+
+
+def test_without_a_cluster_ray_is_not_started_behind_its_application() -> None:
+    import ray as engine
+
+    assert not engine.is_initialized()
+    result = go(Runner([tool(far_tools.add, isolation=ray.actors(1))]).run("add", {"a": 1}))
+    assert (result.status, result.executed) == ("failed", False) and "ray.init" in (result.error or "")
+    assert not engine.is_initialized()
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -369,14 +398,15 @@ def test_values_that_no_model_sees_need_a_key_that_encrypts(monkeypatch: pytest.
 
 def test_what_is_encrypted_stands_nowhere_in_the_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FERRULE_ENCRYPT_KEY", os.urandom(32).hex())
-    bound = queued(far_tools.guarded, url).bind(token="sesame")
-    with worker(url):
-        result = send(bound, {"path": "the door"})
+    limits = {"concurrency": 16, "per_principal": 2}
+    bound = tool(far_tools.guarded, isolation=dbos.queue("far", url=url, **limits)).bind(token="sesame")
+    with worker(url, **limits):
+        result = send(bound, {"path": "the door"}, context=ToolContext(session="s", principal="ann@bank.example"))
     assert result.output == "the door with sesame"
     with psycopg.connect(url) as connection:
         tables = connection.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'dbos'")
         texts = [str(connection.execute(f'SELECT * FROM dbos."{name}"').fetchall()) for (name,) in tables.fetchall()]
-    assert "sesame" not in "".join(texts) and "the door" not in "".join(texts)
+    assert not [text for text in ("sesame", "the door", "ann@bank.example") if text in "".join(texts)]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def run(file: Path, url: str, **given: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    assert {"my_tools.py", "program.py", "cluster_tools.py", "cluster_program.py"} == {*NAMED}
+    assert {"my_tools.py", "program.py", "cluster_tools.py", "cluster_program.py", "one_process.py"} == {*NAMED}
     for name, text in NAMED.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     [other] = [text for text in PROGRAMS if text not in NAMED.values()]
@@ -50,6 +50,10 @@ def test_the_program_of_the_page_sends_to_its_worker(folder: Path, url: str) -> 
 
 def test_the_agent_of_the_page_pays_once(folder: Path, url: str) -> None:
     run(folder / "agent.py", url)
+
+
+def test_the_smallest_line_of_the_page_runs(folder: Path, url: str) -> None:
+    run(folder / "one_process.py", url)
 
 
 def test_the_program_of_the_page_has_actors(folder: Path, url: str) -> None:
