@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
+import ferrule
 from ferrule import Journal
 from ferrule.limits import SharedLimits, shared
 from ferrule.store import Memory, Postgres, Store
@@ -18,6 +19,29 @@ Place: TypeAlias = Callable[[], SharedLimits | None]
 """New limits each time, in the same place, which count apart; `None` in the process itself."""
 
 NAMES = map(str, count())
+
+
+_NOW: list[Place] = [lambda: None]
+
+
+@pytest.fixture(params=PLACES, scope="module", autouse=True)
+def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """All tests of a module that imports this hold in one process, and where programs share the limits."""
+    _NOW.append(place_of(request, tmp_path_factory))
+    yield _NOW[-1]
+    _NOW.pop()
+
+
+def now() -> SharedLimits | None:
+    """New limits in the place that the present test is for."""
+    return _NOW[-1]()
+
+
+class Runner(ferrule.Runner):
+    """A runner whose limits are kept there."""
+
+    def __init__(self, tools: Any, **options: Any) -> None:
+        super().__init__(tools, **{"limits": now(), **options})
 
 
 def place_of(request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Place:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,28 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched import go
 
-import ferrule
 import probe
 from ferrule import ToolCall, ToolContext, tool
 from ferrule.scheduling.limiter import Limiter
-from places import PLACES, Place, place_of
-
-
-@pytest.fixture(params=PLACES, scope="module", autouse=True)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All that follows holds in one process, and where programs share the limits."""
-    global WHERE
-    usual, WHERE = WHERE, place_of(request, tmp_path_factory)
-    yield
-    WHERE = usual
-
-
-WHERE: Place = lambda: None  # noqa: E731  # an annotated one
-
-
-class Runner(ferrule.Runner):
-    def __init__(self, tools: Any, **options: Any) -> None:
-        super().__init__(tools, **{"limits": WHERE(), **options})
+from places import Runner, where  # noqa: F401  # the fixture is for all tests here
 
 
 class Steps:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,25 +17,8 @@ from ferrule import Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.executors.threads import SLOTS, THREADS
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
-from places import PLACES, Place, place_of
+from places import Runner, where  # noqa: F401  # the fixture is for all tests here
 from steps import lines
-
-
-@pytest.fixture(params=PLACES, scope="module", autouse=True)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All that follows holds in one process, and where programs share the limits."""
-    global WHERE
-    usual, WHERE = WHERE, place_of(request, tmp_path_factory)
-    yield
-    WHERE = usual
-
-
-WHERE: Place = lambda: None  # noqa: E731  # an annotated one
-
-
-class Runner(ferrule.Runner):
-    def __init__(self, tools: Any, **options: Any) -> None:
-        super().__init__(tools, **{"limits": WHERE(), **options})
 
 
 class Counted:

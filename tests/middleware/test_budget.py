@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,25 +16,13 @@ from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, 
 from ferrule.middleware import cache, retry
 from ferrule.middleware._counted import limited
 from ferrule.testing import ManualClock
-from places import PLACES, Place, place_of
+from places import now, where  # noqa: F401  # the fixture is for all tests here
 
 S = ToolContext(session="s")
 
 
-@pytest.fixture(params=PLACES, scope="module", autouse=True)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """All that follows holds in one process, and where programs share a budget."""
-    global WHERE
-    usual, WHERE = WHERE, place_of(request, tmp_path_factory)
-    yield WHERE
-    WHERE = usual
-
-
-WHERE: Place = lambda: None  # noqa: E731  # an annotated one
-
-
 def budget(*arguments: Any, **options: Any) -> Any:
-    return middleware.budget(*arguments, **{"limits": WHERE(), **options})
+    return middleware.budget(*arguments, **{"limits": now(), **options})
 
 
 @tool(read_only=True)
@@ -459,10 +447,9 @@ def test_forget_closes_the_account() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["process"], indirect=True)  # of programs: tests/limits
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"tokens": 1, "reserve": {"tokens": 1}}])
 def test_loops_in_two_threads_share_one_budget(limits: Any) -> None:
-    if WHERE() is not None:
-        pytest.skip("programs that share it have tests of their own: tests/limits")
     assert let_through(budget(**limits)) == 300
 
 

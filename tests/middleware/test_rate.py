@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,23 +16,11 @@ from ferrule.limits import SharedLimits
 from ferrule.middleware import retry
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
-from places import PLACES, Place, place_of
-
-
-@pytest.fixture(params=PLACES, scope="module", autouse=True)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """All that follows holds in one process, and where programs share a rate."""
-    global WHERE
-    usual, WHERE = WHERE, place_of(request, tmp_path_factory)
-    yield WHERE
-    WHERE = usual
-
-
-WHERE: Place = lambda: None  # noqa: E731  # an annotated one
+from places import now, where  # noqa: F401  # the fixture is for all tests here
 
 
 def rate(*arguments: Any, **options: Any) -> Any:
-    return middleware.rate(*arguments, **{"limits": WHERE(), **options})
+    return middleware.rate(*arguments, **{"limits": now(), **options})
 
 
 @tool(read_only=True)
@@ -177,7 +164,7 @@ def test_keys_that_nobody_uses_are_forgotten() -> None:
             assert (await runner.run("look", None, ToolContext(session=str(n)))).success
         return len(limit._windows) if limits is None else len(limits.store.items(f"{limits.name}/rate/"))
 
-    limits = WHERE()
+    limits = now()
     assert go(main(limits, 5000)) <= 1000 if limits is None else go(main(limits, 1000)) <= 500
 
 
@@ -196,9 +183,8 @@ def test_forget_begins_anew() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["process"], indirect=True)  # of programs: tests/limits
 def test_loops_in_two_threads_share_one_count() -> None:
-    if WHERE() is not None:
-        pytest.skip("programs that share it have tests of their own: tests/limits")
     assert let_through(rate(1, 3600, by="session")) == 300
 
 

@@ -250,22 +250,21 @@ class Database:
         with self._lock:
             self._begin_anew_in_a_fork()
             if self._client is None:
-                refuse_pickles()
                 dbos = imported()
                 try:
                     self.prepare()
-                    self._client = dbos.DBOSClient(
+                    client = dbos.DBOSClient(
                         system_database_url=self.url,
                         serializer=dbos.DBOSPortableJSONSerializer(),
                         use_listen_notify=self._dialect == "postgresql",
                         application_name=VERSION,
                         retry_connection_errors=False,
                     )
-                    weakref.finalize(self, self._client.destroy)
-                    assert self._client._sys_db.reenqueue_for_recovery is not None  # `tend` needs it; it is not public
+                    weakref.finalize(self, client.destroy)
                     if limits is not None:
                         options = {"on_conflict": "never_update", **limits.of_dbos()}
-                        self._client.register_queue(limits.name, **options)
+                        client.register_queue(limits.name, **options)
+                    self._client = client
                 except Exception as error:
                     raise unreachable(error) from error
             return self._client
@@ -419,15 +418,15 @@ def refuse_pickles(*, everywhere: bool = False) -> None:
     that it is a pickle, whatever serializer DBOS was given, and whoever writes such a row would run code here.
 
     Raises:
-        DefinitionError: where DBOS has no such place any more.
+        DefinitionError: where DBOS has no such place any more, or not what `Database.tend` needs of its inside.
     """
-    from dbos import _serialization
+    imported()
+    from dbos import _serialization, _sys_db
 
     pickled: Any = getattr(_serialization, "DefaultSerializer", None)
-    if pickled is None or not hasattr(pickled, "deserialize"):
-        raise DefinitionError(
-            "this DBOS reads pickles in another way than is known here: use an older one, from 3.4 on"
-        )
+    recovers = hasattr(_sys_db.SystemDatabase, "reenqueue_for_recovery")
+    if pickled is None or not hasattr(pickled, "deserialize") or not recovers:
+        raise DefinitionError("this DBOS is another one inside than is known here: use an older one, from 3.4 on")
     with _patched:
         before = getattr(pickled.deserialize, "unpickles", pickled.deserialize)
         never = everywhere or getattr(pickled.deserialize, "never", False)

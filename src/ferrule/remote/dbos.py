@@ -160,6 +160,7 @@ class Workflows:
     """What `workflows` makes. See docs/beyond-one-machine.md#a-call-that-is-a-workflow."""
 
     def __init__(self, seal: Seal, database: Database) -> None:
+        refuse_pickles()
         self._name = f"{_OWN}{len(_FAR_SIDES)}"  # the same in a program that is started again, which makes them again
         self._seal = seal
         self._database = database
@@ -262,9 +263,9 @@ class Queue:
 
         Raises:
             DefinitionError: where no other process could make it, there is no key, its values need one that encrypts,
-                DBOS is not installed, or the database cannot be one.
+                DBOS is not installed or is none that is known, or the database cannot be one.
         """
-        imported()
+        refuse_pickles()
         return RemoteExecutor(tool, _Queued(self), self.seal, self.limits.name)
 
 

@@ -426,3 +426,11 @@ def test_limits_that_could_not_work_are_refused(options: Any, said: str) -> None
 def test_a_name_of_dbos_is_refused() -> None:
     with pytest.raises(DefinitionError, match="_dbos_"):
         dbos.queue("_dbos_internal")
+
+
+def test_a_dbos_that_is_another_one_inside_is_refused_when_the_runner_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dbos import _sys_db
+
+    monkeypatch.delattr(_sys_db.SystemDatabase, "reenqueue_for_recovery")
+    with pytest.raises(DefinitionError, match="another one inside"):
+        Runner([queued(far_tools.add, "postgresql://nobody@127.0.0.1/x")])
