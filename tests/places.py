@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import count
 from typing import Any, TypeAlias
 
 import pytest
 
 import ferrule
-from ferrule import Journal
+import probe
+from ferrule import Journal, ToolResult
 from ferrule.limits import SharedLimits, shared
 from ferrule.store import Memory, Postgres, Store
+from ferrule.testing import ManualClock
 
 SHARED = ["memory", "journal", pytest.param("postgres", marks=pytest.mark.slow)]
 PLACES = ["process", *SHARED]
@@ -35,6 +38,19 @@ def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def now() -> SharedLimits | None:
     """New limits in the place that the present test is for."""
     return _NOW[-1]()
+
+
+async def out_of_patience(runner: ferrule.Runner, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    """What comes of a call of this runner that waits for longer than its `queue_timeout`, by the runner's clock. That
+    stands still for all other calls: a busy machine may take its time for those."""
+    clock, seconds = probe.patience(runner)
+    assert isinstance(clock, ManualClock) and seconds is not None
+    waits = asyncio.ensure_future(call)
+    while not runner.waiting or probe.unanswered(runner):
+        assert not waits.done(), waits.result()
+        await asyncio.sleep(0)
+    await clock.advance(seconds)
+    return await waits
 
 
 class Runner(ferrule.Runner):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ferrule import Runner, Tool
+from ferrule import Clock, Runner, Tool
 from ferrule.executors import threads
 from ferrule.pipeline.batch import Batch
 from ferrule.scheduling.limiter import Limiter
@@ -41,6 +41,18 @@ def slots_taken_of(runner: Runner) -> int:
     """Slots taken of the runner's own limit, `concurrency`."""
     limiter = runner._state.settings.limiter
     return 0 if limiter is None else limiter.running
+
+
+def patience(runner: Runner) -> tuple[Clock, float | None]:
+    """By which clock, and how long, its calls wait for slots and keys."""
+    return runner._state.clock, runner._state.queue_timeout
+
+
+def unanswered(runner: Runner) -> bool:
+    """Whether a call waits that was not told yet what it lacks among all programs."""
+    limits: Any = runner._state.settings.limits
+    leases = () if limits is None else tuple(limits._keeper._leases.values())
+    return any(not lease.had and "has not answered" in lease.full for lease in leases)
 
 
 def waits_for_slot(limiter: Limiter) -> int:

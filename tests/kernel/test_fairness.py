@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import go
+from watched import BOUND, go
 
 import probe
 from ferrule import ToolCall, ToolContext, tool
 from ferrule.scheduling.limiter import Limiter
-from places import Runner, where  # noqa: F401  # the fixture is for all tests here
+from ferrule.testing import ManualClock
+from places import Runner, out_of_patience, where  # noqa: F401  # the fixture is for all tests here
 
 
 class Steps:
@@ -100,14 +101,14 @@ def test_a_nested_call_does_not_wait_for_its_own_principals_share() -> None:
     async def outer(context: ToolContext) -> str:
         return str((await context.run("inner")).output)
 
-    runner = Runner([inner, outer], concurrency=4, per_principal=1, queue_timeout=5)
+    runner = Runner([inner, outer], concurrency=4, per_principal=1, queue_timeout=BOUND)
     assert go(runner.run("outer", None, ToolContext(principal="p"))).output == "inner"
 
 
 def test_many_principals_that_come_once_leave_little_behind() -> None:
     async def main() -> None:
         runner = Runner([tool(_nothing)], per_principal=1)
-        for n in range(2500):
+        for n in range(500):
             await runner.run("_nothing", None, ToolContext(principal=f"p{n}"))
         assert len(probe.principal_limits(runner)) <= 1
 
@@ -120,19 +121,18 @@ async def _nothing() -> None:
 
 def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
     async def main() -> None:
-        open_ = asyncio.Event()
+        open_, inside = asyncio.Event(), asyncio.Event()
 
         @tool(parallel=True)
         async def hold() -> None:
+            inside.set()
             await open_.wait()
 
-        runner = Runner([hold], concurrency=1, queue_timeout=0.2)
+        runner = Runner([hold], concurrency=1, clock=ManualClock())
         first = asyncio.ensure_future(runner.run("hold"))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(runner.run("hold"))
-        while not runner.waiting:
-            await asyncio.sleep(0)
-        assert (await second).status == "limited" and runner.waiting == 0
+        await inside.wait()
+        late = await out_of_patience(runner, runner.run("hold"))
+        assert late.status == "limited" and runner.waiting == 0
         open_.set()
         assert (await first).success
 
@@ -182,7 +182,7 @@ def test_children_together_stay_within_the_limit_that_their_parent_is_under() ->
         return sum(result.success for result in results)
 
     async def main() -> None:
-        runner = Runner([child, fan], concurrency=4, queue_timeout=5)
+        runner = Runner([child, fan], concurrency=4, queue_timeout=BOUND)
         assert (await runner.run("fan")).output == 50
         assert most[1] == 4  # three slots of their own, and the one that the parent lends
         assert probe.slots_taken(runner) == 0 and runner.waiting == 0
@@ -198,7 +198,7 @@ def test_children_of_children_do_not_deadlock_in_a_single_slot() -> None:
         results = await asyncio.gather(*(context.run("nested", {"depth": depth - 1}) for _ in range(2)))
         return sum(result.output for result in results)
 
-    runner = Runner([nested.replace(concurrency=1)], concurrency=1, queue_timeout=5)
+    runner = Runner([nested.replace(concurrency=1)], concurrency=1, queue_timeout=BOUND)
     assert go(runner.run("nested", {"depth": 4})).output == 16
 
 
@@ -216,18 +216,18 @@ def test_a_child_that_gives_up_waiting_leaves_no_slot_taken(cancelled: bool) -> 
         async def fan(context: ToolContext) -> str:
             first = asyncio.ensure_future(context.run("hold"))
             await inside.wait()
-            second = asyncio.ensure_future(context.run("hold"))
-            while not runner.waiting:
-                await asyncio.sleep(0)
             if cancelled:
+                second = asyncio.ensure_future(context.run("hold"))
+                while not runner.waiting:
+                    await asyncio.sleep(0)
                 second.cancel()
                 await asyncio.wait({second})
             else:
-                assert (await second).status == "limited"
+                assert (await out_of_patience(runner, context.run("hold"))).status == "limited"
             open_.set()
             return (await first).status
 
-        runner = Runner([hold, fan], concurrency=1, queue_timeout=5 if cancelled else 0.2)
+        runner = Runner([hold, fan], concurrency=1, clock=ManualClock())
         assert (await runner.run("fan")).output == "ok"
         assert probe.slots_taken(runner) == 0 and not probe.live_calls(runner)
         assert not asyncio.all_tasks() - {asyncio.current_task()}
@@ -250,7 +250,7 @@ def test_slots_that_several_wait_for_two_of_do_not_go_round_for_ever() -> None:
             for _ in range(20):
                 await asyncio.sleep(0)
 
-        runner = Runner([wait], concurrency=1, per_principal=1, queue_timeout=5)
+        runner = Runner([wait], concurrency=1, per_principal=1, queue_timeout=BOUND)
         going = [asyncio.ensure_future(runner.run("wait", {"n": 1}, ToolContext(principal="p")))]
         await settle()
         for n in (2, 3, 4):

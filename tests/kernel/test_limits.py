@@ -17,7 +17,8 @@ from ferrule import Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.executors.threads import SLOTS, THREADS
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
-from places import Runner, where  # noqa: F401  # the fixture is for all tests here
+from ferrule.testing import ManualClock
+from places import Runner, out_of_patience, where  # noqa: F401  # the fixture is for all tests here
 from steps import lines
 
 
@@ -110,16 +111,19 @@ def test_a_tools_limit_holds_across_loops_in_several_threads() -> None:
 
 
 def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
+    started = asyncio.Event()
+
     @tool
     async def forever() -> None:
+        started.set()
         await asyncio.Event().wait()
 
     async def main() -> None:
         watch = Watch()
-        runner = Runner([forever], concurrency=1, queue_timeout=0.2, observers=[watch])
+        runner = Runner([forever], concurrency=1, clock=ManualClock(), observers=[watch])
         first = asyncio.create_task(runner.run(ToolCall("a", "forever")))
-        await asyncio.sleep(0)
-        result = await runner.run(ToolCall("b", "forever"))
+        await started.wait()
+        result = await out_of_patience(runner, runner.run(ToolCall("b", "forever")))
         assert (result.status, result.executed) == ("limited", False)
         assert "Nothing was run" in str(result.error) and watch.ends("b") == ["tool:error"]
         first.cancel()
@@ -235,7 +239,7 @@ def recursive(**options: Any) -> Tool:
 @pytest.mark.parametrize("timeout", [None, 5.0])
 def test_a_tool_that_calls_itself_does_not_wait_for_itself(timeout: float | None) -> None:
     down = recursive(concurrency=1, resources=lambda arguments: ["k"])
-    runner = Runner([down], concurrency=1, queue_timeout=1, timeout=timeout)
+    runner = Runner([down], concurrency=1, queue_timeout=BOUND, timeout=timeout)
     result = go(runner.run("down", {"n": 5}))
     assert result.output == 5, result.error
     assert probe.slots_taken(runner) == 0 and not probe.keys_held(runner)
@@ -252,7 +256,7 @@ def test_nested_calls_from_a_thread_and_direct_ones_do_not_wait_either() -> None
     async def direct(n: int) -> int:
         return n if n == 0 else await direct(n=n - 1) + 1  # type: ignore[no-any-return]
 
-    runner = Runner([blocking, direct], concurrency=1, queue_timeout=1)
+    runner = Runner([blocking, direct], concurrency=1, queue_timeout=BOUND)
     assert go(runner.run("blocking", {"n": 3})).output == 3
     assert go(runner.run("direct", {"n": 3})).output == 3
 
@@ -270,7 +274,7 @@ def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
         return str((await context.run("work", {"nested": False})).status)
 
     async def main() -> None:
-        runner = Runner([work], queue_timeout=5)
+        runner = Runner([work], queue_timeout=BOUND)
         parent = asyncio.create_task(runner.run("work", {"nested": True}))
         await started.wait()
         other = asyncio.create_task(runner.run("work", {"nested": False}))
@@ -357,10 +361,10 @@ def test_a_call_that_waits_too_long_for_its_key_is_limited_and_lets_others_pass(
         return key
 
     async def main() -> None:
-        runner = Runner([work], queue_timeout=0.2, concurrency=concurrency and 2)
+        runner = Runner([work], clock=ManualClock(), concurrency=concurrency and 2)
         first = asyncio.create_task(runner.run("work", {"key": "a", "wait": True}))
         await started.wait()
-        assert (await runner.run("work", {"key": "a"})).status == "limited"
+        assert (await out_of_patience(runner, runner.run("work", {"key": "a"}))).status == "limited"
         assert (await runner.run("work", {"key": "b"})).output == "b"
         release.set()
         assert (await first).success

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ferrule import Event, Runner, Text, ToolCall, ToolResult
 
 T = TypeVar("T")
-BOUND = 10.0
+BOUND = 60.0
 TERMINAL = ("tool:post", "tool:error")
 
 

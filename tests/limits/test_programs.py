@@ -106,9 +106,9 @@ def test_a_lease_is_renewed_while_the_loop_stands_still(written: str) -> None:
         """Work."""
 
     async def main() -> ToolResult:
-        with started("holds", written, "", LEASE="1.5") as holder:
+        with started("holds", written, "", LEASE="3") as holder:
             assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
-            limits = shared(sharing.place(written), lease=1.5)
-            return await Runner([work], limits=limits, queue_timeout=2.5).run("work")
+            limits = shared(sharing.place(written), lease=3)
+            return await Runner([work], limits=limits, queue_timeout=5).run("work")
 
     assert asyncio.run(main()).status == "limited"

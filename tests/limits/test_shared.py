@@ -19,7 +19,7 @@ from ferrule.limits import SharedLimits, shared, turns
 from ferrule.middleware import budget, rate
 from ferrule.store import JsonValue, Memory, Postgres, Store, StoreError
 from ferrule.testing import ManualClock
-from places import SHARED, store_of
+from places import SHARED, out_of_patience, store_of
 
 
 @pytest.fixture(params=SHARED)
@@ -107,10 +107,10 @@ def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: St
     async def main() -> None:
         hold, begun, ends = holding()
         one = Runner([hold], limits=shared(store))
-        other = Runner([look.replace(concurrency=1)], limits=shared(store), queue_timeout=0.05)
+        other = Runner([look.replace(concurrency=1)], limits=shared(store), clock=ManualClock())
         first = asyncio.create_task(one.run("look"))
         await begun.wait()
-        late = await other.run("look")
+        late = await out_of_patience(other, other.run("look"))
         assert (late.status, late.executed) == ("limited", False)
         assert plain(late) == (
             "look could not be started in time: 1 calls run already, the most that may run at once. "
