@@ -9,24 +9,28 @@ A tool is made again where its handler runs, from a `Recipe`, and the judged arg
     pack(result, "json")                        # what is sent back, with its content; an exception by `describe`
     unpack(data, "json")                        # here again; an exception by `rebuild`
 
-The worker processes are behind `executor.py`, which nobody else needs.
+The spans of there belong to the trace of here by `in_trace(headers)`, with the `trace_headers()` of here. The worker
+processes are behind `executor.py`, which nobody else needs.
 """
 
 from __future__ import annotations
 
 from ferrule.isolation.recipes import Recipe, judged_values, make_tool
 from ferrule.isolation.remote_errors import describe, rebuild
+from ferrule.isolation.traces import in_trace, trace_headers
 from ferrule.isolation.transfer import judged_text, pack, pack_items, unpack, unpack_items
 
 __all__ = [
     "Recipe",
     "describe",
+    "in_trace",
     "judged_text",
     "judged_values",
     "make_tool",
     "pack",
     "pack_items",
     "rebuild",
+    "trace_headers",
     "unpack",
     "unpack_items",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from ferrule.isolation.transfer import Plain, SentMapping, unpack_items
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.context import ContextFields, RunningCall, ToolContext, bound_context
+from ferrule.values.event import Event
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -90,6 +91,12 @@ class FarCall:
 
     def note_started(self) -> None:
         """Nothing: its handler runs."""
+
+    def observe(self, observer: Callable[[Event], object]) -> None:
+        """Nothing: its events are the program's."""
+
+    def keep(self, name: str, text: str) -> None:
+        """Nothing: its record is the program's."""
 
     def failure(self, error: BaseException) -> NoReturn:
         """Refuse: no middleware runs here."""

@@ -7,6 +7,7 @@ import os
 
 from ferrule.errors import NotStartedError, ToolError
 from ferrule.isolation.recipes import Recipe
+from ferrule.isolation.traces import trace_headers
 from ferrule.isolation.transfer import Plain, judged_text, pack_items, pickled
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
@@ -72,6 +73,7 @@ class Order:
             "secrets": pack_items(fields.secrets, transfer),
             "context": None if context is None else pack_items(context, transfer),
             "remaining": self.remaining,
+            "trace": trace_headers(),
         }
 
     def _body(self, call: ToolCall, values: object) -> bytes:

@@ -27,6 +27,7 @@ from ferrule.isolation.call import WorkerCall
 from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES, Connection, Kind, Message
 from ferrule.isolation.recipes import judged_values, make_tool
 from ferrule.isolation.remote_errors import describe
+from ferrule.isolation.traces import in_trace
 from ferrule.isolation.transfer import Plain, pack
 from ferrule.startup import load_what_looks_further
 from ferrule.values.arguments import Arguments
@@ -84,7 +85,8 @@ class Worker:
         except BaseException as error:
             self._connection.send(Kind.NOT_STARTED, describe(error), mark=message.mark)
             return
-        outcome: object = copy_context().run(self._handle, call, values)
+        with in_trace(head["trace"]):
+            outcome: object = copy_context().run(self._handle, call, values)
         if not isinstance(outcome, Raised):
             try:
                 outcome = pack(outcome, head["transfer"])

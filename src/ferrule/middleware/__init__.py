@@ -23,6 +23,7 @@ from ferrule.middleware.rate import rate
 from ferrule.middleware.redact import redact
 from ferrule.middleware.retry import retry
 from ferrule.middleware.sanitize import sanitize
+from ferrule.middleware.trace import trace
 from ferrule.middleware.untrusted import untrusted
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "redact",
     "retry",
     "sanitize",
+    "trace",
     "untrusted",
 ]

@@ -18,7 +18,6 @@ seal         binds, bounds, cleans and measures the result (results.py)
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import get_running_loop
 from itertools import islice
 from time import perf_counter
@@ -32,6 +31,7 @@ from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
 from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_kept, question_of, resume
 from ferrule.pipeline.call_key import TICKET, in_journal, is_claimed
+from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back, told_as_kept
 from ferrule.pipeline.journaling import end, invoke_once, known, replay
@@ -52,8 +52,6 @@ from ferrule.values.result import Status, ToolResult, keep_told
 
 if TYPE_CHECKING:
     from ferrule.pipeline.runner_state import RunnerState
-
-log = logging.getLogger("ferrule")
 
 
 def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> Coro[ToolResult]:
@@ -462,5 +460,5 @@ def note_judged(plan: Plan, state: CallState, values: object, text: str) -> None
     try:
         state.call = judged_call(state.call, plan.parameters.judged(text, values))
     except NoJudgedForm as error:
-        log.error("the arguments of tool %r cannot be judged", plan.name, exc_info=error)
+        log_raised(state, "the arguments of tool %r cannot be judged", plan.name, error=error)
         raise Rejected("failed", f"{plan.name} could not be run: {sentence(str(error))} {NOTHING_RUN}") from None

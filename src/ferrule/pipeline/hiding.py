@@ -67,14 +67,22 @@ def log_raised(call: AnyCall, message: str, *about: object, error: BaseException
     hiding, whole = _hiding(call), "".join(traceback.format_exception(error)).rstrip()
     shown = without_keys(hiding(whole))
     if hiding is str and shown == whole:
-        log.log(level, message, *about, exc_info=error)
+        log.log(level, message, *about, exc_info=error, extra=log_extra(call))
     else:
-        log.log(level, "%s\n%s", hiding(message % about), shown)
+        log.log(level, "%s\n%s", hiding(message % about), shown, extra=log_extra(call))
 
 
-def log_said(message: str, name: str, text: str, *, level: int = INFO) -> None:
+def log_said(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
     """Write down a tool's name and the beginning of what it said, whose known secrets are hidden already."""
-    log.log(level, f"{message}: %.500r", name, without_keys(text[:_LONGEST_SAID]))
+    said = without_keys(text[:_LONGEST_SAID])
+    log.log(level, f"{message}: %.500r", call.tool.name, said, extra=log_extra(call))
+
+
+def log_extra(call: AnyCall) -> dict[str, str | None]:
+    """What a record of the log about a call has as attributes: which one it is, and whose."""
+    context = call.context
+    who = {"session": context.session, "principal": context.principal}
+    return {"tool_name": call.tool.name, "tool_call_id": call.call.id, **who}
 
 
 def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:

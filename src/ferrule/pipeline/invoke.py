@@ -37,7 +37,7 @@ def begin_attempt(state: CallState) -> Attempt:
     made.given_up, made.left_running, made.stop = before.given_up, before.left_running, before.stop
     made.open, made.cancels = before.open, before.cancels
     made.asked, made.answered_by, made.inputs = before.asked, before.answered_by, before.inputs
-    made.in_journal = before.in_journal
+    made.in_journal, made.noted = before.in_journal, before.noted
     state.attempt = made
     return made
 

@@ -21,7 +21,7 @@ from typing import Any
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
 from ferrule.pipeline.call_key import in_journal, reference_of, ticket_result
-from ferrule.pipeline.hiding import hide, log_raised
+from ferrule.pipeline.hiding import hide, log_extra, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import (
@@ -60,7 +60,7 @@ async def known(plan: Plan, state: CallState) -> Kept | None:
     named = state.fields.session or state.origin.answered is not None
     if not named or in_journal(state).intent is not None:
         return None
-    return await _ended(plan, state, await _journal_says(plan, _journal(plan).find, in_journal(state).key))
+    return await _ended(plan, state, await _journal_says(state, _journal(plan).find, in_journal(state).key))
 
 
 async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None:
@@ -81,7 +81,7 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
         try:
             left = inf if until is None else until - timer.time()
             find = partial(_journal(plan).find, in_journal(state).key, wait=True)
-            kept = await _journal_says(plan, find, seconds=left, late=late)
+            kept = await _journal_says(state, find, seconds=left, late=late)
         finally:
             waiting.discard(state)
     if kept is None or kept.state == "running":  # it was forgotten: it was not run
@@ -113,8 +113,8 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
             return None
         if isinstance(found, ToolResult):
             outcome = freeze(_outcome_to_keep(state, found))
-            if not await _journal_says(plan, _journal(plan).settle, kept, outcome):  # somebody else was first
-                now = await _ended(plan, state, await _journal_says(plan, _journal(plan).find, kept.intent.key))
+            if not await _journal_says(state, _journal(plan).settle, kept, outcome):  # somebody else was first
+                now = await _ended(plan, state, await _journal_says(state, _journal(plan).find, kept.intent.key))
                 return None if now is None else await replay(plan, state, now)
     if plan.work is not None:
         result = handler_returned(plan, state, ticket_result(kept.intent.key))
@@ -132,7 +132,7 @@ def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolR
         if result.status == "suspended":
             state.attempt.pending = freeze(outcome["pending"])
     except (TypeError, LookupError, ValueError) as error:
-        log.error("what the journal keeps of a call of tool %r cannot be read", plan.name, exc_info=error)
+        log_raised(state, "what the journal keeps of a call of tool %r cannot be read", plan.name, error=error)
         return unknown(state)
     return result
 
@@ -163,7 +163,8 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
     if found is None or found is False or (isinstance(found, ToolResult) and found.status != "suspended"):
         return found
     gave = type(found).__name__
-    log.error("reconcile of tool %r gave %r: it is a ToolResult of what has ended, False or None", plan.name, gave)
+    wanted = "it is a ToolResult of what has ended, False or None"
+    log.error("reconcile of tool %r gave %r: %s", plan.name, gave, wanted, extra=log_extra(state))
     return None
 
 
@@ -186,7 +187,8 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
     handling = invoke(plan, values, state, answer)
     result = _of_kernel(state, handling if isinstance(handling, ToolResult) else await handling)
     if begun.other_arguments:
-        log.warning("a call of tool %r came under an id that another call with other arguments had", plan.name)
+        what = "a call of tool %r came under an id that another call with other arguments had"
+        log.warning(what, plan.name, extra=log_extra(state))
         result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
     return await end(plan, state, result)
 
@@ -204,7 +206,7 @@ async def _begin_once(plan: Plan, state: CallState) -> Begun | ToolResult:
     intent = entry.intent = _intent(plan, state)
     while True:
         entry.claimed = True  # it may be committed though this task is cancelled meanwhile
-        begun: Begun = await _journal_says(plan, partial(journal.begin, after=entry.after), intent)
+        begun: Begun = await _journal_says(state, partial(journal.begin, after=entry.after), intent)
         if begun.kept is None:
             return begun
         entry.claimed, entry.after = False, None
@@ -248,8 +250,8 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     attempt.kept = result if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is
         if not looked:
-            await _journal_says(plan, _journal(plan).end, intent, outcome, surely=True)
-        elif outcome and not await _journal_says(plan, _journal(plan).settle, after, outcome, surely=True):
+            await _journal_says(state, _journal(plan).end, intent, outcome, surely=True)
+        elif outcome and not await _journal_says(state, _journal(plan).settle, after, outcome, surely=True):
             result = attempt.result = attempt.kept = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
     return result
 
@@ -277,7 +279,7 @@ def _journal(plan: Plan) -> Journal:
 
 
 async def _journal_says(
-    plan: Plan,
+    state: CallState,
     function: Any,
     *given: object,
     seconds: float | None = None,
@@ -289,10 +291,11 @@ async def _journal_says(
     Raises:
         Rejected: where it cannot say; `late` where it takes more than `seconds`.
     """
+    plan = state.plan
     found = await within_time(plan.runner, function, *given, seconds=seconds, surely=surely)
     if not isinstance(found, Raised):
         return found
     if late is not None and isinstance(found.error, TimeoutError):
         raise late
-    log.error("the journal could not be asked about a call of tool %r", plan.name, exc_info=found.error)
+    log_raised(state, "the journal could not be asked about a call of tool %r", plan.name, error=found.error)
     raise Rejected("failed", f"{plan.name} could not be run: the journal cannot be read or written. {NOTHING_RUN}")

@@ -16,7 +16,7 @@ from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised, standing_still
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
-from ferrule.types import Coro
+from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import jsonable
 from ferrule.values.frozen import JsonObject, freeze
@@ -98,6 +98,12 @@ class LiveCall(CallState):
             tell()
         else:
             loop.call_soon_threadsafe(tell)
+
+    def observe(self, observer: Observer) -> None:
+        self.observers = (*self.observers, observer)
+
+    def keep(self, name: str, text: str) -> None:
+        self.attempt.noted = {**self.attempt.noted, name: text}
 
     def note_started(self) -> None:
         self.attempt.executed = None

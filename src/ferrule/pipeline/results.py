@@ -147,9 +147,9 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
     of_its_own = getattr(origin, "result", None) is None and not isinstance(origin, WorkerDiedError)
     to_model = of_its_own and _is_one(origin, (ToolError,))
     if to_model:
-        log_said("tool %r raised a ToolError", plan.name, text)
+        log_said(state, "tool %r raised a ToolError", text)
     elif origin is not error:  # whose traceback the log has, of the call that raised it
-        log_said("tool %r raised what a tool that it called had raised", plan.name, text, level=logging.WARNING)
+        log_said(state, "tool %r raised what a tool that it called had raised", text, level=logging.WARNING)
     else:
         log_raised(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
     if not to_model or not text_of(error).strip():  # an API may refuse an error without a text
@@ -170,7 +170,7 @@ def not_run(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     stays known."""
     status: Status = "limited" if isinstance(error, NotStartedError) and error.limited else "failed"
     executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(hide, state))
-    log_said("tool %r did nothing", plan.name, text)
+    log_said(state, "tool %r did nothing", text)
     text = _failed(state, text, executed)
     return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
 

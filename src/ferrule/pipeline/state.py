@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ferrule.types import Observer
 from ferrule.values.call import ToolCall, starred_call
 from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import About, EventKind, emit
-from ferrule.values.frozen import JsonObject
+from ferrule.values.frozen import FrozenDict, JsonObject
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -69,6 +69,7 @@ class Attempt:
     """What is known of one run of the handler; a new one is made for each, so that nothing has to be forgotten.
 
     Attributes:
+        noted: Texts that the record of the call has in its metadata, where it is suspended.
         open: Whether a middleware's `next` is under way.
         runs: How often the handler of the call was started, which no middleware can say otherwise.
         executed: Whether it was started (`None`) and has ended (`True`), now or before.
@@ -104,6 +105,7 @@ class Attempt:
     kept: ToolResult | None = None
     left_running: bool = False
     not_started: BaseException | None = None
+    noted: Mapping[str, str] = FrozenDict()
     open: bool = False
     pending: JsonObject | None = None
     raised: BaseException | None = None

@@ -6,7 +6,6 @@ What a record says is believed only where its seal, an HMAC over all of it, is b
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -17,7 +16,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.call_key import call_key, in_journal
-from ferrule.pipeline.hiding import hide
+from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.state import CallState
@@ -32,7 +31,6 @@ from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
 from ferrule.values.result import ToolResult
 
-log = logging.getLogger("ferrule")
 _VERSION = 1
 _PENDING = f"pending {_VERSION}"
 _NOT_KEPT = ("deps", "secrets")
@@ -123,6 +121,8 @@ def pending_record(
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     offered = state.origin.offered
     judged = without(plan.parameters.hidden, call.arguments)
+    if state.attempt.noted:
+        fields = fields._replace(metadata={**fields.metadata, **state.attempt.noted})
     kept = {
         "version": _VERSION,
         "kind": kind,
@@ -228,7 +228,7 @@ async def take_up(plan: Plan, state: CallState, answered: Answered) -> bool:
         take = (runner.journal or runner.taken_up).take
         taken = await within_time(runner, take, record["key"], record["expires_at"])
     if isinstance(taken, Raised):
-        log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=taken.error)
+        log_raised(state, "it could not be noted that a call of tool %r is resumed", plan.name, error=taken.error)
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
     if record["expires_at"] <= runner.clock.now():  # looked at last: by now who keeps the key may have forgotten it
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")

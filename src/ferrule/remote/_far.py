@@ -15,10 +15,10 @@ from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, Job
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.threads import InThread
-from ferrule.isolation import Recipe, describe, judged_values, make_tool, pack
+from ferrule.isolation import Recipe, describe, in_trace, judged_values, make_tool, pack
 from ferrule.isolation.call import FarCall
 from ferrule.remote._seal import Seal, SealError
-from ferrule.remote._wire import VERSION, Kind, Order, in_trace
+from ferrule.remote._wire import VERSION, Kind, Order
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.context import CURRENT

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ferrule.isolation import judged_text, pack_items, unpack_items
+from ferrule.isolation import judged_text, pack_items, trace_headers, unpack_items
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, ToolContext
 
@@ -101,30 +98,3 @@ class Kind(StrEnum):
     """What it raised, described. The last message."""
     NOT_STARTED = "not_started"
     """Why it was not started, described. The last message."""
-
-
-def trace_headers() -> dict[str, str]:
-    """What a span elsewhere needs to belong to the trace of here; nothing where nobody uses OpenTelemetry."""
-    headers: dict[str, str] = {}
-    if "opentelemetry" in sys.modules:
-        from opentelemetry import propagate
-
-        propagate.inject(headers)
-    return headers
-
-
-@contextmanager
-def in_trace(headers: dict[str, str]) -> Iterator[None]:
-    """In the trace that these say, where there is one and OpenTelemetry is installed."""
-    try:
-        from opentelemetry import context, propagate
-    except ImportError:
-        headers = {}
-    if not headers:
-        yield
-        return
-    token = context.attach(propagate.extract(headers))
-    try:
-        yield
-    finally:
-        context.detach(token)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
     from ferrule.pipeline.background import Work
     from ferrule.scheduling.clock import Clock
+    from ferrule.values.event import Event
 
 Deps = TypeVar("Deps", covariant=True, default=object)
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "<not given>"})()
@@ -99,6 +100,10 @@ class RunningCall(Protocol):
     def find_work(self, ticket: str) -> Awaitable[Work | None]: ...
 
     def ask(self, wanted: InputRequired) -> Awaitable[JsonObject | None]: ...
+
+    def observe(self, observer: Callable[[Event], object]) -> None: ...
+
+    def keep(self, name: str, text: str) -> None: ...
 
     def note_started(self) -> None: ...
 
@@ -369,6 +374,18 @@ class ToolContext(_ContextFields, Generic[Deps]):
         if self.running is None:
             raise RuntimeError("context.ask(...) works inside a call")
         return await self.running.ask(wanted)
+
+    def observe(self, observer: Callable[[Event], object]) -> None:
+        """Have `observer` see the events of this call from now on, beside the runner's own observers, for a middleware
+        that wants to know what was decided, when the handler was started, and the result as it leaves the runner."""
+        if self.running is not None:
+            self.running.observe(observer)
+
+    def keep(self, name: str, text: str) -> None:
+        """Keep a text with this call, for a middleware: where the call is suspended, its sealed record has it, and
+        `metadata` once it is taken up again."""
+        if self.running is not None:
+            self.running.keep(name, text)
 
     def note_started(self) -> None:
         """Say that the tool may have its effect from now on, for a middleware that runs it elsewhere itself: without a

@@ -146,4 +146,5 @@ def emit(
         except KeyboardInterrupt:
             raise
         except BaseException:
-            log.exception("an observer broke on %s of %r", kind, call.name)
+            about = {"tool_name": call.name, "tool_call_id": call.id, "session": who[0], "principal": who[1]}
+            log.exception("an observer broke on %s of %r", kind, call.name, extra=about)

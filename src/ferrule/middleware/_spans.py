@@ -1,0 +1,331 @@
+"""What `trace` makes: the span of each call, and what is counted of it.
+
+The names are those of OpenTelemetry's conventions for GenAI (semantic-conventions-genai 0.1.0, all at Development), as
+literals: no Python package has them. What Ferrule knows besides is in the namespace `ferrule`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from time import perf_counter
+from typing import Any
+
+from opentelemetry import context as current
+from opentelemetry.metrics import MeterProvider, get_meter, get_meter_provider
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+    get_tracer_provider,
+    set_span_in_context,
+)
+
+from ferrule.errors import RemoteError, origin_of
+from ferrule.types import Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import cut, jsonable
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision
+from ferrule.values.event import Event
+from ferrule.values.result import ToolResult
+
+OPERATION = "execute_tool"
+UNKNOWN = "unknown"
+"""The tool of a call that reaches none: a model may have invented its name, and names are no free text."""
+OPERATION_NAME = "gen_ai.operation.name"
+NAME, TYPE, CALL_ID = "gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.tool.call.id"
+KEPT = "ferrule.trace"
+"""Under which name a suspended call keeps its trace."""
+_BUCKETS = tuple(0.01 * 2**n for n in range(14))  # as the conventions advise: 0.01, 0.02, 0.04 … 81.92
+_ANSWERS = ("ok", "suspended")
+_BROKEN = ("failed", "timeout", "unknown")
+_ENDS = ("tool:post", "tool:error", "tool:suspended")
+_MOST_CONTENT = 8_192
+_MOST_OF_A_FACT = 200
+_CONTENT_ON_SPANS = ("SPAN_ONLY", "SPAN_AND_EVENT")
+_TRACED = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}) ([0-9.]+) (.*)", re.DOTALL).fullmatch
+
+
+class Instruments:
+    """What is counted and measured, of all calls."""
+
+    def __init__(self, provider: MeterProvider | None) -> None:
+        meter = get_meter("ferrule", "", provider)
+        advised: dict[str, Any] = {"unit": "s", "explicit_bucket_boundaries_advisory": _BUCKETS}
+        self.calls = meter.create_counter("ferrule.calls", unit="{call}", description="Calls, by what they came to")
+        self.duration = meter.create_histogram(
+            "gen_ai.execute_tool.duration", description="How long the tool ran", **advised
+        )
+        self.queued = meter.create_histogram(
+            "ferrule.call.queued", description="How long a call that might run waited for its slot and keys", **advised
+        )
+        self.approval = meter.create_histogram(
+            "ferrule.approval.duration", description="How long an answer was waited for", **advised
+        )
+
+
+class Trace:
+    """What `trace` makes: a middleware, and as `observe` an observer. See docs/telemetry.md."""
+
+    only_around = "trace(…) belongs in `around`: in `inside`, it sees no refusals and no waits"
+
+    def __init__(
+        self,
+        content: bool | None,
+        principal: bool,
+        agent: str | None,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+    ) -> None:
+        said = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+        self.content = said.strip().upper() in _CONTENT_ON_SPANS if content is None else content
+        self.principal = principal
+        self.agent = agent
+        self.instruments = Instruments(meter_provider)
+        self._tracer = get_tracer("ferrule", None, tracer_provider)
+        self._spans = tracer_provider is not None
+        self._metrics = meter_provider is not None
+
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        if context.call is None or not self._is_used():
+            return await next(call, context)
+        span = get_current_span()
+        opened = not _is_of(span, call, context)
+        if opened:
+            span = self._opened(call, context) if self._spans else INVALID_SPAN
+        recording = span.is_recording()
+        if recording or self._metrics:
+            context.observe(CallTelling(self, span, opened, call, context))
+        if not (opened and span.get_span_context().is_valid):
+            return await next(call, context)
+        token = current.attach(set_span_in_context(span))
+        try:
+            return await next(call, context)
+        finally:
+            current.detach(token)
+            if not recording:
+                span.end()
+
+    def observe(self, event: Event) -> None:
+        """Tell of a call that reaches no tool: its name is none, or it came with a problem. See docs/telemetry.md."""
+        if event.kind != "tool:error" or not self._is_used():
+            return
+        result: ToolResult = event.data["result"]
+        if result.duration_ms:  # what is answered as it arrives takes none
+            return
+        about = {"error.type": result.status}
+        if self._spans:
+            given = {OPERATION_NAME: OPERATION, NAME: UNKNOWN, TYPE: "function"}
+            span = self._tracer.start_span(f"{OPERATION} {UNKNOWN}", kind=SpanKind.INTERNAL, attributes=given)
+            if span.is_recording():
+                span.set_attributes({**about, CALL_ID: event.call.id, "ferrule.status": result.status})
+                span.set_attributes({"ferrule.executed": False, **_who(self, event.session, event.principal)})
+            span.end()
+        self.instruments.calls.add(1, {NAME: UNKNOWN, "ferrule.status": result.status})
+
+    def _is_used(self) -> bool:
+        """Whether anybody has set a provider; who has stays."""
+        if not self._spans:
+            self._spans = _is_an_sdk(get_tracer_provider())
+        if not self._metrics:
+            self._metrics = _is_an_sdk(get_meter_provider())
+        return self._spans or self._metrics
+
+    def _opened(self, call: ToolCall, context: ToolContext) -> Span:
+        name = context.tool.name
+        earlier = _earlier(call, context)
+        return self._tracer.start_span(
+            f"{OPERATION} {name}",
+            kind=SpanKind.INTERNAL,
+            attributes={OPERATION_NAME: OPERATION, NAME: name, TYPE: "function", CALL_ID: call.id},
+            links=None if earlier is None else [Link(earlier[0])],
+        )
+
+
+class CallTelling:
+    """The observer of one call: what its span and the metrics are told.
+
+    Args:
+        trace: Whose call it is.
+        span: The call's, which may be one that records nothing.
+        opened: Whether `trace` has opened it, and somebody else has not.
+    """
+
+    __slots__ = ("_asked_at", "_began", "_call", "_context", "_decision", "_opened", "_span", "_started", "_trace")
+
+    def __init__(self, trace: Trace, span: Span, opened: bool, call: ToolCall, context: ToolContext) -> None:
+        self._trace = trace
+        self._span = span
+        self._opened = opened
+        self._call = call
+        self._context: ToolContext | None = context
+        self._began = perf_counter()
+        self._started: float | None = None
+        self._decision: Decision | None = None
+        earlier = _earlier(call, context)
+        self._asked_at: float | None = None if earlier is None else earlier[1]
+        if span.is_recording():
+            self._tell_beginning(earlier, context)
+
+    def __call__(self, event: Event) -> None:
+        kind = event.kind
+        if kind == "tool:decided":
+            self._decided(event)
+        elif kind == "tool:started":
+            self._tell_start()
+        elif kind == "tool:progress":
+            self._tell_attempt(event)
+        elif kind in _ENDS:
+            self._end(event)
+
+    def _tell_beginning(self, earlier: tuple[SpanContext, float] | None, context: ToolContext) -> None:
+        tool = context.tool.definition
+        about: dict[str, Any] = {}
+        if tool.wire_name != tool.name:
+            about["ferrule.tool.wire_name"] = tool.wire_name
+        if self._opened:  # the span of a framework has that framework's own word on these
+            about |= {"gen_ai.tool.description": cut(tool.description, _MOST_CONTENT), **self._agent}
+            about |= _who(self._trace, context.session, context.principal)
+        self._span.set_attributes(about)
+        if earlier is not None:
+            self._span.set_attribute("ferrule.resumed", True)
+            if not self._opened:
+                self._span.add_link(earlier[0])
+        self._keep(0.0)
+
+    def _keep(self, asked_at: float) -> None:
+        """Let who takes the call up again, should it be suspended, find this span, and when it was asked."""
+        found = self._span.get_span_context()
+        if self._context is not None and found.is_valid:
+            traced = f"{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+            self._context.keep(KEPT, f"{traced} {asked_at:.3f} {self._call.id}")
+
+    def _decided(self, event: Event) -> None:
+        decision: Decision = event.data["decision"]
+        now = time.time()
+        if decision.kind == "ask":
+            self._asked_at = now
+            self._keep(now)
+        elif self._asked_at:
+            about = {NAME: self._name, "ferrule.decision": decision.kind}
+            self._trace.instruments.approval.record(max(0.0, now - self._asked_at), about)
+            self._asked_at = None
+        self._decision = decision
+        self._began = perf_counter()
+
+    def _tell_start(self) -> None:
+        self._started = perf_counter()
+        self._trace.instruments.queued.record(self._started - self._began, {NAME: self._name})
+
+    def _tell_attempt(self, event: Event) -> None:
+        data = event.data
+        if "attempt" in data and self._span.is_recording():
+            about = {"ferrule.attempt": data["attempt"], "error.type": data.get("status", UNKNOWN)}
+            self._span.add_event("ferrule.attempt", about)
+
+    def _end(self, event: Event) -> None:
+        result: ToolResult = event.data["result"]
+        status = result.status
+        error = {} if status in _ANSWERS else {"error.type": _error_type(result)}
+        instruments = self._trace.instruments
+        if self._started is not None and self._opened:  # whoever opens the span measures it
+            taken = perf_counter() - self._started
+            instruments.duration.record(taken, {NAME: self._name, TYPE: "function", **self._agent, **error})
+        instruments.calls.add(1, {NAME: self._name, "ferrule.status": status})
+        if self._span.is_recording():
+            self._span.set_attributes({**self._facts(result), **error})
+            if self._opened:
+                self._finish(event, result)
+        self._context = None  # no cycle is left for the collector
+
+    def _finish(self, event: Event, result: ToolResult) -> None:
+        if self._trace.content:
+            self._span.set_attributes(_content_facts(event, result))
+        if result.status in _BROKEN:
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
+
+    @property
+    def _name(self) -> str:
+        return self._call.name
+
+    @property
+    def _agent(self) -> dict[str, str]:
+        return {} if self._trace.agent is None else {"gen_ai.agent.name": self._trace.agent}
+
+    def _facts(self, result: ToolResult) -> dict[str, Any]:
+        facts: dict[str, Any] = {"ferrule.status": result.status, "ferrule.repairs": len(result.repairs)}
+        if result.executed is not None:
+            facts["ferrule.executed"] = result.executed
+        if self._decision is not None:
+            facts["ferrule.decision"] = self._decision.kind
+            if self._decision.rule:
+                facts["ferrule.rule"] = cut(self._decision.rule, _MOST_OF_A_FACT)
+        if result.answered_by:
+            facts["ferrule.answered_by"] = cut(result.answered_by, _MOST_OF_A_FACT)
+        return facts
+
+
+def _is_an_sdk(provider: object) -> bool:
+    """Whether a provider is not one of the API's own, which record nothing."""
+    return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+
+
+def _is_of(span: Span, call: ToolCall, context: ToolContext) -> bool:
+    """Whether a span is that of this very call already, whoever has opened it."""
+    attributes: Any = getattr(span, "attributes", None)
+    if attributes is None:  # of a span that is not sampled nothing can be read
+        return False
+    if (known := attributes.get(CALL_ID)) is not None:
+        return bool(known == call.id and attributes.get(OPERATION_NAME) == OPERATION)
+    if call.parent is not None:
+        return False
+    tool = context.tool.definition
+    says = attributes.get(OPERATION_NAME) == OPERATION and attributes.get(NAME) in (tool.name, tool.wire_name)
+    # Google ADK says the rest once the tool has returned.
+    return says or getattr(span, "name", "") in (f"{OPERATION} {tool.name}", f"{OPERATION} {tool.wire_name}")
+
+
+def _earlier(call: ToolCall, context: ToolContext) -> tuple[SpanContext, float] | None:
+    """Of a call that was suspended, its span before, and when it was asked; 0 where nobody was."""
+    kept = context.metadata.get(KEPT)
+    found = _TRACED(kept) if isinstance(kept, str) else None
+    if found is None or found[5] != call.id:  # a call that it made has its metadata, too
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.group(1, 2, 3))
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags)), float(found[4])
+
+
+def _who(trace: Trace, session: str | None, principal: str | None) -> dict[str, str]:
+    """The conversation; and on whose behalf, where that is asked for."""
+    told = {} if session is None else {"gen_ai.conversation.id": session}
+    return {**told, "user.id": principal} if trace.principal and principal is not None else told
+
+
+def _error_type(result: ToolResult) -> str:
+    """The status, or of what failed the class of what was raised."""
+    if result.status != "failed" or result.exception is None:
+        return result.status
+    error = origin_of(result.exception)
+    kind = type(error)
+    name = error.kinds[0] if isinstance(error, RemoteError) else f"{kind.__module__}.{kind.__qualname__}"
+    return cut(name.removeprefix("builtins."), _MOST_OF_A_FACT)
+
+
+def _content_facts(event: Event, result: ToolResult) -> dict[str, str]:
+    """Arguments and result, as they may leave the program, within bounds."""
+    arguments = json.dumps(jsonable(event.data["input"]), ensure_ascii=False)
+    return {
+        "gen_ai.tool.call.arguments": cut(arguments, _MOST_CONTENT),
+        "gen_ai.tool.call.result": cut(result.text, _MOST_CONTENT),
+    }

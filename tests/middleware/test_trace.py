@@ -1,0 +1,710 @@
+"""`trace`: the span of each call and what is counted of it, with the real SDK and its exporters in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace as otel
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+from tests.kernel.watched import go
+
+from ferrule import (
+    Decision,
+    Deferred,
+    DefinitionError,
+    InputRequired,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    allow,
+    ask,
+    deny,
+    tool,
+)
+from ferrule.journal import memory
+from ferrule.middleware import limit_output, retry, trace
+
+
+class Told:
+    """Providers of the SDK, and what they were told."""
+
+    def __init__(self, **options: Any) -> None:
+        self._exporter, self._reader = InMemorySpanExporter(), InMemoryMetricReader()
+        self.tracers = TracerProvider(**options)
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.meters = MeterProvider([self._reader])
+
+    def trace(self, **options: Any) -> Any:
+        return trace(tracer_provider=self.tracers, meter_provider=self.meters, **options)
+
+    def runner(self, *tools: Any, told: dict[str, Any] | None = None, **options: Any) -> Runner:
+        tracing = self.trace(**(told or {}))
+        return Runner(tools, around=[tracing, *options.pop("around", ())], observers=[tracing.observe], **options)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    def named(self, name: str) -> ReadableSpan:
+        (found,) = [span for span in self.spans if span.name == name]
+        return found
+
+    def points(self, metric: str) -> list[Any]:
+        read = self._reader.get_metrics_data()
+        found = [
+            one
+            for of_resource in (read.resource_metrics if read else ())
+            for scope in of_resource.scope_metrics
+            for one in scope.metrics
+        ]
+        return [point for one in found if one.name == metric for point in one.data.data_points]
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    made = Told()
+    yield made
+    made.meters.shutdown()
+
+
+def facts(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+@tool(read_only=True)
+async def look(n: int = 1) -> int:
+    """Look at something."""
+    return n
+
+
+# -- the span ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_one_span_with_what_the_conventions_name_and_what_ferrule_knows(told: Told) -> None:
+    def guard(call: ToolCall, context: ToolContext) -> Decision:
+        return ask("really?")
+
+    runner = told.runner(
+        look,
+        told={"agent": "helper", "principal": True},
+        guards=[guard],
+        approve=lambda call, decision, context: allow(by="ann"),
+    )
+    result = go(runner.run(ToolCall("c1", "look", '{"n": "7"}'), ToolContext(session="s", principal="p")))
+    assert result.success
+    (span,) = told.spans
+    assert (span.name, span.kind, span.status.status_code) == ("execute_tool look", SpanKind.INTERNAL, StatusCode.UNSET)
+    assert span.instrumentation_scope is not None and span.instrumentation_scope.name == "ferrule"
+    assert facts(span) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": "c1",
+        "gen_ai.tool.description": "Look at something.",
+        "gen_ai.agent.name": "helper",
+        "gen_ai.conversation.id": "s",
+        "user.id": "p",
+        "ferrule.status": "ok",
+        "ferrule.executed": True,
+        "ferrule.repairs": 1,
+        "ferrule.decision": "allow",
+        "ferrule.rule": "guard",
+        "ferrule.answered_by": "ann",
+    }
+
+
+class GoneError(Exception):
+    pass
+
+
+def _breaks(how: str) -> Any:
+    raise {"value": ValueError("secret"), "own": GoneError(), "tool": ToolError("no such thing")}[how]
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"), [("value", "ValueError"), ("own", f"{__name__}.GoneError"), ("tool", "ferrule.errors.ToolError")]
+)
+def test_what_failed_has_the_class_of_what_was_raised_and_none_of_its_text(told: Told, how: str, kind: str) -> None:
+    @tool
+    async def fails(how: str) -> None:
+        _breaks(how)
+
+    assert go(told.runner(fails).run("fails", {"how": how})).status == "failed"
+    (span,) = told.spans
+    assert (span.status.status_code, facts(span)["error.type"]) == (StatusCode.ERROR, kind)
+    assert span.status.description is None and not span.events and "secret" not in str(facts(span).values())
+
+
+def test_an_exception_of_an_isolated_handler_has_the_class_that_it_had_there(told: Told) -> None:
+    from tests.middleware.traced_tools import gone
+
+    assert go(told.runner(gone).run("gone", {})).status == "failed"
+    assert facts(told.named("execute_tool gone"))["error.type"] == "tests.middleware.traced_tools.LostError"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("invalid", StatusCode.UNSET),
+        ("denied", StatusCode.UNSET),
+        ("limited", StatusCode.UNSET),
+        ("timeout", StatusCode.ERROR),
+        ("failed", StatusCode.ERROR),
+        ("unknown", StatusCode.ERROR),
+    ],
+)
+def test_what_was_refused_has_its_status_as_error_type_and_only_what_broke_is_an_error(
+    told: Told, status: str, code: StatusCode
+) -> None:
+    @tool
+    async def act(wait: bool = False) -> None:
+        if wait:
+            await asyncio.Event().wait()
+
+    async def answers(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        given: Any = status
+        if status in ("failed", "unknown", "limited"):
+            return ToolResult(error="it did not go", status=given, executed=False)
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+        return deny("no") if status == "denied" else None
+
+    runner = told.runner(act, inside=[answers], guards=[guard], timeout=0.01 if status == "timeout" else None)
+    arguments = {"wait": "x" if status == "invalid" else status == "timeout"}
+    assert go(runner.run("act", arguments)).status == status
+    (span,) = told.spans
+    found = facts(span)
+    assert (found["error.type"], found["ferrule.status"], span.status.status_code) == (status, status, code)
+    assert ("ferrule.executed" in found) is (status not in ("timeout", "unknown", "failed", "limited")) or not found[
+        "ferrule.executed"
+    ]
+
+
+def test_a_call_that_is_cancelled_has_its_span(told: Told) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        task = asyncio.create_task(told.runner(waits).run("waits"))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    go(main())
+    assert facts(told.named("execute_tool waits"))["error.type"] == "cancelled"
+
+
+def test_attempts_are_events_of_the_span(told: Told) -> None:
+    @tool(read_only=True)
+    async def flaky() -> None:
+        raise ConnectionError
+
+    go(told.runner(flaky, inside=[retry(attempts=3, wait=0)]).run("flaky"))
+    (span,) = told.spans
+    assert [event.name for event in span.events] == ["ferrule.attempt"] * 2
+    assert [dict(event.attributes or {})["ferrule.attempt"] for event in span.events] == [1, 2]
+
+
+def test_the_result_is_told_as_it_leaves_the_runner(told: Told) -> None:
+    async def denies(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        return ToolResult(error="not for you", status="denied")
+
+    tracing = told.trace()
+    go(Runner([look], around=[denies, tracing]).run("look"))
+    assert facts(told.named("execute_tool look"))["ferrule.status"] == "denied"
+
+
+def test_a_tool_with_a_name_that_no_api_takes_has_its_own_name_and_the_other_beside(told: Told) -> None:
+    go(told.runner(look.replace(name="look.at")).run("look.at"))
+    found = facts(told.named("execute_tool look.at"))
+    assert found["ferrule.tool.wire_name"] == look.replace(name="look.at").wire_name != "look.at"
+
+
+# -- what reaches no tool ----------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=30))
+def test_no_name_that_a_model_invents_is_in_a_span_or_a_metric(name: str) -> None:
+    told = Told()
+    runner = told.runner(look)
+    if runner.tools.meant(name) is None:
+        result = go(runner.run(ToolCall("c1", name)))
+        assert result.status == "not_found"
+        (span,) = told.spans
+        assert (span.name, facts(span)["gen_ai.tool.name"]) == ("execute_tool unknown", "unknown")
+        assert (facts(span)["error.type"], facts(span)["ferrule.executed"]) == ("not_found", False)
+        (point,) = told.points("ferrule.calls")
+        assert dict(point.attributes) == {"gen_ai.tool.name": "unknown", "ferrule.status": "not_found"}
+
+
+def test_a_turn_that_was_cut_off_is_told_as_well(told: Told) -> None:
+    go(told.runner(look).run(ToolCall("c1", "look", "{", problem="The turn was cut off.")))
+    (span,) = told.spans
+    assert (span.name, facts(span)["error.type"]) == ("execute_tool unknown", "invalid")
+
+
+def test_a_call_that_reaches_its_tool_is_told_once(told: Told) -> None:
+    runner = told.runner(look)
+
+    async def main() -> None:
+        await runner.run("look", {"n": "no number"})
+        await runner.run("look", {"n": 2})
+
+    go(main())
+    assert [span.name for span in told.spans] == ["execute_tool look"] * 2
+    assert sum(point.value for point in told.points("ferrule.calls")) == 2
+
+
+# -- content -----------------------------------------------------------------------------------------------------------
+
+
+@tool(private=("pin",))
+async def open_door(door: str, pin: str = "0000") -> str:
+    """Open a door."""
+    return f"opened {door}"
+
+
+def content(told: Told, door: str, **options: Any) -> tuple[str | None, str | None]:
+    pins: Any = lambda call, context: {**call.arguments, "pin": "4711"}  # noqa: E731
+    go(told.runner(open_door, told=options, guards=[pins]).run("open_door", {"door": door}))
+    found = facts(told.spans[-1])
+    return found.get("gen_ai.tool.call.arguments"), found.get("gen_ai.tool.call.result")
+
+
+def test_arguments_and_results_are_told_only_where_that_is_asked_for(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert content(told, "front") == (None, None)
+    for said, is_told in (("SPAN_ONLY", True), ("span_and_event", True), ("EVENT_ONLY", False), ("NO_CONTENT", False)):
+        monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", said)
+        assert (content(told, "front")[1] is not None) is is_told
+    assert content(told, "front", content=False) == (None, None)
+
+
+def test_what_is_private_is_stars_in_the_arguments(told: Told) -> None:
+    arguments, result = content(told, "front", content=True)
+    assert json.loads(str(arguments)) == {"door": "front", "pin": "**********"}
+    assert result == "opened front" and "4711" not in str([facts(span) for span in told.spans])
+
+
+def test_arguments_and_results_are_bounded(told: Told) -> None:
+    arguments, result = content(told, "x" * 50_000, content=True)
+    assert len(str(arguments)) <= 8_192 and len(str(result)) <= 8_192
+
+
+# -- where the span is the current one ---------------------------------------------------------------------------------
+
+
+def test_spans_of_handlers_in_the_loop_in_threads_and_in_calls_that_they_make_are_below_it(told: Told) -> None:
+    tracer = told.tracers.get_tracer("app")
+
+    @tool(read_only=True)
+    async def outer(context: ToolContext) -> None:
+        with tracer.start_as_current_span("in the loop"):
+            await context.run("inner")
+
+    @tool(read_only=True)
+    def inner() -> None:
+        with tracer.start_as_current_span("in a thread"):
+            pass
+
+    with tracer.start_as_current_span("agent"):
+        go(told.runner(outer, inner, limit_output_tool()).run("outer", {}, timeout=5))
+    above = {span.name: span.parent and span.parent.span_id for span in told.spans}
+    ids = {span.name: span.context.span_id for span in told.spans}
+    assert above == {
+        "in a thread": ids["execute_tool inner"],
+        "execute_tool inner": ids["in the loop"],
+        "in the loop": ids["execute_tool outer"],
+        "execute_tool outer": ids["agent"],
+        "agent": None,
+    }
+
+
+def limit_output_tool() -> Any:
+    return look.replace(name="bounded", around=[limit_output(10)])
+
+
+def test_spans_of_calls_at_the_same_time_do_not_mix(told: Told) -> None:
+    tracer = told.tracers.get_tracer("app")
+
+    @tool(read_only=True)
+    async def part(n: int) -> None:
+        await asyncio.sleep(0)
+        with tracer.start_as_current_span(f"part {n}"):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        runner = told.runner(part)
+        await runner.run_all([ToolCall(f"c{n}", "part", {"n": n}) for n in range(20)])
+        assert not otel.get_current_span().is_recording()
+
+    go(main())
+    ids = {span.context.span_id: facts(span).get("gen_ai.tool.call.id") for span in told.spans}
+    found = {span.name: ids[span.parent.span_id] for span in told.spans if span.parent is not None}
+    assert found == {f"part {n}": f"c{n}" for n in range(20)}
+
+
+def test_a_handler_in_a_process_belongs_to_the_trace(told: Told) -> None:
+    from tests.middleware.traced_tools import which_trace
+
+    found = go(told.runner(which_trace).run("which_trace", {})).output
+    span = told.named("execute_tool which_trace").context
+    assert found == f"{span.trace_id:032x}-{span.span_id:016x}"
+
+
+def test_a_call_that_a_handler_in_a_process_makes_belongs_to_its_call(told: Told) -> None:
+    from tests.middleware.traced_tools import asks_back
+
+    assert go(told.runner(asks_back, look).run("asks_back", {})).output == 3
+    inner, outer = told.named("execute_tool look"), told.named("execute_tool asks_back")
+    assert inner.parent is not None and inner.parent.span_id == outer.context.span_id
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_mcp_server_gets_the_trace_of_the_call(told: Told) -> None:
+    from tests.middleware.traced_tools import SERVER
+
+    from ferrule.sources import mcp
+
+    async def main() -> ToolResult:
+        async with mcp.connect(SERVER, name="traced") as tools:
+            return await told.runner(*tools).run("traced__trace_of_request", {})
+
+    result = go(main())
+    span = told.named("execute_tool traced__trace_of_request").context
+    assert result.text.split("-")[1] == f"{span.trace_id:032x}", result.text
+
+
+def test_a_runner_that_is_served_over_mcp_runs_in_the_trace_of_its_client(told: Told) -> None:
+    from tests.middleware.traced_tools import OURS
+
+    from ferrule.sources import mcp
+
+    async def main() -> ToolResult:
+        async with mcp.connect(OURS, name="ours") as tools:
+            return await told.runner(*tools).run("ours__trace_here", {})
+
+    assert go(main()).text == f"{told.named('execute_tool ours__trace_here').context.trace_id:032x}"
+
+
+# -- spans of frameworks -----------------------------------------------------------------------------------------------
+
+
+FRAMEWORKS = {"gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.call.id"}
+
+
+def frameworks_span(told: Told, name: str = "look", **attributes: str) -> Any:
+    given = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, **attributes}
+    return told.tracers.get_tracer("framework").start_as_current_span(f"execute_tool {name}", attributes=given)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{}, {"gen_ai.tool.call.id": "c1"}, {"gen_ai.operation.name": "", "gen_ai.tool.name": ""}]
+)
+def test_the_span_that_a_framework_has_opened_for_the_call_is_told_and_no_other_opened(
+    told: Told, attributes: dict[str, str]
+) -> None:
+    with frameworks_span(told, **attributes):
+        go(told.runner(look, guards=[lambda call, context: None]).run(ToolCall("c1", "look")))
+    (span,) = told.spans
+    assert span.instrumentation_scope is not None and span.instrumentation_scope.name == "framework"
+    assert (facts(span)["ferrule.status"], facts(span)["ferrule.decision"]) == ("ok", "allow")
+    assert not {name for name in facts(span) if name.startswith("gen_ai.")} - FRAMEWORKS, "it has its own word on these"
+    assert not told.points("gen_ai.execute_tool.duration"), "who opens the span measures it"
+    assert [point.value for point in told.points("ferrule.calls")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"), [("other", {}), ("look", {"gen_ai.tool.call.id": "c2"}), ("other", {"x": "y"})]
+)
+def test_the_span_of_another_call_is_left_alone(told: Told, name: str, attributes: dict[str, str]) -> None:
+    with frameworks_span(told, name, **attributes):
+        go(told.runner(look).run(ToolCall("c1", "look")))
+    ours = [span for span in told.spans if span.instrumentation_scope and span.instrumentation_scope.name == "ferrule"]
+    assert [span.name for span in ours] == ["execute_tool look"]
+    assert next(facts(span) for span in told.spans if span not in ours).get("ferrule.status") is None
+
+
+def test_a_call_that_a_handler_makes_of_its_own_tool_has_a_span_of_its_own(told: Told) -> None:
+    @tool(read_only=True)
+    async def down(n: int, context: ToolContext) -> None:
+        if n:
+            await context.run("down", {"n": n - 1})
+
+    with frameworks_span(told, "down"):
+        go(told.runner(down).run(ToolCall("c1", "down", {"n": 2})))
+    assert len(told.spans) == 3
+
+
+def test_a_tool_of_a_runner_that_is_mounted_has_one_span_where_both_trace(told: Told) -> None:
+    inner = told.runner(look)
+    go(told.runner(*inner.as_tools()).run("look"))
+    assert [span.name for span in told.spans] == ["execute_tool look"]
+
+
+# -- suspended and resumed ---------------------------------------------------------------------------------------------
+
+
+def asks(call: ToolCall, context: ToolContext) -> Decision:
+    return ask("really?")
+
+
+def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+    return ask("not now")
+
+
+def linked(told: Told) -> tuple[ReadableSpan, ReadableSpan]:
+    first, second = [span for span in told.spans if span.name.startswith("execute_tool")]
+    assert [link.context.span_id for link in second.links] == [first.context.span_id]
+    assert [link.context.trace_id for link in second.links] == [first.context.trace_id]
+    assert facts(first)["ferrule.status"] == "suspended" and facts(second)["ferrule.resumed"] is True
+    return first, second
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_call_that_waits_and_the_same_one_taken_up_by_another_program_are_two_linked_spans(
+    told: Told, answer: bool
+) -> None:
+    key = b"k" * 32
+
+    async def main() -> ToolResult:
+        waits = await told.runner(look, guards=[asks], approve=later, resume_key=key).run("look")
+        record = json.loads(json.dumps(waits.record()))
+        return await told.runner(look, guards=[asks], approve=later, resume_key=key).resume(record, answer)
+
+    assert go(main()).success is answer
+    first, _ = linked(told)
+    assert first.status.status_code is StatusCode.UNSET and "error.type" not in facts(first)
+    (point,) = told.points("ferrule.approval.duration")
+    assert dict(point.attributes) == {
+        "gen_ai.tool.name": "look",
+        "ferrule.decision": "allow" if answer else "deny",
+    }
+
+
+def test_a_handler_that_asks_and_work_that_ends_elsewhere_are_linked_too(told: Told) -> None:
+    @tool
+    async def wants(context: ToolContext) -> Any:
+        return InputRequired("which?", {"type": "object", "properties": {}}) if context.answer is None else "done"
+
+    async def main() -> None:
+        runner = told.runner(wants, approve=later)
+        await runner.resume((await runner.run("wants")).record(), True)
+
+    go(main())
+    linked(told)
+    other = Told()
+
+    @tool
+    async def hands_over() -> Deferred:
+        return Deferred("t1")
+
+    async def hand_over() -> None:
+        runner = other.runner(hands_over)
+        await runner.resume((await runner.run("hands_over")).record(), ToolResult("made"))
+
+    go(hand_over())
+    linked(other)
+
+
+def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> None:
+    @tool
+    async def outer(context: ToolContext) -> None:
+        await context.run("look")
+
+    async def main() -> None:
+        guard: Any = lambda call, context: ask("?") if call.name == "outer" else None  # noqa: E731
+        runner = told.runner(outer, look, guards=[guard], approve=later)
+        await runner.resume((await runner.run("outer")).record(), True)
+
+    go(main())
+    assert not told.named("execute_tool look").links
+
+
+def test_what_a_call_keeps_changes_nothing_that_others_see_of_its_context(told: Told) -> None:
+    seen: list[Any] = []
+
+    @tool
+    async def act(context: ToolContext) -> None:
+        seen.append(dict(context.metadata))
+        await context.run("look")
+
+    def guard(call: ToolCall, context: ToolContext) -> None:
+        seen.append(dict(context.metadata))
+
+    go(told.runner(act, look, guards=[guard], journal=memory()).run("act", {}, ToolContext(metadata={"a": 1})))
+    assert seen == [{"a": 1}] * 3
+
+
+@given(st.text(max_size=80) | st.integers() | st.none())
+def test_what_stands_in_the_metadata_instead_is_no_link_and_breaks_nothing(kept: Any) -> None:
+    told = Told()
+    result = go(told.runner(look).run("look", None, ToolContext(metadata={"ferrule.trace": kept})))
+    assert result.success and not told.named("execute_tool look").links
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def test_calls_are_counted_and_measured_by_tool_and_status_and_by_nothing_that_is_unbounded(told: Told) -> None:
+    @tool
+    async def fails() -> None:
+        raise LookupError
+
+    async def main() -> None:
+        runner = told.runner(look, fails, guards=[asks], approve=lambda call, decision, context: True)
+        for n in range(3):
+            await runner.run(ToolCall(f"c{n}", "look"), ToolContext(session=f"s{n}", principal=f"p{n}"))
+        await runner.run("fails")
+        await runner.run("look", {"n": "x"})
+
+    go(main())
+    counted = {tuple(point.attributes.values()): point.value for point in told.points("ferrule.calls")}
+    assert counted == {("look", "ok"): 3, ("fails", "failed"): 1, ("look", "invalid"): 1}
+    measured = {
+        tuple(sorted(point.attributes.items())): point.count for point in told.points("gen_ai.execute_tool.duration")
+    }
+    assert measured == {
+        (("gen_ai.tool.name", "look"), ("gen_ai.tool.type", "function")): 3,
+        (("error.type", "LookupError"), ("gen_ai.tool.name", "fails"), ("gen_ai.tool.type", "function")): 1,
+    }
+    assert sum(point.count for point in told.points("ferrule.call.queued")) == 4
+    assert sum(point.count for point in told.points("ferrule.approval.duration")) == 4
+    assert [*told.points("gen_ai.execute_tool.duration")[0].explicit_bounds][:3] == [0.01, 0.02, 0.04]
+
+
+def test_waiting_for_a_slot_is_no_execution(told: Told) -> None:
+    gate, inside = asyncio.Event(), asyncio.Event()
+
+    @tool(concurrency=1)
+    async def hold() -> None:
+        inside.set()
+        await gate.wait()
+
+    async def main() -> None:
+        runner = told.runner(hold)
+        first = asyncio.create_task(runner.run("hold"))
+        await inside.wait()
+        second = asyncio.create_task(runner.run("hold"))
+        while not runner.waiting:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        gate.set()
+        await asyncio.gather(first, second)
+
+    go(main())
+    (queued,), (ran,) = told.points("ferrule.call.queued"), told.points("gen_ai.execute_tool.duration")
+    assert queued.max > 0.01 and ran.min < queued.max
+
+
+# -- what it costs nobody ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_provider_nobody_observes_the_call() -> None:
+    seen: list[int] = []
+
+    @tool
+    async def act(context: ToolContext) -> None:
+        running: Any = context.running
+        seen.append(len(running.observers))
+
+    go(Runner([act], around=[trace()]).run("act"))
+    assert seen == [0]
+
+
+def test_what_is_not_sampled_is_told_nothing_and_what_is_below_it_is_not_sampled_either() -> None:
+    told = Told(sampler=ALWAYS_OFF)
+    tracing = trace(tracer_provider=told.tracers)
+    found: list[Any] = []
+
+    @tool
+    async def act(context: ToolContext) -> None:
+        running: Any = context.running
+        found.append((len(running.observers), otel.get_current_span().get_span_context()))
+
+    go(Runner([act], around=[tracing]).run("act"))
+    ((observers, current),) = found
+    assert observers == 0 and current.is_valid and not current.trace_flags.sampled
+    assert told.spans == []
+
+
+def test_a_provider_that_is_set_later_is_used_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ferrule.middleware import _spans
+
+    told, tracing = Told(), trace()
+    runner = Runner([look], around=[tracing])
+    go(runner.run("look"))
+    monkeypatch.setattr(_spans, "get_tracer_provider", lambda: told.tracers)
+    tracing._tracer = told.tracers.get_tracer("ferrule")
+    go(runner.run("look"))
+    assert [span.name for span in told.spans] == ["execute_tool look"]
+
+
+def test_it_stands_around_and_refuses_what_could_not_work() -> None:
+    with pytest.raises(DefinitionError, match="belongs in `around`"):
+        Runner([look], inside=[trace()])
+    given: Any
+    for given in ({"agent": ""}, {"agent": 7}, {"content": "yes"}, {"principal": "me"}):
+        with pytest.raises(DefinitionError, match=f"trace\\({next(iter(given))}\\)"):
+            trace(**given)
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def _denies(call: ToolCall, context: ToolContext) -> Any:
+    raise RuntimeError("a guard that breaks")
+
+
+@pytest.mark.parametrize("how", ["handler", "guard", "told", "middleware", "observer", "answer"])
+def test_each_line_of_the_log_about_a_call_says_which_one_and_whose(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "ferrule")
+
+    @tool
+    async def act() -> None:
+        if how == "handler":
+            raise RuntimeError
+        if how == "told":
+            raise ToolError("no")
+
+    async def breaks(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        raise RuntimeError
+
+    def observes(event: Any) -> None:
+        raise RuntimeError
+
+    options: dict[str, Any] = {
+        "guard": {"guards": [_denies]},
+        "middleware": {"around": [breaks]},
+        "observer": {"observers": [observes]},
+        "answer": {"guards": [asks], "approve": lambda call, decision, context: allow(arguments={"x": 1})},
+    }.get(how, {})
+    go(Runner([act], **options).run(ToolCall("c1", "act"), ToolContext(session="s", principal="p")))
+    found = [(r.tool_name, r.tool_call_id, r.session, r.principal) for r in map(_attributes, caplog.records)]
+    assert found and set(found) == {("act", "c1", "s", "p")}
+
+
+def _attributes(record: logging.LogRecord) -> Annotated[Any, "with what `extra` has put there"]:
+    return record

@@ -1,0 +1,66 @@
+"""Tools that say in which trace they run, elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from opentelemetry.trace import get_current_span
+
+from ferrule import ToolContext, tool
+
+
+class LostError(Exception):
+    """Is raised in a process of its own."""
+
+
+@tool(read_only=True, isolation="process")
+def which_trace() -> str:
+    """Say in which trace this is, and below which span."""
+    current = get_current_span().get_span_context()
+    return f"{current.trace_id:032x}-{current.span_id:016x}"
+
+
+@tool(isolation="process")
+def gone() -> None:
+    """Fail."""
+    raise LostError
+
+
+@tool(isolation="process")
+async def asks_back(context: ToolContext) -> Any:
+    """Have another tool called by the program."""
+    return (await context.run("look", {"n": 3})).output
+
+
+_PROGRAM = """
+import asyncio
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+
+async def listed(context, params):
+    return ListToolsResult(tools=[Tool(name="trace_of_request", input_schema={"type": "object"})])
+
+async def called(context, params):
+    meta = context.meta or {}
+    return CallToolResult(content=[TextContent(text=str(dict(meta).get("traceparent")))])
+
+server = Server("traced", on_list_tools=listed, on_call_tool=called)
+
+async def main():
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+asyncio.run(main())
+"""
+SERVER = [sys.executable, "-c", _PROGRAM]
+
+
+@tool(read_only=True)
+async def trace_here() -> str:
+    """Say in which trace this is."""
+    return f"{get_current_span().get_span_context().trace_id:032x}"
+
+
+OURS = [sys.executable, "-m", "ferrule", "serve", "--tools", f"{__file__}:trace_here"]
