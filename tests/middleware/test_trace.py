@@ -650,14 +650,14 @@ def test_what_is_not_sampled_is_told_nothing_and_what_is_below_it_is_not_sampled
     assert told.spans == []
 
 
-def test_a_provider_that_is_set_later_is_used_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_that_is_set_later_is_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     from ferrule.middleware import _spans
 
     told, tracing = Told(), trace()
     runner = Runner([look], around=[tracing])
     go(runner.run("look"))
     monkeypatch.setattr(_spans, "get_tracer_provider", lambda: told.tracers)
-    tracing._tracer = told.tracers.get_tracer("ferrule")
+    tracing._tracer, tracing._looks_at = told.tracers.get_tracer("ferrule"), 0.0  # a tenth of a second later
     go(runner.run("look"))
     assert [span.name for span in told.spans] == ["execute_tool look"]
 

@@ -49,8 +49,9 @@ KEPT = "ferrule.trace"
 _BUCKETS = tuple(0.01 * 2**n for n in range(14))  # as the conventions advise: 0.01, 0.02, 0.04 … 81.92
 _ANSWERS = ("ok", "suspended")
 _BROKEN = ("failed", "timeout", "unknown")
-_ENDS = ("tool:post", "tool:error", "tool:suspended")
+_ENDS_OF_CALL = ("tool:post", "tool:error", "tool:suspended")
 _MOST_CONTENT = 8_192
+_LOOKS_EVERY = 0.1  # seconds between two looks whether somebody has set a provider, of 3 µs each
 _MOST_OF_A_FACT = 200
 _CONTENT_ON_SPANS = ("SPAN_ONLY", "SPAN_AND_EVENT")
 _TRACED = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}) ([0-9.]+) (.*)", re.DOTALL).fullmatch
@@ -95,6 +96,8 @@ class Trace:
         self._tracer = get_tracer("ferrule", None, tracer_provider)
         self._spans = tracer_provider is not None
         self._metrics = meter_provider is not None
+        self._looks_at = 0.0
+        self._beginnings: dict[str, tuple[str, dict[str, str]]] = {}
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         if context.call is None or not self._is_used():
@@ -135,6 +138,12 @@ class Trace:
 
     def _is_used(self) -> bool:
         """Whether anybody has set a provider; who has stays."""
+        if self._spans and self._metrics:
+            return True
+        now = perf_counter()
+        if now < self._looks_at:
+            return self._spans or self._metrics
+        self._looks_at = now + _LOOKS_EVERY
         if not self._spans:
             self._spans = _is_an_sdk(get_tracer_provider())
         if not self._metrics:
@@ -142,14 +151,16 @@ class Trace:
         return self._spans or self._metrics
 
     def _opened(self, call: ToolCall, context: ToolContext) -> Span:
-        name = context.tool.name
-        earlier = _earlier(call, context)
-        return self._tracer.start_span(
-            f"{OPERATION} {name}",
-            kind=SpanKind.INTERNAL,
-            attributes={OPERATION_NAME: OPERATION, NAME: name, TYPE: "function", CALL_ID: call.id},
-            links=None if earlier is None else [Link(earlier[0])],
-        )
+        earlier = _earlier(call, context) if KEPT in context.metadata else None
+        links = None if earlier is None else [Link(earlier[0])]
+        name, attributes = self._beginnings.get(call.name) or self._beginning(call.name)
+        return self._tracer.start_span(name, None, SpanKind.INTERNAL, attributes, links)
+
+    def _beginning(self, tool: str) -> tuple[str, dict[str, str]]:
+        """What each span of a tool begins with; there are no more than tools."""
+        made = f"{OPERATION} {tool}", {OPERATION_NAME: OPERATION, NAME: tool, TYPE: "function"}
+        self._beginnings[tool] = made
+        return made
 
 
 class CallTelling:
@@ -185,7 +196,7 @@ class CallTelling:
             self._tell_start()
         elif kind == "tool:progress":
             self._tell_attempt(event)
-        elif kind in _ENDS:
+        elif kind in _ENDS_OF_CALL:
             self._end(event)
 
     def _tell_beginning(self, earlier: tuple[SpanContext, float] | None, context: ToolContext) -> None:
@@ -194,7 +205,11 @@ class CallTelling:
         if tool.wire_name != tool.name:
             about["ferrule.tool.wire_name"] = tool.wire_name
         if self._opened:  # the span of a framework has that framework's own word on these
-            about |= {"gen_ai.tool.description": cut(tool.description, _MOST_CONTENT), **self._agent}
+            about |= {
+                CALL_ID: self._call.id,
+                "gen_ai.tool.description": cut(tool.description, _MOST_CONTENT),
+                **self._agent,
+            }
             about |= _who(self._trace, context.session, context.principal)
         self._span.set_attributes(about)
         if earlier is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ferrule.testing.cassette import Cassette, CassetteError, cassette
 from ferrule.testing.clock import ManualClock
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
@@ -11,12 +12,15 @@ from ferrule.testing.selector_contract import SelectorContract
 from ferrule.testing.source_contract import Offer, SourceContract
 
 __all__ = [
+    "Cassette",
+    "CassetteError",
     "JournalContract",
     "ManualClock",
     "Offer",
     "Recorder",
     "SelectorContract",
     "SourceContract",
+    "cassette",
     "fake",
     "faults",
 ]

@@ -1,0 +1,284 @@
+"""`cassette("orders.json")`: what tools gave is written into a file, and given again without them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, get_args
+
+from ferrule.errors import DefinitionError, FerruleError
+from ferrule.pipeline.hiding import hide
+from ferrule.types import Next
+from ferrule.values.arguments import starred
+from ferrule.values.call import ToolCall
+from ferrule.values.content import jsonable
+from ferrule.values.context import ToolContext
+from ferrule.values.frozen import thaw
+from ferrule.values.kept import restored, stored
+from ferrule.values.masking import without_keys
+from ferrule.values.result import ToolResult
+
+Mode: TypeAlias = Literal["record", "replay", "strict"]
+"""How a cassette is used. See docs/testing.md#record-and-replay."""
+_CASSETTE_VERSION = "cassette 1"
+_LEFT_OUT: dict[str, Any] = {"error": None, "executed": True, "metadata": {}, "repairs": []}
+"""What a result has that a file leaves out."""
+_MOST_OF_DIFF = 40  # lines
+
+
+def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
+    """A middleware that writes what tools gave into a file, or gives it again from there, for tests and evaluations
+    without side effects. See docs/testing.md#record-and-replay.
+
+        with cassette("orders.json") as recorded:
+            runner = Runner(tools, guards=[only_own_orders], inside=[recorded])
+
+    A recording is known by the tool's name and fingerprint and by the judged arguments; of several of one kind each is
+    given once, in order. It stands in `inside`, the outermost: guards, validation and approvals go on as ever, and no
+    handler runs. A call that has no recording fails, tells the nearest one, and runs nothing; the end of `with` raises
+    `CassetteError` then.
+
+    What is bound, private, or a value of `secrets=`, is stars in the file, and so is what `middleware.redact` knows as
+    a credential. What else is secret in a result, an `after(…)` behind it takes away: `inside=[recorded, after(mine)]`.
+
+    Args:
+        path: The file, as JSON that can be read in a review.
+        mode: `"record"` runs the tools and writes the file anew, at the end; `"replay"` runs none; `"strict"` is the
+            same where the calls of each tool come in the order in which they were recorded, and all of them do.
+
+    Raises:
+        DefinitionError: for another mode, a file that is not there or was not written by a cassette, and where it
+            stands in `around`.
+    """
+    if mode not in get_args(Mode):
+        raise DefinitionError(f"cassette(mode) is 'record', 'replay' or 'strict', not {mode!r}")
+    return Cassette(Path(path), mode)
+
+
+class CassetteError(FerruleError, AssertionError):
+    """Calls had no recording, or recordings had no call. See docs/testing.md#record-and-replay.
+
+    Attributes:
+        misses: What was wrong, a text for each.
+    """
+
+    def __init__(self, misses: Iterable[str]) -> None:
+        self.misses = tuple(misses)
+        super().__init__("\n\n".join(self.misses))
+
+
+@dataclass(slots=True)
+class _Recording:
+    """One call, and what came of it; `None` while it runs."""
+
+    arguments: Any
+    result: dict[str, Any] | None = None
+    is_used: bool = False
+
+
+@dataclass(slots=True)
+class _TapedTool:
+    """The recordings of one tool, in the order in which the calls began."""
+
+    name: str
+    fingerprint: str
+    calls: list[_Recording] = field(default_factory=list)
+
+
+class Cassette:
+    """What `cassette` makes: a middleware, and a context manager. See docs/testing.md#record-and-replay.
+
+    Attributes:
+        misses: What was wrong so far.
+    """
+
+    only_inside = "a cassette belongs in `inside`: in `around`, a recording would go round the guards"
+
+    def __init__(self, path: Path, mode: Mode) -> None:
+        self.path = path
+        self.mode = mode
+        self.misses: list[str] = []
+        self._tools: dict[tuple[str, str], _TapedTool] = {} if mode == "record" else _read_cassette(path)
+        self._lock = threading.Lock()
+        self._finish = weakref.finalize(self, _write_cassette, path, self._tools) if mode == "record" else None
+
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        if context.running is None:
+            return await next(call, context)
+        tool = context.tool.definition
+        shown = jsonable(thaw(starred(call.arguments, tool.hidden)))
+        arguments = _masked_for_file(hide(context.running, shown))
+        key = (tool.name, tool.fingerprint)
+        if self.mode != "record":
+            return self._given(call, key, arguments)
+        recording = self._begun(key, arguments)
+        result = await next(call, context)
+        if result.status != "suspended":  # what takes it up again is good for this call alone
+            recording.result = _masked_for_file(hide(context.running, _without_defaults(result)))
+        return result
+
+    def _begun(self, key: tuple[str, str], arguments: Any) -> _Recording:
+        with self._lock:
+            recording = _Recording(arguments)
+            self._tools.setdefault(key, _TapedTool(*key)).calls.append(recording)
+            return recording
+
+    def _given(self, call: ToolCall, key: tuple[str, str], arguments: Any) -> ToolResult:
+        with self._lock:
+            found = self._next_of(key, arguments)
+            if found is None or found.result is None:
+                miss = self._miss(key, arguments)
+                self.misses.append(miss)
+                return ToolResult(error=miss, executed=False)
+            found.is_used = True
+        said = {"status": "ok", "output": None, "content": [], **_LEFT_OUT, **found.result}
+        whole = {**said, "executed": False}
+        result = restored(whole, call, key[0])
+        return result if "content" in found.result else result.replace(content=None)
+
+    def _next_of(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
+        """The first of this kind that was not given yet; in strict mode only where it is the next of its tool."""
+        left = [one for one in self._tools.get(key, _TapedTool(*key)).calls if not one.is_used]
+        if self.mode == "strict":
+            left = left[:1]
+        return next((one for one in left if one.arguments == arguments), None)
+
+    def _miss(self, key: tuple[str, str], arguments: Any) -> str:
+        name, fingerprint = key
+        what = f"{self.path}: no recording of this call of {name!r}"
+        same_name = [one for one in self._tools.values() if one.name == name]
+        there = [(one, recording) for one in same_name for recording in one.calls]
+        if not there:
+            names = ", ".join(sorted({repr(one.name) for one in self._tools.values()})) or "none"
+            return f"{what}: the tools that it has are {names}. Record it again: mode='record'."
+        tape, nearest = max(there, key=lambda pair: _arguments_ratio(pair[1].arguments, arguments))
+        if nearest.arguments == arguments:
+            why = f"{name!r} is another one than when it was recorded, in its definition"
+            if tape.fingerprint == fingerprint:
+                why = "it was given already" if nearest.is_used else "another call of it was recorded before this one"
+            return f"{what}, {json.dumps(arguments, ensure_ascii=False)}: {why}. Record it again: mode='record'."
+        return f"{what}. The nearest one (-), and the call (+):\n{_diff(nearest.arguments, arguments)}"
+
+    def assert_done(self) -> None:
+        """Look whether every call had its recording; in strict mode also whether every recording had its call.
+
+        Raises:
+            CassetteError: naming all that did not.
+        """
+        __tracebackhide__ = True
+        wrong = list(self.misses)
+        if self.mode == "strict":
+            for tape in self._tools.values():
+                left = [json.dumps(one.arguments, ensure_ascii=False) for one in tape.calls if not one.is_used]
+                if left:
+                    wrong.append(f"{self.path}: {tape.name!r} was not called with {', then '.join(left)}")
+        if wrong:
+            raise CassetteError(wrong)
+
+    def close(self) -> None:
+        """Write the file, where it records; what is not closed is written at the end of the program.
+
+        Raises:
+            OSError: where it cannot be written.
+        """
+        if self._finish is not None and self._finish.detach() is not None:
+            _write_cassette(self.path, self._tools)
+
+    def __enter__(self) -> Cassette:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        __tracebackhide__ = True
+        self.close()
+        if kind is None:
+            self.assert_done()
+
+
+def _masked_for_file(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_keys(value)
+    if isinstance(value, Mapping):
+        return {without_keys(key): _masked_for_file(inner) for key, inner in value.items()}
+    return [_masked_for_file(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _without_defaults(result: ToolResult) -> dict[str, Any]:
+    """A result without what goes without saying."""
+    kept = {name: value for name, value in stored(result).items() if name not in _LEFT_OUT or value != _LEFT_OUT[name]}
+    if ToolResult(result.output, result.error).content == result.content:
+        del kept["content"]
+    if kept["status"] == "ok":
+        del kept["status"]
+    return kept
+
+
+def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
+    """The recordings of a file; those of one tool may stand in several places, as after a merge.
+
+    Raises:
+        DefinitionError: where there is none, or another file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
+    try:
+        read = json.loads(text)
+        if read["ferrule"] != _CASSETTE_VERSION:
+            raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
+        tools: dict[tuple[str, str], _TapedTool] = {}
+        for one in read["tools"]:
+            key = (one["tool"], one["fingerprint"])
+            calls = [_Recording(call["arguments"], {**call["result"]}) for call in one["calls"]]
+            tools.setdefault(key, _TapedTool(*key)).calls += calls
+    except (ValueError, LookupError, TypeError) as error:
+        raise DefinitionError(f"{path} is no cassette: {type(error).__name__}: {error}") from None
+    return tools
+
+
+def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> None:
+    """Write the file as a whole, or leave it as it is."""
+    listed = [
+        {
+            "tool": name,
+            "fingerprint": fingerprint,
+            "calls": [
+                {"arguments": one.arguments, "result": one.result} for one in tape.calls if one.result is not None
+            ],
+        }
+        for (name, fingerprint), tape in sorted(tools.items())
+    ]
+    written = json.dumps({"ferrule": _CASSETTE_VERSION, "tools": listed}, indent=2, ensure_ascii=False, sort_keys=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(written + "\n")
+    try:
+        os.replace(file.name, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(file.name)
+        raise
+
+
+def _json_lines(arguments: Any) -> list[str]:
+    return json.dumps(arguments, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
+
+
+def _arguments_ratio(one: Any, other: Any) -> float:
+    return difflib.SequenceMatcher(None, _json_lines(one), _json_lines(other)).ratio()
+
+
+def _diff(recorded: Any, now: Any) -> str:
+    lines = list(difflib.unified_diff(_json_lines(recorded), _json_lines(now), n=2, lineterm=""))[3:]
+    return "\n".join(f"  {line}" for line in lines[:_MOST_OF_DIFF])

@@ -1,0 +1,355 @@
+"""`cassette`: what was recorded is given again, in order, and never anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kernel.watched import go
+
+from ferrule import (
+    Deferred,
+    DefinitionError,
+    Media,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    ask,
+    deny,
+    tool,
+)
+from ferrule.testing import CassetteError, Recorder, cassette
+
+ORDERS = {"4711": 80, "4712": 5}
+
+
+class Shop:
+    """A tool that counts its runs, and gives another answer each time."""
+
+    def __init__(self, **options: Any) -> None:
+        self.runs = 0
+
+        async def find_order(order: str, note: str = "") -> dict[str, Any]:
+            """Find an order."""
+            self.runs += 1
+            if order not in ORDERS:
+                raise ToolError(f"there is no order {order}")
+            return {"paid": ORDERS[order], "asked": self.runs}
+
+        self.tool: Tool = tool(find_order, **options)
+
+
+def runs(shop: Shop, recorded: Any, *orders: str, **options: Any) -> list[ToolResult]:
+    runner = Runner([shop.tool], inside=[recorded], **options)
+    return [go(runner.run("find_order", {"order": order})) for order in orders]
+
+
+def recorded(path: Path, *orders: str, shop: Shop | None = None, **options: Any) -> list[ToolResult]:
+    with cassette(path, "record") as recording:
+        return runs(shop or Shop(), recording, *orders, **options)
+
+
+def told(results: list[ToolResult]) -> list[tuple[Any, ...]]:
+    return [(result.status, result.output, result.error, result.content) for result in results]
+
+
+# -- what is given again -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["replay", "strict"])
+def test_what_was_recorded_is_given_again_in_order_and_nothing_runs(tmp_path: Path, mode: Any) -> None:
+    path = tmp_path / "orders.json"
+    orders = ("4711", "4712", "4711", "none")
+    before = recorded(path, *orders)
+    shop, seen = Shop(), Recorder()
+    with cassette(path, mode) as replayed:
+        after = runs(shop, replayed, *orders, observers=[seen])
+    assert told(after) == told(before) and before[2].output == {"paid": 80, "asked": 3}
+    assert [result.executed for result in after] == [False] * 4 and shop.runs == 0
+    seen.assert_not_called(shop.tool)
+
+
+RESULTS = st.builds(
+    ToolResult,
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=10,
+    ),
+    metadata=st.dictionaries(st.text(min_size=1).filter(lambda name: name != "replayed"), st.integers()),
+    content=st.none()
+    | st.lists(
+        st.builds(Text, st.text()) | st.builds(Media, st.just("image"), st.binary(min_size=1), st.just("image/png")),
+        max_size=3,
+    ),
+)
+
+
+@given(st.lists(RESULTS, min_size=1, max_size=4))
+def test_any_result_comes_back_as_a_model_and_a_program_have_seen_it(
+    tmp_path_factory: pytest.TempPathFactory, results: list[ToolResult]
+) -> None:
+    path = tmp_path_factory.mktemp("tape") / "any.json"
+    given = iter(results)
+
+    @tool
+    def anything() -> Any:
+        return next(given)
+
+    def all_of(mode: Any) -> list[Any]:
+        with cassette(path, mode) as tape:
+            runner = Runner([anything], inside=[tape])
+            found = [go(runner.run("anything")) for _ in results]
+        return [(one.status, one.output, one.content, dict(one.metadata), one.error) for one in found]
+
+    assert all_of("record") == all_of("strict")
+
+
+@given(st.lists(st.sampled_from(["4711", "4712", "none"]), max_size=8), st.data())
+def test_in_any_order_of_different_calls_each_gets_its_own_recordings_in_their_order(
+    tmp_path_factory: pytest.TempPathFactory, orders: list[str], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("tape") / "orders.json"
+    before = recorded(path, *orders)
+    others = data.draw(st.permutations(orders))
+    with cassette(path) as replayed:
+        after = runs(Shop(), replayed, *others)
+
+    def by_order(names: list[str], results: list[ToolResult]) -> dict[str, list[Any]]:
+        return {name: [one for at, one in zip(names, told(results), strict=True) if at == name] for name in set(names)}
+
+    assert by_order(list(others), after) == by_order(orders, before)
+
+
+def test_calls_side_by_side_each_get_a_recording_once(tmp_path: Path) -> None:
+    path, shop = tmp_path / "orders.json", Shop(parallel=True)
+    calls = [ToolCall(f"c{n}", "find_order", {"order": "4711"}) for n in range(20)]
+
+    def batch(mode: Any) -> Counter[int]:
+        with cassette(path, mode) as tape:
+            results = go(Runner([shop.tool], inside=[tape]).run_all(calls))
+        return Counter(result.output["asked"] for result in results)
+
+    assert batch("record") == batch("strict") == Counter(range(1, 21))
+
+
+def test_guards_validation_and_approvals_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    recorded(path, "4711", "4712")
+
+    def guard(call: ToolCall, context: ToolContext) -> Any:
+        return deny("not yours") if call.arguments["order"] == "4712" else ask("really?")
+
+    asked: list[str] = []
+
+    def approve(call: ToolCall, decision: Any, context: ToolContext) -> bool:
+        asked.append(call.arguments["order"])
+        return True
+
+    with cassette(path) as replayed:
+        runner = Runner([Shop().tool], inside=[replayed], guards=[guard], approve=approve)
+        found = [go(runner.run("find_order", given)).status for given in ({"order": "4711"}, {"order": "4712"}, {})]
+    assert (found, asked) == (["ok", "denied", "invalid"], ["4711"])
+
+
+# -- what has no recording ---------------------------------------------------------------------------------------------
+
+
+def missed(path: Path, shop: Shop, *orders: str, mode: Any = "replay") -> tuple[list[ToolResult], str]:
+    with pytest.raises(CassetteError) as raised, cassette(path, mode) as replayed:
+        results = runs(shop, replayed, *orders)
+    assert shop.runs == 0
+    return results, str(raised.value)
+
+
+def test_a_call_without_a_recording_runs_nothing_and_tells_the_nearest(tmp_path: Path) -> None:
+    path, shop = tmp_path / "orders.json", Shop()
+    recorded(path, "4711")
+    results, said = missed(path, shop, "4713")
+    assert (results[0].status, results[0].executed) == ("failed", False)
+    assert '-  "order": "4711"' in said and '+  "order": "4713"' in said
+    assert results[0].error == said
+
+
+def test_a_recording_is_given_once(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    recorded(path, "4711")
+    results, said = missed(path, Shop(), "4711", "4711")
+    assert [result.status for result in results] == ["ok", "failed"] and "given already" in said
+
+
+def test_a_tool_whose_definition_has_changed_has_no_recordings(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    recorded(path, "4711")
+    _, said = missed(path, Shop(description="Find an order of somebody."), "4711")
+    assert "another one than when it was recorded" in said
+
+
+def test_a_tool_that_was_never_recorded_is_told_beside_those_that_were(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    recorded(path, "4711")
+    _, said = missed(path, Shop(name="find_order", description="other"), "4711")
+    assert "'find_order'" in said
+    shop = Shop(name="look")
+    with pytest.raises(CassetteError, match="the tools that it has are 'find_order'"), cassette(path) as replayed:
+        go(Runner([shop.tool], inside=[replayed]).run("look", {"order": "4711"}))
+    assert shop.runs == 0
+
+
+def test_strict_wants_the_order_of_each_tool_and_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    recorded(path, "4711", "4712")
+    _, said = missed(path, Shop(), "4712", "4711", mode="strict")
+    assert "another call of it was recorded before" in said
+    with pytest.raises(CassetteError, match="not called with"), cassette(path, "strict") as replayed:
+        runs(Shop(), replayed, "4711")
+    with cassette(path) as replayed:
+        runs(Shop(), replayed, "4712", "4711")
+
+
+def test_what_the_block_raised_is_not_hidden_by_a_miss(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    recorded(path, "4711")
+    with pytest.raises(ZeroDivisionError), cassette(path, "strict"):
+        raise ZeroDivisionError
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_can_be_read_in_a_review(tmp_path: Path) -> None:
+    path, shop = tmp_path / "orders.json", Shop()
+    recorded(path, "4711", "none", shop=shop)
+    assert json.loads(path.read_text()) == {
+        "ferrule": "cassette 1",
+        "tools": [
+            {
+                "tool": "find_order",
+                "fingerprint": shop.tool.fingerprint,
+                "calls": [
+                    {"arguments": {"order": "4711", "note": ""}, "result": {"output": {"paid": 80, "asked": 1}}},
+                    {
+                        "arguments": {"order": "none", "note": ""},
+                        "result": {"status": "failed", "output": None, "error": "there is no order none"},
+                    },
+                ],
+            }
+        ],
+    }
+    assert max(map(len, path.read_text().splitlines())) < 100
+
+
+def test_two_files_merge(tmp_path: Path) -> None:
+    one, other, both = (tmp_path / f"{name}.json" for name in ("one", "other", "both"))
+    recorded(one, "4711")
+    recorded(other, "4712")
+    merged = json.loads(one.read_text())
+    merged["tools"] += json.loads(other.read_text())["tools"]
+    both.write_text(json.dumps(merged))
+    with cassette(both, "strict") as replayed:
+        assert [result.output["paid"] for result in runs(Shop(), replayed, "4711", "4712")] == [80, 5]
+
+
+def test_what_is_secret_is_stars_before_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "doors.json"
+
+    @tool(private=("pin",))
+    async def open_door(door: str, context: ToolContext, pin: str = "") -> str:
+        return f"opened {door} with {pin} and {context.secrets['token']}"
+
+    def guard(call: ToolCall, context: ToolContext) -> Any:
+        return {**call.arguments, "pin": "471147"}
+
+    def results(mode: Any) -> list[Any]:
+        with cassette(path, mode) as tape:
+            runner = Runner([open_door], inside=[tape], guards=[guard])
+            context = ToolContext(secrets={"token": "tok-123456"})
+            return [go(runner.run("open_door", {"door": d}, context)).text for d in ("front", "ghp_" + "a1B2" * 9)]
+
+    results("record")
+    written = path.read_text()
+    assert not any(secret in written for secret in ("471147", "tok-123456"))
+    assert "ghp_" not in written, written
+    assert results("strict")[0].startswith("opened front with **")
+
+
+def test_the_file_is_written_anew_and_only_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "orders.json"
+    recorded(path, "4711", "4712")
+    with cassette(path, "record") as recording:
+        runs(Shop(), recording, "none")
+        assert "4712" in path.read_text()
+    assert "4712" not in path.read_text() and [*path.parent.iterdir()] == [path]
+
+
+def test_what_was_not_closed_is_written_when_the_program_ends(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    program = f"""
+from ferrule import Runner, tool
+from ferrule.testing import cassette
+
+@tool
+def look() -> int:
+    return 7
+
+Runner([look], inside=[cassette({str(path)!r}, "record")]).run_sync("look")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert json.loads(path.read_text())["tools"][0]["calls"] == [{"arguments": {}, "result": {"output": 7}}]
+
+
+def test_what_was_cancelled_or_waits_for_somebody_is_not_recorded(tmp_path: Path) -> None:
+    path, begun = tmp_path / "calls.json", asyncio.Event()
+
+    @tool
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @tool
+    async def hands_over() -> Deferred:
+        return Deferred("t1")
+
+    async def main(tape: Any) -> None:
+        runner = Runner([waits, hands_over], inside=[tape])
+        task = asyncio.create_task(runner.run("waits"))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert (await runner.run("hands_over")).status == "suspended"
+
+    with cassette(path, "record") as tape:
+        go(main(tape))
+    assert [one["calls"] for one in json.loads(path.read_text())["tools"]] == [[], []]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"ferrule": "cassette 9", "tools": []}', '{"ferrule": "cassette 1", "tools": [{}]}']
+)
+def test_what_is_no_cassette_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(DefinitionError, match="is no cassette"):
+        cassette(path)
+
+
+def test_a_file_that_is_not_there_another_mode_and_the_wrong_place_are_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="mode='record'"):
+        cassette(tmp_path / "none.json")
+    mode: Any = "rewind"
+    with pytest.raises(DefinitionError, match="'record', 'replay' or 'strict'"):
+        cassette(tmp_path / "none.json", mode)
+    with pytest.raises(DefinitionError, match="belongs in `inside`"):
+        Runner([Shop().tool], around=[cassette(tmp_path / "none.json", "record")])
