@@ -110,6 +110,8 @@ class LoopResult:
     """The names of the tools that the model might call at the end; those that were found stand last."""
     works: tuple[str, ...] = ()
     """The tickets of the calls in the background that go on; see docs/models.md#works-in-the-background."""
+    replies: list[Reply] = field(default_factory=list)
+    """What the model answered, turn by turn; where the run was suspended, from then on."""
 
 
 class NotResumed(FerruleError):
@@ -387,6 +389,8 @@ class Run:
         """What the next request needs besides the messages; also there when the model raised."""
         self.usage_by_turn: list[dict[str, Any]] = []
         """The counts of each reply so far."""
+        self.replies: list[Reply] = []
+        """What the model has answered so far, turn by turn."""
         self.context = context
         """What the calls of the next turn may use; of a run that was suspended, also what its calls had, once they
         were taken up."""
@@ -651,6 +655,7 @@ class Run:
             self._reply = None
             return
         reply = self._reply = asking.result()
+        self.replies.append(reply)
         if reply.stop == "malformed" and not reply.calls:
             self.messages += self._told(reply)
         elif not reply.calls or reply.stop == "pause":
@@ -739,6 +744,7 @@ class Run:
             suspended=self.suspended,
             offered=tuple(tool.name for tool in self.offered),
             works=tuple(work.ticket for work in self._works() if work.result is None),
+            replies=self.replies,
         )
 
     def _works(self) -> list[Work]:

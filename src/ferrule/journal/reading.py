@@ -160,6 +160,11 @@ class LoggedCall:
         return self.events[0].tool_name
 
     @property
+    def parent(self) -> str | None:
+        """The id of the call that made it."""
+        return self.events[0].parent
+
+    @property
     def began_at(self) -> float:
         """When it came, in seconds since the epoch."""
         return self.events[0].at

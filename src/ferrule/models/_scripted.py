@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ferrule.errors import DefinitionError
 from ferrule.models import Answer, Call, Message, Reply, Step
@@ -32,6 +32,34 @@ class Request:
     """What it might call."""
     state: Mapping[str, Any]
     """The `Reply.state` of the turn before; mostly empty."""
+
+
+@runtime_checkable
+class RecordedRun(Protocol):
+    """A run that is over, such as the result of `loop.run`."""
+
+    @property
+    def replies(self) -> Sequence[Reply]: ...
+
+
+@runtime_checkable
+class RecordedCall(Protocol):
+    """A call as a journal has it, such as a `LoggedCall` of its reader."""
+
+    @property
+    def call_id(self) -> str: ...
+
+    @property
+    def tool_name(self) -> str: ...
+
+    @property
+    def input(self) -> Any: ...
+
+    @property
+    def began_at(self) -> float: ...
+
+    @property
+    def parent(self) -> str | None: ...
 
 
 class Scripted:
@@ -85,6 +113,34 @@ class Scripted:
         step = self._steps[self._turns]
         self._turns += 1
         return self._reply(step(messages) if callable(step) else step)
+
+    @classmethod
+    def from_run(cls, recorded: RecordedRun | Iterable[RecordedCall], *, pause: float = 0.0) -> Scripted:
+        """A model that says and calls what the model of a run did: of the result of `loop.run`, or of the calls that a
+        journal has of one, such as `Reader("calls.db").calls(Filter(session="s7"))`, in any order.
+
+        A journal keeps no texts of the model, and not which calls were of one turn: each is a turn of its own. Calls
+        that tools made are left out, as tools make them again. Where the last turn has calls, another one follows that
+        says that the recording ends.
+
+        Raises:
+            DefinitionError: where that is neither, or has no turns.
+        """
+        model = cls((), pause=pause)
+        if isinstance(recorded, RecordedRun):
+            model._steps = [model._again(reply) for reply in recorded.replies]
+            ended = not (recorded.replies and recorded.replies[-1].calls)
+        else:
+            model._steps, ended = [[call] for call in _recorded_calls(recorded)], False
+        if not model._steps:
+            raise DefinitionError("from_run takes a run in which the model has answered, and this one has no turns")
+        model._steps += [] if ended else ["The recorded run ends here."]
+        return model
+
+    def _again(self, reply: Reply) -> Reply:
+        """The same turn in this model's own messages."""
+        calls = [ToolCall(call.id, call.name, call.raw, problem=call.problem) for call in reply.calls]
+        return replace(self._reply((reply.text, calls)), stop=reply.stop, reason=reply.reason)
 
     def _kept(self, messages: list[Message]) -> list[Message]:
         """A copy of the messages; of those that it was sent before, and that are the same still, the one of then."""
@@ -158,6 +214,19 @@ class Scripted:
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """One message of the role `tool` for each result."""
         return openai_chat.results(results)
+
+
+def _recorded_calls(recorded: Iterable[RecordedCall]) -> list[ToolCall]:
+    """The calls that the model made, in the order in which they came."""
+    given: Any = list(recorded) if isinstance(recorded, Iterable) else [recorded]  # type: ignore[redundant-expr]
+    for one in given:
+        if not isinstance(one, RecordedCall):
+            raise DefinitionError(
+                "from_run takes the result of loop.run, or calls of a journal such as Reader('calls.db').calls(), "
+                f"not {one!r:.200}"
+            )
+    calls = sorted((one for one in given if one.parent is None), key=lambda one: one.began_at)
+    return [ToolCall(one.call_id, one.tool_name, one.input) for one in calls]
 
 
 def _text_and_calls(answer: str | Sequence[Call] | tuple[str, Sequence[Call]]) -> tuple[str, Sequence[Call]]:
