@@ -105,6 +105,12 @@ class Recorder:
         if found:
             raise AssertionError(f"{wanted} was called:\n{_lines_of(found)}")
 
+    def conversation(self) -> str:
+        """All calls in the order in which they came, with what the model was told of each; for a test that failed."""
+        calls = _calls(self.events, None)
+        told = [f"{call}{_told_to_model(call.result)}" for call in calls]
+        return "\n".join(told) or "there was no call"
+
     def _named(self, tool: ToolForm | str) -> ToolForm | str:
         """The tool of that name, where the tools are known.
 
@@ -264,6 +270,11 @@ def _came_to(result: ToolResult | None) -> str:
     ran = ", replayed" if result.metadata.get("replayed") is True else ran
     why = f": {_abbreviated(result.error)}" if result.error is not None else ""
     return f"{result.status}{ran}{why}"
+
+
+def _told_to_model(result: ToolResult | None) -> str:
+    """What the model reads of a success; the text of a failure stands there already."""
+    return f": {_abbreviated(result.text)}" if result is not None and result.error is None else ""
 
 
 def _times(number: int) -> str:
