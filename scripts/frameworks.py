@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Runs the tests of the adapters, each with its framework in an environment of its own, and those of DBOS and Ray.
+"""Runs the tests of the adapters, each with its framework in an environment of its own, those of DBOS and Ray, and
+those of telemetry with its exporters.
 
     python scripts/frameworks.py                     all of them
     python scripts/frameworks.py langchain -k media  one, with options for pytest
     python scripts/frameworks.py remote              DBOS and Ray
+    python scripts/frameworks.py telemetry           OpenTelemetry's exporters and Logfire
 
-`pins/NAME.txt`, in `tests/interop/frameworks` or `tests/remote/engines`, names every distribution of an environment,
+`pins/NAME.txt`, in `tests/interop/frameworks`, `tests/remote/engines` or `tests/telemetry`, names every distribution of an environment,
 which is made anew where that file has changed. They are installed as they are named: langchain-core from 1.8.2 and
 fastmcp from 4.1.3 on want a `certifi` that an index may not have yet, and a resolver then takes older ones of them in
 silence. An environment that cannot be made skips the tests with the reason; with FERRULE_NEEDS=all, as in .ci/run, it
@@ -27,19 +29,19 @@ from needs import required, run
 
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = ROOT / "tests" / "interop" / "frameworks"
-ENGINES = ROOT / "tests" / "remote" / "engines"
+FOLDERS = (FRAMEWORKS, ROOT / "tests" / "remote" / "engines", ROOT / "tests" / "telemetry")
 BUILT = ROOT / "build" / "frameworks"
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
 
 
 def names() -> list[str]:
     """The frameworks that there are adapters for, and what else has an environment."""
-    return sorted(pins.stem for folder in (FRAMEWORKS, ENGINES) for pins in (folder / "pins").glob("*.txt"))
+    return sorted(pins.stem for folder in FOLDERS for pins in (folder / "pins").glob("*.txt"))
 
 
 def pins_of(name: str) -> Path:
     """The file that names the distributions of an environment."""
-    return next(file for folder in (FRAMEWORKS, ENGINES) if (file := folder / "pins" / f"{name}.txt").exists())
+    return next(file for folder in FOLDERS if (file := folder / "pins" / f"{name}.txt").exists())
 
 
 def python_for(pins: str) -> str:
@@ -99,7 +101,7 @@ def tests_of(name: str, options: list[str]) -> int:
     inside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # amplifier-core's plugin imports what it does not require
     folder = pins_of(name).parent.parent
     tests = [str(folder / f"test_{tested}.py") for tested in (name, "given", "imports", "pages")]
-    if folder == ENGINES:
+    if folder != FRAMEWORKS:
         tests = [str(folder)]
     command = [str(python), "-m", "pytest", "-q", f"--confcutdir={folder}", *tests, *options]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **inside}).returncode

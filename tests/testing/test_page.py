@@ -18,7 +18,7 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_each_program_of_the_page_passes_in_a_file_of_its_own(tmp_path: Path) -> None:
-    assert len(PROGRAMS) == 5
+    assert len(PROGRAMS) == 8
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     for number, program in enumerate(PROGRAMS):
         (tmp_path / f"test_{number}.py").write_text(program, encoding="utf-8")
