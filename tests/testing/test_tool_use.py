@@ -243,7 +243,7 @@ def _events(runner: Runner, cases: Iterable[Case]) -> list[Any]:
 
 
 def test_the_table_fits_80_columns_whatever_the_cases_are_called() -> None:
-    cases = [Case("x" * 100, "Hello.", refuses=True), Case("short", "Pay.", ["refund"])]
+    cases = [Case("x\n" * 100, "Hello.", refuses=True), Case("short", "Pay.", ["refund"])]
     found = asyncio.run(evaluate(cases, lambda case: Scripted(["No."]), RUNNER))
     lines = found.table().splitlines()
     assert max(map(len, lines)) <= 80
@@ -286,6 +286,11 @@ def test_what_is_missed_lists_the_worst_cases_with_what_is_nearest() -> None:
         "  called find_order(order='1') → ok",
         "  called refund(order='1', euros=80) → ok",
     ]
+
+
+def test_a_call_of_the_same_tool_is_nearer_than_one_that_looks_alike() -> None:
+    found = used(case(("refund", {"order": "4711"})), ("find_order", {"order": "4711"}), ("refund", {"order": "9"}))
+    assert "the nearest call is refund(order='9', euros=10.0) → ok" in found.outcomes[0].lines()[1]
 
 
 @pytest.mark.parametrize(

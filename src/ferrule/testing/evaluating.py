@@ -76,7 +76,6 @@ class _Prepared:
 
     case: Case
     expected: tuple[ExpectedCall, ...]
-    forbidden: frozenset[str]
     tools: Toolset
     running: Run
 
@@ -102,10 +101,10 @@ def _prepared(case: Case, model: Any, runner: Any, context: ToolContext, max_tur
         raise DefinitionError(f"{about} needs a Runner, such as Runner(fake([one_tool])), not {made!r:.80}")
     tools = made.tools
     expected = tuple(_expected_of(one, tools, about) for one in case.expected)
-    forbidden = frozenset(tool.name for tool in tools.only(*case.never)) if case.never else frozenset[str]()
+    tools.only(*case.never)  # which refuses a name that no tool has
     own = context if context.session is not None else context.replace(session=new_id())
     running = run(asked, _messages_of(case, asked), made, context=own, max_turns=max_turns)
-    return _Prepared(case, expected, forbidden, tools, running)
+    return _Prepared(case, expected, tools, running)
 
 
 def _expected_of(wanted: ExpectedCall, tools: Toolset, about: str) -> ExpectedCall:
@@ -138,12 +137,12 @@ async def _run_case(one: _Prepared) -> Outcome:
     called = tuple(_call_made(result, one.tools) for result in one.running.results)
     if error is not None:
         return Outcome(one.case, one.expected, called, scores_of_failed(one.case), error=error)
-    kept = not called if one.case.refuses else not any(_must_not(call.name, one) for call in called)
+    kept = not called if one.case.refuses else not any(_must_not(call.name, one.case) for call in called)
     return Outcome(one.case, one.expected, called, scores_of(one.case, one.expected, called, kept), text)
 
 
-def _must_not(name: str, one: _Prepared) -> bool:
-    return name in one.forbidden or any(fnmatchcase(name, glob) for glob in one.case.never)
+def _must_not(name: str, case: Case) -> bool:
+    return any(fnmatchcase(name, glob) for glob in case.never)
 
 
 def _call_made(result: ToolResult, tools: Toolset) -> CallMade:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import fsum
 from typing import Any
 
+from ferrule.errors import DefinitionError
 from ferrule.testing.cases import Case, ExpectedCall
 from ferrule.testing.comparing import as_call, have
 
@@ -81,6 +82,29 @@ def scores_of_failed(case: Case) -> Scores:
     """Those of a case in which the model failed: 0 in all that the case asks for."""
     calls = 0.0 if case.expected else None
     return Scores(calls, calls, 0.0 if case.in_order else None, 0.0 if case.refuses or case.never else None, 0.0)
+
+
+def check_least(least: Mapping[str, float], cases: Iterable[Case]) -> None:
+    """Look whether scores over these cases can be held against what they are to be at least.
+
+    Raises:
+        DefinitionError: for a score that there is not, one that is no share, and one that no case asks for.
+    """
+    listed = list(cases)
+    asked = {
+        "chosen": any(case.expected for case in listed),
+        "arguments": any(case.expected for case in listed),
+        "order": any(case.in_order for case in listed),
+        "refusals": any(case.refuses or case.never for case in listed),
+        "exact": True,
+    }
+    for name, share in least.items():
+        if name not in asked:
+            raise DefinitionError(f"there is no score {name!r}; there are {', '.join(SCORES)}")
+        if not 0 <= share <= 1:
+            raise DefinitionError(f"{name}={share!r}: give a number from 0 to 1, such as 0.9")
+        if not asked[name]:
+            raise DefinitionError(f"no case asks for {name}, so that {name}={share!r} could never fail")
 
 
 def matched(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> set[int]:

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from ferrule.errors import DefinitionError
 from ferrule.testing.cases import Case, ExpectedCall
 from ferrule.testing.comparing import abbreviated, alike, as_call
-from ferrule.testing.scores import SCORES, CallMade, Scores, matched, means
+from ferrule.testing.scores import SCORES, CallMade, Scores, check_least, matched, means
 
 COUNTED = ("not_found", "invalid", "denied")
 """The statuses of calls that are counted by themselves."""
 _MOST_WORST = 5
+_MOST_OF_AN_ERROR = 500
 _ID_WIDTH = 28
 
 
@@ -38,9 +38,9 @@ class Outcome:
     def lines(self) -> list[str]:
         """What was expected and not called, what is nearest to it, and what was called."""
         shown = ", ".join(f"{name} {value:.2f}" for name, value in _values(self.scores).items() if name != "exact")
-        found = [f"{self.case.id} ({shown}): {abbreviated(self.case.request)}"]
+        found = [f"{_line(self.case.id)} ({shown}): {abbreviated(self.case.request)}"]
         if self.error is not None:
-            found.append(f"  the model failed: {self.error}")
+            found.append(f"  the model failed: {_line(self.error)[:_MOST_OF_AN_ERROR]}")
         right = matched(self.expected, self.called)
         found += [self._missed_line(one) for at, one in enumerate(self.expected) if at not in right]
         if self.case.refuses:
@@ -113,13 +113,7 @@ class ToolUse:
             DefinitionError: for a score that there is not, one that is no share, and one that no case asks for.
         """
         asked = {name: share for name, share in least.items() if share is not None}
-        for name, share in asked.items():
-            if name not in SCORES:
-                raise DefinitionError(f"there is no score {name!r}; there are {', '.join(SCORES)}")
-            if not 0 <= share <= 1:
-                raise DefinitionError(f"{name}={share!r}: give a number from 0 to 1, such as 0.9")
-            if getattr(self.scores, name) is None:
-                raise DefinitionError(f"no case asks for {name}, so that {name}={share!r} could never fail")
+        check_least(asked, [one.case for one in self.outcomes])
         return [
             f"{name} is {value:.4f}, and at least {asked[name]:g} was asked for"
             for name, value in _values(self.scores).items()
@@ -158,6 +152,11 @@ def _values(scores: Scores) -> dict[str, float]:
 
 
 def _table_row(name: str, scores: Scores, exact: str) -> str:
-    short = name if len(name) < _ID_WIDTH else f"{name[: _ID_WIDTH - 2]}…"
+    line = _line(name)
+    short = line if len(line) < _ID_WIDTH else f"{line[: _ID_WIDTH - 2]}…"
     values = [getattr(scores, one) for one in SCORES[:-1]]
     return f"{short:{_ID_WIDTH}}{''.join('          –' if one is None else f'{one:11.2f}' for one in values)}  {exact}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
