@@ -202,6 +202,15 @@ def test_what_cannot_be_meant_is_said_before_a_model_is_asked(
     assert said in shown.err and shown.out == ""
 
 
+def test_a_threshold_that_could_never_fail_is_refused_before_the_model_is_asked(here: Path) -> None:
+    asked = "from pathlib import Path\n\nsteps = [lambda messages: Path('asked').touch() or 'Hello.']\n"
+    (here / "steps.py").write_text(asked, encoding="utf-8")
+    assert main([*EVAL, "--min-order", "0.5"]) == 2
+    assert not (here / "asked").exists()
+    assert main(EVAL) == 0
+    assert (here / "asked").exists()
+
+
 def test_a_case_without_steps_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_cases(here, [{"id": "coun", "request": "Hi.", "refuses": True}])
     assert main(EVAL) == 2

@@ -15,7 +15,7 @@ from ferrule.journal import memory
 from ferrule.testing import Case, ToolUse, evaluate, fake, read_cases
 from ferrule.testing.scores import SCORES, check_least
 
-_MOST_SHOWN = 10
+_MOST_WRONG = 10
 _FAKED = "the tools are faked, and none of them runs (--live runs them)"
 _LIVE = "the tools are live"
 
@@ -111,7 +111,7 @@ def _show_tool_use(found: ToolUse, options: argparse.Namespace) -> None:
     print(_LIVE if options.live else _FAKED)
     print()
     _print_lines(found.table())
-    wrong = found.worst(_MOST_SHOWN)
+    wrong = found.worst(_MOST_WRONG)
     if wrong:
         print("\nNot exactly right, the worst first:")
         _print_lines("\n".join(line for one in wrong for line in one.lines()))

@@ -38,9 +38,9 @@ class Outcome:
     def lines(self) -> list[str]:
         """What was expected and not called, what is nearest to it, and what was called."""
         shown = ", ".join(f"{name} {value:.2f}" for name, value in _values(self.scores).items() if name != "exact")
-        found = [f"{_line(self.case.id)} ({shown}): {abbreviated(self.case.request)}"]
+        found = [f"{_on_one_line(self.case.id)} ({shown}): {abbreviated(self.case.request)}"]
         if self.error is not None:
-            found.append(f"  the model failed: {_line(self.error)[:_MOST_OF_AN_ERROR]}")
+            found.append(f"  the model failed: {_on_one_line(self.error)[:_MOST_OF_AN_ERROR]}")
         right = matched(self.expected, self.called)
         found += [self._missed_line(one) for at, one in enumerate(self.expected) if at not in right]
         if self.case.refuses:
@@ -152,11 +152,11 @@ def _values(scores: Scores) -> dict[str, float]:
 
 
 def _table_row(name: str, scores: Scores, exact: str) -> str:
-    line = _line(name)
+    line = _on_one_line(name)
     short = line if len(line) < _ID_WIDTH else f"{line[: _ID_WIDTH - 2]}…"
     values = [getattr(scores, one) for one in SCORES[:-1]]
     return f"{short:{_ID_WIDTH}}{''.join('          –' if one is None else f'{one:11.2f}' for one in values)}  {exact}"
 
 
-def _line(text: str) -> str:
+def _on_one_line(text: str) -> str:
     return " ".join(text.split())
