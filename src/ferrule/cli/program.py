@@ -26,6 +26,7 @@ COMMANDS = {
     "lock": "write down how the tools are, or say what changed since; accept a change",
     "select": "measure how well the right tools are found for a request, or say why these are found",
     "eval": "measure which tools a model calls with what for given requests",
+    "test": "run the tests of files: calls and conversations, with what is expected of them",
     "policy": "check files of rules, run their tests, or trust a project's file",
     "decide": "say what would become of a call, and which rule says so",
     "grants": "list what was allowed for a while, or take it back",
@@ -107,7 +108,7 @@ exit codes:
   0    it worked
   1    the call or the run failed or was denied,
        decide says that it would be denied,
-       lint or policy found an error, a test of a policy failed,
+       lint or policy found an error, a test failed,
        a tool is not as the lock has it,
        select eval or eval missed a threshold, a model failed in eval,
        or the output could not be written
