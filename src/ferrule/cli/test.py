@@ -32,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Print what came of each test; 1 where one fails, 2 where a file is wrong."""
-    files = [_read(file) for file in options.files]
+    files = [_read_file(file) for file in options.files]
     findings = [finding for file in files for finding in file.findings]
     if findings:
         print_findings(screen(), findings)
@@ -48,7 +48,7 @@ def command(options: argparse.Namespace) -> int:
     return int(any(one.wrong for one in outcomes))
 
 
-def _read(file: str) -> ToolTests:
+def _read_file(file: str) -> ToolTests:
     try:
         return read_tool_tests(file)
     except OSError as error:

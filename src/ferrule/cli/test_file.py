@@ -94,15 +94,15 @@ def read_tool_tests(source: str) -> ToolTests:
     except UnicodeDecodeError as error:
         refuse(0, f"it is no UTF-8: {error}")
         data, lines = {}, FoundLines("")
-    head = _head(data, lines, refuse)
-    tests = tuple(_tests(head.get("test", ()), lines, source, refuse))
+    head = _read_head(data, lines, refuse)
+    tests = tuple(_read_tests(head.get("test", ()), lines, source, refuse))
     if not (tests or findings):
         refuse(0, "there are no tests: a [[test]] has a call, or what a user says, and what is expected")
     folder = Path(source).parent
     policy = head.get("policy")
     return ToolTests(
         source,
-        tuple(_place(folder, one) for one in head.get("tools", ())),
+        tuple(_place_from(folder, one) for one in head.get("tools", ())),
         None if policy is None else str(folder / policy),
         head.get("answers", {}),
         head.get("live", False),
@@ -111,30 +111,32 @@ def read_tool_tests(source: str) -> ToolTests:
     )
 
 
-def _place(folder: Path, place: str) -> str:
+def _place_from(folder: Path, place: str) -> str:
     """A file as it is found from here; a module has one name wherever the file of tests is."""
     is_file = ".py" in place
     return str(folder / place) if is_file else place
 
 
-def _head(data: Mapping[str, Any], lines: FoundLines, refuse: Callable[[int, object], None]) -> dict[str, Any]:
+def _read_head(data: Mapping[str, Any], lines: FoundLines, refuse: Callable[[int, object], None]) -> dict[str, Any]:
     head: dict[str, Any] = {}
     for key, value in data.items():
-        head |= _tried(partial(read_keys, {key: value}, _OF_FILE, "a file of tests"), lines.of(key), refuse) or {}
+        head |= (
+            _made_or_refused(partial(read_keys, {key: value}, _OF_FILE, "a file of tests"), lines.of(key), refuse) or {}
+        )
     return head
 
 
-def _tests(
+def _read_tests(
     tables: Sequence[Mapping[str, Any]], lines: FoundLines, source: str, refuse: Callable[[int, object], None]
 ) -> Iterator[ToolTest]:
     for at, table in enumerate(tables):
         line = lines.of("test", at)
-        made = _tried(partial(_tool_test, table, source, line), line, refuse)
+        made = _made_or_refused(partial(_tool_test, table, source, line), line, refuse)
         if made is not None:
             yield made
 
 
-def _tried(make: Callable[[], _Made], line: int, refuse: Callable[[int, object], None]) -> _Made | None:
+def _made_or_refused(make: Callable[[], _Made], line: int, refuse: Callable[[int, object], None]) -> _Made | None:
     try:
         return make()
     except DefinitionError as error:
@@ -175,7 +177,7 @@ def _yes_or_no(given: Any, key: str) -> bool:
     return given
 
 
-def _arguments(given: Any, key: str) -> Arguments:
+def _read_arguments(given: Any, key: str) -> Arguments:
     return given if isinstance(given, str) else plain_table(given, key)
 
 
@@ -183,7 +185,7 @@ def _text_or_texts(given: Any, key: str) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) and given else texts_of(given, key)
 
 
-def _approval(given: Any, key: str) -> Mapping[str, Approval] | Approval:
+def _read_approval(given: Any, key: str) -> Mapping[str, Approval] | Approval:
     answers = given.values() if isinstance(given, dict) else [given]
     for one in answers:
         if one not in _APPROVALS:
@@ -191,7 +193,7 @@ def _approval(given: Any, key: str) -> Mapping[str, Approval] | Approval:
     return given  # type: ignore[no-any-return]
 
 
-def _items(given: Any, key: str) -> list[Any]:
+def _read_items(given: Any, key: str) -> list[Any]:
     if isinstance(given, str | dict):
         return [given]
     if not isinstance(given, list) or not given or not all(isinstance(one, str | dict) for one in given):
@@ -199,26 +201,30 @@ def _items(given: Any, key: str) -> list[Any]:
     return given
 
 
-def _called(given: Any, key: str) -> tuple[Called, ...]:
-    return tuple(Called(one) if isinstance(one, str) else _called_table(one, key) for one in _items(given, key))
+def _read_called(given: Any, key: str) -> tuple[Called, ...]:
+    return tuple(
+        Called(one) if isinstance(one, str) else _read_called_table(one, key) for one in _read_items(given, key)
+    )
 
 
-def _called_table(table: dict[str, Any], key: str) -> Called:
-    read = read_keys(table, {"call": one_text, "arguments": plain_table, "times": _times_given}, f"a table of {key}")
+def _read_called_table(table: dict[str, Any], key: str) -> Called:
+    read = read_keys(table, {"call": one_text, "arguments": plain_table, "times": _read_times}, f"a table of {key}")
     return Called(_call_in(read, key), read.get("arguments", {}), read.get("times"))
 
 
-def _times_given(given: Any, key: str) -> int:
+def _read_times(given: Any, key: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise DefinitionError(f"{key} is a whole number of at least 1, not {given!r:.80}; for none, not_called")
     return given
 
 
-def _denied(given: Any, key: str) -> tuple[Denied, ...]:
-    return tuple(Denied(one) if isinstance(one, str) else _denied_table(one, key) for one in _items(given, key))
+def _read_denied(given: Any, key: str) -> tuple[Denied, ...]:
+    return tuple(
+        Denied(one) if isinstance(one, str) else _read_denied_table(one, key) for one in _read_items(given, key)
+    )
 
 
-def _denied_table(table: dict[str, Any], key: str) -> Denied:
+def _read_denied_table(table: dict[str, Any], key: str) -> Denied:
     read = read_keys(table, {"call": one_text, "rule": one_text}, f"a table of {key}")
     return Denied(_call_in(read, key), read.get("rule", ""))
 
@@ -229,19 +235,19 @@ def _call_in(read: Mapping[str, Any], key: str) -> str:
     return str(read["call"])
 
 
-def _turns_given(given: Any, key: str) -> tuple[Answer, ...]:
+def _read_turns(given: Any, key: str) -> tuple[Answer, ...]:
     if not isinstance(given, list):
         raise DefinitionError(f'{key} is a list of turns, as in {key} = [{{ say = "…" }}], not {given!r:.80}')
-    return tuple(_turn(one if isinstance(one, list) else [one]) for one in given)
+    return tuple(_read_turn(one if isinstance(one, list) else [one]) for one in given)
 
 
-def _turn(parts: list[Any]) -> Answer:
+def _read_turn(parts: list[Any]) -> Answer:
     """A turn of the model, of one table or of several."""
     said, calls = [], []
     for part in parts:
         if not isinstance(part, dict) or not part.keys() & {"say", "call"}:
             raise DefinitionError(f'a turn is {{ say = "…" }}, {{ call = "…" }}, or a list of these, not {part!r:.80}')
-        read = read_keys(part, {"say": one_text, "call": one_text, "arguments": _arguments}, "a turn")
+        read = read_keys(part, {"say": one_text, "call": one_text, "arguments": _read_arguments}, "a turn")
         said += [read["say"]] if "say" in read else []
         calls += [(read["call"], read.get("arguments", {}))] if "call" in read else []
         if "arguments" in read and "call" not in read:
@@ -249,7 +255,7 @@ def _turn(parts: list[Any]) -> Answer:
     return ("\n".join(said), calls) if calls else "\n".join(said)
 
 
-def _tables_given(given: Any, key: str) -> list[dict[str, Any]]:
+def _read_tables(given: Any, key: str) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise DefinitionError(f"{key} is a list of tables, as in [[{key}]], not {given!r:.80}")
     return given
@@ -260,16 +266,16 @@ _OF_FILE: Final = {
     "policy": one_text,
     "answers": plain_table,
     "live": _yes_or_no,
-    "test": _tables_given,
+    "test": _read_tables,
 }
 _OF_TOOL_TEST: Final = {
     **dict.fromkeys(("name", "call", "user", "principal", "session", "status"), one_text),
     **dict.fromkeys(("result_contains", "reply_contains", "told_contains", "not_called"), _text_or_texts),
-    "arguments": _arguments,
-    "model": _turns_given,
-    "approve": _approval,
-    "called": _called,
-    "denied": _denied,
+    "arguments": _read_arguments,
+    "model": _read_turns,
+    "approve": _read_approval,
+    "called": _read_called,
+    "denied": _read_denied,
 }
 _OF_A_CALL: Final = frozenset({"call", "arguments", "result_contains"})
 _OF_A_TALK: Final = frozenset({"user", "model", "reply_contains", "told_contains"})

@@ -124,7 +124,7 @@ async def _run_call(ran: Ran, test: ToolTest, runner: Runner, context: ToolConte
     result = await runner.run(call, context)
     ran.status = result.status
     ran.lines.append(f"call   {_shown_result(call.replace(name=result.tool_name), result, runner)}")
-    ran.wrong += _lacking("the result", test.result_contains, _told_of(result))
+    ran.wrong += _lacking("the result", test.result_contains, _text_of_result(result))
 
 
 async def _run_talk(ran: Ran, test: ToolTest, runner: Runner, context: ToolContext) -> None:
@@ -144,7 +144,7 @@ async def _run_talk(ran: Ran, test: ToolTest, runner: Runner, context: ToolConte
     ran.wrong += _lacking("what the model was told", test.told_contains, told)
 
 
-def _told_of(result: ToolResult) -> str:
+def _text_of_result(result: ToolResult) -> str:
     return result.error if result.error is not None else result.text
 
 
