@@ -150,6 +150,7 @@ def test_the_page_has_each_key(here: Path, capsys: pytest.CaptureFixture[str]) -
             'call = "order"\narguments = { article = "tea" }\ndenied = { call = "order", rule = "x9" }',
             "no rule with 'x9'",
         ),
+        ('call = "order"\ndenied = "order"', "no call of order was denied"),
         ('call = "order"\narguments = { article = "tea" }\ndenied = "ordr"', "did you mean 'order'"),
     ],
 )
@@ -236,6 +237,10 @@ def test_a_rule_of_the_policy_is_known_by_its_text_and_its_place(here: Path, tri
     for rule in ("order(count>5)", "own.toml:1"):
         assert trials.wrong(f"{call}denied = {{ call = 'order', rule = '{rule}' }}", policy='"own.toml"') == ""
     assert "no call of order was denied" in trials.wrong(f"{call}denied = 'order'")
+    table = '[[rule]]\ndecide = "deny"\ntools = ["order"]\narguments = { count = { above = 5 } }\nreason = "too many"\n'
+    (here / "own.toml").write_text(table, encoding="utf-8")
+    for rule in ("deny order(count", "too many"):
+        assert trials.wrong(f"{call}denied = {{ call = 'order', rule = '{rule}' }}", policy='"own.toml"') == ""
 
 
 def test_files_are_found_from_the_folder_of_the_tests(
@@ -306,6 +311,7 @@ def test_a_file_that_is_wrong_is_said_with_its_line_and_nothing_is_run(
     [
         ('tools = ["nowhere.py"]', "nowhere.py"),
         ('tools = ["shop.py"]\npolicy = "nowhere.toml"', "nowhere.toml"),
+        ('tools = ["shop.py"]\npolicy = "misspelt.toml"', "misspelt.toml:1: there is no tool 'refnd'"),
         ('tools = ["shop.py"]\nanswers = { refnd = "x" }', "did you mean 'refund'"),
         ('tools = ["shop.py"]\nlive = true\nanswers = { refnd = "x" }', "did you mean 'refund'"),
         ('tools = ["shop.py"]\nanswers = { find_order = "x" }', "does not fit its output schema"),
@@ -314,6 +320,7 @@ def test_a_file_that_is_wrong_is_said_with_its_line_and_nothing_is_run(
 def test_what_a_file_names_and_is_not_there_is_said(
     head: str, said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (here / "misspelt.toml").write_text('deny = ["refnd"]\n', encoding="utf-8")
     (here / "mine.toml").write_text(f"{head}\n[[test]]\ncall = 'refund'\nstatus = 'ok'\n", encoding="utf-8")
     assert main(["test", "mine.toml"]) == 2
     assert said in capsys.readouterr().err
@@ -326,6 +333,7 @@ def test_a_file_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) ->
 
 def test_what_a_tool_says_cannot_move_the_cursor(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     test = '[[test]]\nname = "\\u001b[2J"\ncall = "stock"\narguments = { article = "\\u001b[2J" }\nstatus = "denied"'
-    (here / "mine.toml").write_text(f'tools = ["ran.py"]\n{test}', encoding="utf-8")
+    talk = '[[test]]\nuser = "\\u001b[2J"\nmodel = [{ say = "\\u001b[2J" }]\nstatus = "failed"'
+    (here / "mine.toml").write_text(f'tools = ["ran.py"]\n{test}\n{talk}', encoding="utf-8")
     assert main(["test", "mine.toml"]) == 1
     assert "\x1b" not in capsys.readouterr().out

@@ -113,7 +113,7 @@ def read_tool_tests(source: str) -> ToolTests:
 
 def _place_from(folder: Path, place: str) -> str:
     """A file as it is found from here; a module has one name wherever the file of tests is."""
-    is_file = ".py" in place
+    is_file = place.partition(":")[0].endswith(".py")
     return str(folder / place) if is_file else place
 
 
