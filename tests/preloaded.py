@@ -31,7 +31,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-COMMANDS = ("call", "decide", "explain", "lint", "list", "lock", "log", "policy", "run", "schema", "select")
+COMMANDS = ("call", "decide", "eval", "explain", "lint", "list", "lock", "log", "policy", "run", "schema", "select")
+COMMANDS += ("test",)
 MODULES = (*(f"ferrule.cli.{command}" for command in COMMANDS), "ferrule.journal.sqlite")
 """What is imported: Ferrule, Rich, and what the usual commands need."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ferrule import DefinitionError, FerruleError, Toolset, models
@@ -89,7 +89,7 @@ def named(name: str, base_url: str | None) -> Named:
             f"{name!r} names no model: write {kind}:NAME" if kind != SCRIPTED else f"{name!r} names no file"
         )
     if kind == SCRIPTED:
-        return Named(name, _scripted(which, base_url))
+        return Named(name, _scripted(which, _steps_in(which, base_url)))
     try:
         model = models.named(name, base_url=base_url)
     except FerruleError:
@@ -104,13 +104,40 @@ def _model_forms() -> list[str]:
     return [*(f"{provider}:NAME" for provider in PROVIDERS), f"{SCRIPTED}:FILE"]
 
 
-def _scripted(file: str, base_url: str | None) -> Model:
+def by_case(name: str, base_url: str | None) -> Callable[[str], Named]:
+    """What gives the model for the id of a case: one for all, or a scripted one that begins anew for each. Its `steps`
+    are those of every case, or a dict that has those of each by its id.
+
+    Raises:
+        UsageError, DefinitionError: as `named`; what it gives raises `UsageError` for a case without steps.
+    """
+    kind, _, file = name.partition(":")
+    if kind != SCRIPTED or not file:
+        model = named(name, base_url)
+        return lambda case: model
+    steps = _steps_in(file, base_url)
+    if not isinstance(steps, Mapping):
+        return lambda case: Named(name, _scripted(file, steps))
+
+    def model_of(case: str) -> Named:
+        if case not in steps:
+            raise UsageError(f"the `steps` in {file!r} have none for the case {case!r}; {choices(case, steps)}")
+        return Named(name, _scripted(file, steps[case]))
+
+    return model_of
+
+
+def _steps_in(file: str, base_url: str | None) -> Any:
     if base_url is not None:
         raise UsageError("a scripted model has no address: leave --base-url out")
     module = load_file(file)
     steps = getattr(module, "steps", None)
     if steps is None:
         raise UsageError(f"{file!r} defines no `steps`: a list of what the model says and calls, turn by turn")
+    return steps
+
+
+def _scripted(file: str, steps: Any) -> Model:
     try:
         return models.Scripted(steps)
     except DefinitionError as error:

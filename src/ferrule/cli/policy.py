@@ -84,7 +84,7 @@ def _check_files(options: argparse.Namespace) -> int:
     tools = _tools(options)
     policy = load(files, tools=tools)
     console = screen()
-    _print_findings(console, policy.findings)
+    print_findings(console, policy.findings)
     if modes := policy.modes - {"ask"}:
         print(f"mode: {', '.join(sorted(modes))}\n")
     if tools is not None:
@@ -94,12 +94,13 @@ def _check_files(options: argparse.Namespace) -> int:
         lay(console, _rules_table(policy.rules))
         print()
     counts = [sum(finding.level == level for finding in policy.findings) for level in _LEVELS]
-    said = [_count_text(count, level) for count, level in zip(counts, _LEVELS, strict=True) if count]
+    said = [count_text(count, level) for count, level in zip(counts, _LEVELS, strict=True) if count]
     print(", ".join(said) or "Nothing found.")
     return int(bool(counts[0]))
 
 
-def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
+def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """A table of what is wrong; nothing where nothing is."""
     if not findings:
         return
     table = table_of("level", "where", "what", wrapped={"where", "what"})
@@ -156,9 +157,9 @@ def _test_files(options: argparse.Namespace) -> int:
     policy = load([("session", file) for file in options.files], tools=tools)
     console = screen()
     errors = [finding for finding in policy.findings if finding.level == "error"]
-    _print_findings(console, errors)
+    print_findings(console, errors)
     if errors:
-        print(f"{_count_text(len(errors), 'error')}, so no test was run")
+        print(f"{count_text(len(errors), 'error')}, so no test was run")
         return 1
     with asyncio.Runner() as work:
         outcomes = [work.run(_run_one(policy, test, tools)) for test in policy.tests]
@@ -174,11 +175,12 @@ def _test_files(options: argparse.Namespace) -> int:
 def _summary(tests: int, failed: int, examples: int) -> str:
     if not tests + examples:
         return "There are no tests: [[test]] in a file holds a call against what comes of it"
-    said = f"{failed} of {_count_text(tests, 'test')} failed" if failed else f"{_count_text(tests, 'test')} passed"
-    return f"{said}; {_count_text(examples, 'example')} of rules held" if examples else said
+    said = f"{failed} of {count_text(tests, 'test')} failed" if failed else f"{count_text(tests, 'test')} passed"
+    return f"{said}; {count_text(examples, 'example')} of rules held" if examples else said
 
 
-def _count_text(count: int, what: str) -> str:
+def count_text(count: int, what: str) -> str:
+    """`1 test`, `2 tests`."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
@@ -260,7 +262,7 @@ def _trust_one(file: str, digest: str | None) -> int:
     policy = load([("session", file)])
     errors = [finding for finding in policy.findings if finding.level == "error"]
     if errors:
-        _print_findings(console, errors)
+        print_findings(console, errors)
         print("A file with errors is not trusted.")
         return 1
     allows = [rule for rule in policy.rules if rule.decide == "allow"]

@@ -25,6 +25,8 @@ COMMANDS = {
     "lint": "say what a provider would refuse, what a model may mix up, and what each tool costs",
     "lock": "write down how the tools are, or say what changed since; accept a change",
     "select": "measure how well the right tools are found for a request, or say why these are found",
+    "eval": "measure which tools a model calls with what for given requests",
+    "test": "run the tests of files: calls and conversations, with what is expected of them",
     "policy": "check files of rules, run their tests, or trust a project's file",
     "decide": "say what would become of a call, and which rule says so",
     "grants": "list what was allowed for a while, or take it back",
@@ -68,6 +70,13 @@ OPTIONS = {
     "--by": True,
     "--min-recall5": True,
     "--min-ndcg": True,
+    "--min-chosen": True,
+    "--min-arguments": True,
+    "--min-order": True,
+    "--min-refusals": True,
+    "--min-exact": True,
+    "--live": False,
+    "--at-once": True,
     "--json": False,
     "--tool": True,
     "--status": True,
@@ -99,9 +108,10 @@ exit codes:
   0    it worked
   1    the call or the run failed or was denied,
        decide says that it would be denied,
-       lint or policy found an error, a test of a policy failed,
+       lint or policy found an error, a test failed,
        a tool is not as the lock has it,
-       select eval missed a threshold, or the output could not be written
+       select eval or eval missed a threshold, a model failed in eval,
+       or the output could not be written
   2    what was written on the command line cannot be meant,
        or what it names cannot be used
   3    decide says that a person would be asked

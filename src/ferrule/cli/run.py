@@ -25,7 +25,7 @@ from ferrule.cli.screen import lay, screen
 from ferrule.cli.selectors import selector_at
 from ferrule.cli.text import short, traced
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
-from ferrule.cli.usage import VERBOSE_SHOWS
+from ferrule.cli.usage import VERBOSE_SHOWS, at_least_one
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
 from ferrule.policy import Policy
@@ -44,7 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
     parser.add_argument(
         "--max-turns",
-        type=_turns,
+        type=at_least_one,
         default=20,
         metavar="N",
         help="how often the model is asked at most (default: 20); calls that it makes in the last turn are not run",
@@ -60,12 +60,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     policies.add_policy(parser)
     policies.add_shadow(parser)
     journals.add_journal(parser)
-
-
-def _turns(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"it is a whole number of at least 1, not {text!r}")
-    return int(text)
 
 
 def command(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from ferrule.cli.screen import lay, screen
 from ferrule.cli.selectors import selector_at
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
-from ferrule.cli.usage import UsageError, choices
+from ferrule.cli.usage import UsageError, choices, share
 from ferrule.selection import Match, Ranker, evaluate, read_queries, read_tools
 from ferrule.selection.evaluation import Evaluation, Ranks
 
@@ -39,9 +39,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "my.module:ranker (default: keyword)",
     )
     for option, what in (("--min-recall5", "recall@5"), ("--min-ndcg", "NDCG@10")):
-        parser.add_argument(
-            option, type=_threshold, metavar="SHARE", help=f"eval: end with 1 where {what} is below this"
-        )
+        parser.add_argument(option, type=share, metavar="SHARE", help=f"eval: end with 1 where {what} is below this")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
@@ -54,16 +52,6 @@ def command(options: argparse.Namespace) -> int:
     if options.min_recall5 is not None or options.min_ndcg is not None:
         raise UsageError("--min-recall5 and --min-ndcg are for select eval: one query has nothing to be measured by")
     return _explain(options)
-
-
-def _threshold(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: give a number from 0 to 1, such as 0.8")
-    return share
 
 
 def _tools(options: argparse.Namespace) -> list[Tool]:

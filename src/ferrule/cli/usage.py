@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Iterable
 
@@ -23,3 +24,21 @@ def choices(wrong: str, right: Iterable[str]) -> str:
         return f"did you mean {' or '.join(map(repr, meant))}?"
     more = f" and {len(names) - _MOST_CHOICES} more" if len(names) > _MOST_CHOICES else ""
     return f"there are: {', '.join(names[:_MOST_CHOICES]) or 'none at all'}{more}"
+
+
+def share(text: str) -> float:
+    """The value of an option that is a share."""
+    try:
+        given = float(text)
+    except ValueError:
+        given = -1.0
+    if not 0 <= given <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: give a number from 0 to 1, such as 0.8")
+    return given
+
+
+def at_least_one(text: str) -> int:
+    """The value of an option that is a whole number."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"it is a whole number of at least 1, not {text!r}")
+    return int(text)

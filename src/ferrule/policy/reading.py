@@ -1,15 +1,10 @@
-"""The text of a policy file as rules, with the line of each; pure. All that is wrong is found, not only the first.
-
-TOML is read by `tomllib`, which says no lines; a scanner of the text that was read so, which is valid, adds them.
-"""
+"""The text of a policy file as rules, with the line of each; pure. All that is wrong is found, not only the first."""
 
 from __future__ import annotations
 
 import json
 import re
-import tomllib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -31,6 +26,7 @@ from ferrule.policy.conditions import (
 )
 from ferrule.policy.kinds import wrong_kind
 from ferrule.policy.rule import ANY_COMMAND, DECIDES, Rule, Scope
+from ferrule.policy.toml_lines import FoundLines, NoToml, read_toml
 from ferrule.policy.verdict import MODES, Mode
 from ferrule.urls import URL_NAMES
 from ferrule.values.frozen import freeze
@@ -83,36 +79,18 @@ class Document(NamedTuple):
 def read_document(text: str, source: str, scope: Scope) -> Document:
     """What the text of a policy file says; where it is no TOML, nothing but that."""
     try:
-        _check_keys(text)
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or what Python says of too large a number
-        said = str(error) or "it nests too deep"
-        at = re.search(r"\(at line (\d+)", said)
-        return Document(None, (), (), (Finding("error", source, int(at[1]) if at else 0, f"it is no TOML: {said}"),))
-    reader = _DocumentReader(source, scope, _FoundLines(text))
+        data, lines = read_toml(text)
+    except NoToml as error:
+        return Document(None, (), (), (Finding("error", source, error.line, str(error)),))
+    reader = _DocumentReader(source, scope, lines)
     rules = tuple(reader.rules(data))
     return Document(reader.mode(data), rules, tuple(reader.tests(data)), tuple(reader.findings))
-
-
-def _check_keys(text: str) -> None:
-    """Refuse a key of more parts than any file has: `tomllib` takes minutes for one of 100,000.
-
-    Raises:
-        ValueError: with its line.
-    """
-    dots, line = 0, 1
-    for token in _TOML_WORD.finditer(text):
-        word = token[0]
-        dots = 0 if word in _ENDS_OF_KEYS else dots + (word.count(".") if word[0] not in "\"'#" else 0)
-        line += word.count("\n")
-        if dots > _MOST_KEY_PARTS:
-            raise ValueError(f"a key has at most {_MOST_KEY_PARTS} parts (at line {line})")
 
 
 class _DocumentReader:
     """Makes rules, and notes what is wrong with its line."""
 
-    def __init__(self, source: str, scope: Scope, lines: _FoundLines) -> None:
+    def __init__(self, source: str, scope: Scope, lines: FoundLines) -> None:
         self.source = source
         self.scope = scope
         self.lines = lines
@@ -169,7 +147,7 @@ class _DocumentReader:
         return self._rule(line, decide=decide, tools=(tools,), arguments=arguments, text=f"{decide} {text}")
 
     def table(self, table: Mapping[str, Any], line: int) -> Rule:
-        given = _read_keys(table, _OF_RULE, "a rule")
+        given = read_keys(table, _OF_RULE, "a rule")
         if "decide" not in given:
             raise DefinitionError('a rule says decide = "allow", "ask" or "deny"')
         return self._rule(line, **{"arguments": {}, **given})
@@ -189,7 +167,7 @@ class _DocumentReader:
                 yield made
 
     def test(self, table: Mapping[str, Any], line: int) -> PolicyTest:
-        given = _read_keys(table, _OF_TEST, "a test")
+        given = read_keys(table, _OF_TEST, "a test")
         if missing := {"call", "expect"} - given.keys():
             raise DefinitionError(f'a test says {min(missing)} = "…"')
         if given["expect"] not in DECIDES:
@@ -204,13 +182,14 @@ def freeze_conditions(arguments: Mapping[str, Condition]) -> Mapping[str, Condit
     return MappingProxyType(dict(sorted(arguments.items())))
 
 
-def _read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], of: str) -> dict[str, Any]:
+def read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], of: str) -> dict[str, Any]:
     """What a table says, under the keys that it may have, as the reader of each gives it."""
     refuse_unknown_keys(table, readers, of)
     return {key: read(table[key], key) for key, read in readers.items() if key in table}
 
 
-def _one_text(given: Any, key: str) -> str:
+def one_text(given: Any, key: str) -> str:
+    """A reader of `read_keys`: a text."""
     if not isinstance(given, str):
         raise DefinitionError(f"{key} is text, not {given!r:.80}")
     return given
@@ -222,7 +201,8 @@ def _table_of(given: Any, key: str) -> dict[str, Any]:
     return given
 
 
-def _texts_of(given: Any, key: str) -> tuple[str, ...]:
+def texts_of(given: Any, key: str) -> tuple[str, ...]:
+    """A reader of `read_keys`: a list of texts, and at least one."""
     if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
         raise DefinitionError(f'{key} is a list of texts, as in {key} = ["…"], not {given!r:.80}')
     return tuple(given)
@@ -231,10 +211,11 @@ def _texts_of(given: Any, key: str) -> tuple[str, ...]:
 def _tables_of(given: Any, key: str) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise DefinitionError(f"{key} is a list of tables, as in {key} = [{{ amount = 5 }}], not {given!r:.80}")
-    return tuple(_plain_table(one, key) for one in given)
+    return tuple(plain_table(one, key) for one in given)
 
 
-def _plain_table(given: Any, key: str) -> Mapping[str, Any]:
+def plain_table(given: Any, key: str) -> Mapping[str, Any]:
+    """A reader of `read_keys`: a table of what JSON has."""
     try:
         json.dumps(_table_of(given, key), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -256,15 +237,15 @@ def _at_place(place: str, given: object) -> Condition:
 
 
 _OF_RULE: Final = {
-    **dict.fromkeys(("decide", "reason", "into"), _one_text),
-    **dict.fromkeys(("tools", "tags", "traits", "principals"), _texts_of),
+    **dict.fromkeys(("decide", "reason", "into"), one_text),
+    **dict.fromkeys(("tools", "tags", "traits", "principals"), texts_of),
     **dict.fromkeys(("match", "no_match"), _tables_of),
     "arguments": _conditions_of,
 }
 _OF_TEST: Final = {
-    **dict.fromkeys(("call", "expect", "principal", "session", "rule"), _one_text),
-    **dict.fromkeys(("traits", "tags"), _texts_of),
-    "arguments": _plain_table,
+    **dict.fromkeys(("call", "expect", "principal", "session", "rule"), one_text),
+    **dict.fromkeys(("traits", "tags"), texts_of),
+    "arguments": plain_table,
 }
 """The keys of a `[[rule]]` and of a `[[test]]`, and what reads each."""
 
@@ -376,71 +357,3 @@ def read_value(text: str) -> str | int | float | bool:
             raise DefinitionError(f"{text} is no text in quotes")
         return read
     return text
-
-
-# -- lines -------------------------------------------------------------------------------------------------------------
-
-_TOML_WORD = re.compile(
-    r'"""(?:\\.|[^\\])*?"""(?:"{1,2}(?!"))?|' + r"'''.*?'''(?:'{1,2}(?!'))?|"
-    r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|\#[^\n]*|[\[\]{},=\n]|[^\s\[\]{},=\"'#]+",
-    re.DOTALL,
-)
-_ENDS_OF_KEYS: Final = frozenset("[]{},=\n")
-_MOST_KEY_PARTS: Final = 100
-_BRACKETS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
-
-
-class _FoundLines:
-    """Where keys stand, and the items of the lists under them, in TOML that is valid."""
-
-    def __init__(self, text: str) -> None:
-        self._found: dict[tuple[str, int | None], int] = {}
-        self._counts: Counter[str] = Counter()
-        in_table = False
-        for statement in _statements(text):
-            line, first = statement[0]
-            if first == "[":
-                in_table = True
-                self._item("".join(_key(word) for _, word in statement if word not in "[]"), line)
-            elif not in_table:
-                self._found.setdefault((_key(first), None), line)
-                self._items(_key(first), statement[1:])
-
-    def _items(self, key: str, words: Iterable[tuple[int, str]]) -> None:
-        depth, before = 0, ""
-        for line, word in words:
-            if depth == 1 and before in {"[", ","} and word != "]":
-                self._item(key, line)
-            depth += _BRACKETS.get(word, 0)
-            before = word
-
-    def _item(self, key: str, line: int) -> None:
-        self._found[key, self._counts[key]] = line
-        self._found.setdefault((key, None), line)
-        self._counts[key] += 1
-
-    def of(self, key: str, at: int | None = None) -> int:
-        """The line of a key, or of an item of its list; of the whole where it is written in some other way."""
-        return self._found.get((key, at)) or self._found.get((key, None), 0)
-
-
-def _key(word: str) -> str:
-    return word.strip("\"'")
-
-
-def _statements(text: str) -> Iterator[list[tuple[int, str]]]:
-    """The words of each statement with their lines, without comments and ends of lines."""
-    words: list[tuple[int, str]] = []
-    line, since, depth = 1, 0, 0
-    for token in _TOML_WORD.finditer(text):
-        word, at = token[0], token.start()
-        line, since = line + text.count("\n", since, at), at
-        if word == "\n":
-            if words and depth == 0:
-                yield words
-                words = []
-        elif not word.startswith("#"):
-            depth += _BRACKETS.get(word, 0)
-            words.append((line, word))
-    if words:
-        yield words

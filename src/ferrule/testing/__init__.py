@@ -1,30 +1,42 @@
-"""What tests of tools, guards and middleware are written with."""
+"""What tests of tools, guards and middleware are written with, and what measures how well models use tools."""
 
 from __future__ import annotations
 
+from ferrule.testing.cases import Case, ExpectedCall, read_cases
 from ferrule.testing.cassette import Cassette, CassetteError, cassette
 from ferrule.testing.clock import ManualClock
+from ferrule.testing.evaluating import evaluate
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
 from ferrule.testing.journal_contract import JournalContract
 from ferrule.testing.recorder import Recorder
 from ferrule.testing.rerun import Difference, Rerun, rerun
+from ferrule.testing.scores import CallMade, Scores
 from ferrule.testing.selector_contract import SelectorContract
 from ferrule.testing.source_contract import Offer, SourceContract
+from ferrule.testing.tool_use import Outcome, ToolUse
 
 __all__ = [
+    "CallMade",
+    "Case",
     "Cassette",
     "CassetteError",
     "Difference",
+    "ExpectedCall",
     "JournalContract",
     "ManualClock",
     "Offer",
+    "Outcome",
     "Recorder",
     "Rerun",
+    "Scores",
     "SelectorContract",
     "SourceContract",
+    "ToolUse",
     "cassette",
+    "evaluate",
     "fake",
     "faults",
+    "read_cases",
     "rerun",
 ]

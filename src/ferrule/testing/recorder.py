@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any
 
 from ferrule.arguments.names import Names
-from ferrule.arguments.parameters import Invalid
 from ferrule.definition.decorator import as_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.testing.comparing import abbreviated, alike, arguments_of, as_call, came_to, check_arguments, have
 from ferrule.testing.fake import tool_named, toolset_of
 from ferrule.types import ToolForm
-from ferrule.values.call import ToolCall
-from ferrule.values.content import jsonable
 from ferrule.values.event import Event
-from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
 _TERMINAL = ("tool:post", "tool:error")
 _TELLING = ("tool:pre", "tool:suspended", *_TERMINAL)
 _MOST_SHOWN = 10
-_MOST_OF_A_VALUE = 200
 
 
 class Recorder:
@@ -144,10 +138,10 @@ class _Recorded:
 
     @property
     def shown(self) -> str:
-        return _as_call(self.name, self.arguments)
+        return as_call(self.name, self.arguments)
 
     def __str__(self) -> str:
-        return f"{self.shown} → {_came_to(self.result)}"
+        return f"{self.shown} → {came_to(self.result)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +154,10 @@ class _Wanted:
 
     def fits(self, call: _Recorded) -> bool:
         """Whether it is that: a call of the tool with these arguments."""
-        missing = object()
-        return call.name == self.name and all(
-            _equal(value, call.arguments.get(key, missing)) for key, value in self.arguments.items()
-        )
+        return call.name == self.name and have(call.arguments, self.arguments)
 
     def __str__(self) -> str:
-        return _as_call(self.name, self.arguments)
+        return as_call(self.name, self.arguments)
 
 
 def _wanted_call(tool: ToolForm | str, arguments: Mapping[str, object] | None, named: Mapping[str, object]) -> _Wanted:
@@ -178,7 +169,7 @@ def _wanted_call(tool: ToolForm | str, arguments: Mapping[str, object] | None, n
     made = as_tool(tool)
     aliases = made.handling.aliases
     wanted = {aliases.get(name, name): value for name, value in wanted.items()}
-    _check_arguments(made, wanted)
+    check_arguments(made, wanted)
     return _Wanted(made.name, wanted, made)
 
 
@@ -194,19 +185,6 @@ def _check_seen(name: str, events: Iterable[Event]) -> None:
         )
 
 
-def _check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
-    schema = tool.handling.parameters.schema
-    closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
-    known = list(schema["properties"])
-    for name in wanted:
-        if name in tool.hidden:
-            raise DefinitionError(f"{name!r} of {tool.name!r} is bound or private: events have stars in its place")
-        if closed and name not in known:
-            near = Names(known).nearest(name, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {known!r}"
-            raise DefinitionError(f"the tool {tool.name!r} has no parameter {name!r}; {hint}")
-
-
 def _calls(events: Iterable[Event], tool: Tool | None) -> list[_Recorded]:
     """The calls in the order in which they came. One that was put off, and taken up again, is one call."""
     calls: list[_Recorded] = []
@@ -218,35 +196,18 @@ def _calls(events: Iterable[Event], tool: Tool | None) -> list[_Recorded]:
         if event.kind == "tool:pre" or not same_id:
             same_id.append(_Recorded(event.call.name, {}))
             calls.append(same_id[-1])
-        same_id[-1].arguments, same_id[-1].result = _arguments_of(event.call, tool), event.data.get("result")
+        same_id[-1].arguments, same_id[-1].result = arguments_of(event.call, tool), event.data.get("result")
         if event.kind in _TERMINAL:
             same_id.pop()
     return calls
-
-
-def _arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
-    """The arguments as they were validated, where the tool is known and they do fit."""
-    arguments = call.arguments
-    if tool is not None and tool.name == call.name and arguments.validated is None:
-        with suppress(Invalid):
-            arguments = tool.handling.parameters.read_ahead(call.name, call.raw)
-    return thaw(arguments)  # type: ignore[no-any-return]
-
-
-def _equal(expected: Any, actual: Any) -> bool:
-    return bool(expected == actual) or bool(jsonable(expected) == actual)
 
 
 def _instead(wanted: _Wanted, calls: list[_Recorded], events: list[Event]) -> str:
     """What was called: the tool's own calls first, and what looks most like the one that is wanted."""
     if not events:
         return "There was no call at all: is the recorder among the observers of the runner?"
-    nearest = sorted(calls, key=lambda call: (call.name != wanted.name, -_alike(str(wanted), call.shown)))
+    nearest = sorted(calls, key=lambda call: (call.name != wanted.name, -alike(str(wanted), call.shown)))
     return f"The calls that there were, the nearest first:\n{_lines_of(nearest)}"
-
-
-def _alike(one: str, other: str) -> float:
-    return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
 
 
 def _lines_of(calls: list[_Recorded]) -> str:
@@ -254,27 +215,9 @@ def _lines_of(calls: list[_Recorded]) -> str:
     return "\n".join([f"  {call}" for call in calls[:_MOST_SHOWN]] + ([f"  and {more} more"] if more > 0 else []))
 
 
-def _as_call(name: str, arguments: Mapping[str, object]) -> str:
-    return f"{name}({', '.join(f'{key}={_abbreviated(value)}' for key, value in arguments.items())})"
-
-
-def _abbreviated(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"
-
-
-def _came_to(result: ToolResult | None) -> str:
-    if result is None:
-        return "not ended yet"
-    ran = ", not run" if result.executed is False else ""
-    ran = ", replayed" if result.metadata.get("replayed") is True else ran
-    why = f": {_abbreviated(result.error)}" if result.error is not None else ""
-    return f"{result.status}{ran}{why}"
-
-
 def _told_to_model(result: ToolResult | None) -> str:
     """What the model reads of a success; the text of a failure stands there already."""
-    return f": {_abbreviated(result.text)}" if result is not None and result.error is None else ""
+    return f": {abbreviated(result.text)}" if result is not None and result.error is None else ""
 
 
 def _times(number: int) -> str:

@@ -1,0 +1,117 @@
+"""TOML with the line of each key: `tomllib`, which reads it, says none, and a scanner of the text adds them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+
+class NoToml(ValueError):
+    """The text is no TOML.
+
+    Attributes:
+        line: Where; 0 where that is not known.
+    """
+
+    def __init__(self, why: str, line: int) -> None:
+        super().__init__(f"it is no TOML: {why}")
+        self.line = line
+
+
+def read_toml(text: str) -> tuple[dict[str, Any], FoundLines]:
+    """What the text says, and where.
+
+    Raises:
+        NoToml: with the line.
+    """
+    try:
+        _check_parts(text)
+        return tomllib.loads(text), FoundLines(text)
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or what Python says of too large a number
+        said = str(error) or "it nests too deep"
+        at = re.search(r"\(at line (\d+)", said)
+        raise NoToml(said, int(at[1]) if at else 0) from None
+
+
+def _check_parts(text: str) -> None:
+    """Refuse a key of more parts than any file has: `tomllib` takes minutes for one of 100,000.
+
+    Raises:
+        ValueError: with its line.
+    """
+    dots, line = 0, 1
+    for token in _TOML_WORD.finditer(text):
+        word = token[0]
+        dots = 0 if word in _ENDS_OF_KEYS else dots + (word.count(".") if word[0] not in "\"'#" else 0)
+        line += word.count("\n")
+        if dots > _MOST_KEY_PARTS:
+            raise ValueError(f"a key has at most {_MOST_KEY_PARTS} parts (at line {line})")
+
+
+_TOML_WORD = re.compile(
+    r'"""(?:\\.|[^\\])*?"""(?:"{1,2}(?!"))?|' + r"'''.*?'''(?:'{1,2}(?!'))?|"
+    r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|\#[^\n]*|[\[\]{},=\n]|[^\s\[\]{},=\"'#]+",
+    re.DOTALL,
+)
+_ENDS_OF_KEYS: Final = frozenset("[]{},=\n")
+_MOST_KEY_PARTS: Final = 100
+_BRACKETS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+class FoundLines:
+    """Where keys stand, and the items of the lists under them, in TOML that is valid."""
+
+    def __init__(self, text: str) -> None:
+        self._found: dict[tuple[str, int | None], int] = {}
+        self._counts: Counter[str] = Counter()
+        in_table = False
+        for statement in _statements(text):
+            line, first = statement[0]
+            if first == "[":
+                in_table = True
+                self._item("".join(_key(word) for _, word in statement if word not in "[]"), line)
+            elif not in_table:
+                self._found.setdefault((_key(first), None), line)
+                self._items(_key(first), statement[1:])
+
+    def _items(self, key: str, words: Iterable[tuple[int, str]]) -> None:
+        depth, before = 0, ""
+        for line, word in words:
+            if depth == 1 and before in {"[", ","} and word != "]":
+                self._item(key, line)
+            depth += _BRACKETS.get(word, 0)
+            before = word
+
+    def _item(self, key: str, line: int) -> None:
+        self._found[key, self._counts[key]] = line
+        self._found.setdefault((key, None), line)
+        self._counts[key] += 1
+
+    def of(self, key: str, at: int | None = None) -> int:
+        """The line of a key, or of an item of its list; of the whole where it is written in some other way."""
+        return self._found.get((key, at)) or self._found.get((key, None), 0)
+
+
+def _key(word: str) -> str:
+    return word.strip("\"'")
+
+
+def _statements(text: str) -> Iterator[list[tuple[int, str]]]:
+    """The words of each statement with their lines, without comments and ends of lines."""
+    words: list[tuple[int, str]] = []
+    line, since, depth = 1, 0, 0
+    for token in _TOML_WORD.finditer(text):
+        word, at = token[0], token.start()
+        line, since = line + text.count("\n", since, at), at
+        if word == "\n":
+            if words and depth == 0:
+                yield words
+                words = []
+        elif not word.startswith("#"):
+            depth += _BRACKETS.get(word, 0)
+            words.append((line, word))
+    if words:
+        yield words

@@ -1,0 +1,82 @@
+"""How a test compares a call with the one that it asks for, and how it shows calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from difflib import SequenceMatcher
+from typing import Any
+
+from ferrule.arguments.names import Names
+from ferrule.arguments.parameters import Invalid
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.values.call import ToolCall
+from ferrule.values.content import jsonable
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+_MOST_OF_A_VALUE = 200
+_LEFT_OUT = object()
+
+
+def arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
+    """The arguments as they were validated, where the tool is known and they do fit."""
+    arguments = call.arguments
+    if tool is not None and tool.name == call.name and arguments.validated is None:
+        with suppress(Invalid):
+            arguments = tool.handling.parameters.read_ahead(call.name, call.raw)
+    return thaw(arguments)  # type: ignore[no-any-return]
+
+
+def check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
+    """Look whether the tool has parameters of these names.
+
+    Raises:
+        DefinitionError: for one that it has not, with the nearest, and one that nobody is shown.
+    """
+    schema = tool.handling.parameters.schema
+    closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
+    known = list(schema["properties"])
+    for name in wanted:
+        if name in tool.hidden:
+            raise DefinitionError(f"{name!r} of {tool.name!r} is bound or private: events have stars in its place")
+        if closed and name not in known:
+            near = Names(known).nearest(name, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {known!r}"
+            raise DefinitionError(f"the tool {tool.name!r} has no parameter {name!r}; {hint}")
+
+
+def have(arguments: Mapping[str, Any], wanted: Mapping[str, object]) -> bool:
+    """Whether the arguments have all that is wanted; what else they have is not looked at."""
+    return all(_equal(value, arguments.get(name, _LEFT_OUT)) for name, value in wanted.items())
+
+
+def _equal(expected: Any, actual: Any) -> bool:
+    return bool(expected == actual) or bool(jsonable(expected) == actual)
+
+
+def alike(one: str, other: str) -> float:
+    """How much one shown call looks like another, from 0 to 1."""
+    return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
+
+
+def as_call(name: str, arguments: Mapping[str, object]) -> str:
+    """`refund(order='4711', euros=80)`."""
+    return f"{name}({', '.join(f'{key}={abbreviated(value)}' for key, value in arguments.items())})"
+
+
+def abbreviated(value: object) -> str:
+    """The value as Python writes it, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"
+
+
+def came_to(result: ToolResult | None) -> str:
+    """What a call came to: its status, whether it ran, and its error."""
+    if result is None:
+        return "not ended yet"
+    ran = ", not run" if result.executed is False else ""
+    ran = ", replayed" if result.metadata.get("replayed") is True else ran
+    why = f": {abbreviated(result.error)}" if result.error is not None else ""
+    return f"{result.status}{ran}{why}"

@@ -1,0 +1,156 @@
+"""`evaluate`: ask a model for each case, by way of the loop, and compare what it called with what was right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from ferrule.arguments.parameters import Invalid
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
+from ferrule.loop import Run, run
+from ferrule.models import Message, Model
+from ferrule.runner import Runner
+from ferrule.testing.cases import Case, ExpectedCall
+from ferrule.testing.comparing import arguments_of, check_arguments
+from ferrule.testing.fake import tool_named
+from ferrule.testing.scores import CallMade, scores_of, scores_of_failed
+from ferrule.testing.tool_use import Outcome, ToolUse
+from ferrule.values.call import new_id
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
+
+
+async def evaluate(
+    cases: Iterable[Case],
+    model: Model | Callable[[Case], Model],
+    runner: Runner | Callable[[Case], Runner],
+    *,
+    max_turns: int = 20,
+    at_once: int = 1,
+    context: ToolContext | None = None,
+) -> ToolUse:
+    """Ask a model for each case, and score which tools it calls with what. See docs/evaluation.md.
+
+        found = await evaluate(read_cases("cases.jsonl"), model, Runner(fake([find_order, refund])))
+        found.assert_at_least(chosen=0.9, arguments=0.8)
+
+    The calls run through the runner, guards and all, so a tool does what the runner makes of it: give it fakes, or
+    answers that were recorded. Each case is a run of its own, and its session too, unless the context has one. A case
+    whose model raises has the error, and 0 in its scores; the others go on.
+
+    Args:
+        cases: See `read_cases`.
+        model: Asked anew for each case; or a function of the case that gives a model, as for `Scripted`.
+        runner: Has the tools; or a function of the case that gives a runner.
+        max_turns: How often the model is asked in a case at most. With 1, its first calls are looked at, not run.
+        at_once: How many cases run side by side.
+        context: What the calls may use.
+
+    Raises:
+        DefinitionError: where there is no case, two have one id, one names a tool or an argument that is not there,
+            or the model, the runner or a limit is none.
+    """
+    if not isinstance(at_once, int) or at_once < 1:  # type: ignore[redundant-expr]
+        raise DefinitionError(f"at_once is a whole number of at least 1, not {at_once!r}")
+    listed = _checked_cases(cases)
+    prepared = [_prepared(case, model, runner, context or ToolContext(), max_turns) for case in listed]
+    gate = asyncio.Semaphore(at_once)
+
+    async def in_turn(one: _Prepared) -> Outcome:
+        async with gate:
+            return await _run_case(one)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(in_turn(one)) for one in prepared]
+    return ToolUse(tuple(task.result() for task in tasks))
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A case that can be run."""
+
+    case: Case
+    expected: tuple[ExpectedCall, ...]
+    tools: Toolset
+    running: Run
+
+
+def _checked_cases(cases: Iterable[Case]) -> Sequence[Case]:
+    listed = list(cases)
+    if not listed:
+        raise DefinitionError("evaluate: there are no cases")
+    for case in listed:
+        if not isinstance(case, Case):
+            raise DefinitionError(f"evaluate: a case is a Case, such as read_cases gives, not {case!r:.80}")
+    twice = [name for name, count in Counter(case.id for case in listed).items() if count > 1]
+    if twice:
+        raise DefinitionError(f"evaluate: two cases have the id {twice[0]!r}")
+    return listed
+
+
+def _prepared(case: Case, model: Any, runner: Any, context: ToolContext, max_turns: int) -> _Prepared:
+    about = f"evaluate: the case {case.id!r}"
+    made = runner if isinstance(runner, Runner) or not callable(runner) else runner(case)
+    asked = model if hasattr(model, "results") or not callable(model) else model(case)
+    if not isinstance(made, Runner):
+        raise DefinitionError(f"{about} needs a Runner, such as Runner(fake([one_tool])), not {made!r:.80}")
+    tools = made.tools
+    expected = tuple(_expected_of(one, tools, about) for one in case.expected)
+    tools.only(*case.never)  # which refuses a name that no tool has
+    own = context if context.session is not None else context.replace(session=new_id())
+    running = run(asked, _messages_of(case, asked), made, context=own, max_turns=max_turns)
+    return _Prepared(case, expected, tools, running)
+
+
+def _expected_of(wanted: ExpectedCall, tools: Toolset, about: str) -> ExpectedCall:
+    """The call under the names that the tool and its parameters have."""
+    tool = tool_named(about, tools, wanted.name)
+    aliases = tool.handling.aliases
+    arguments = {aliases.get(name, name): value for name, value in wanted.arguments.items()}
+    check_arguments(tool, arguments)
+    return ExpectedCall(tool.name, arguments)
+
+
+def _messages_of(case: Case, model: Any) -> list[Message]:
+    if not isinstance(case.request, str):
+        return list(case.request)
+    user = getattr(model, "user", None)
+    if not callable(user):
+        raise DefinitionError(
+            f"the request of the case {case.id!r} is a text, and the model has no user(text) that makes messages of "
+            "it: give the messages"
+        )
+    return cast("list[Message]", user(case.request))
+
+
+async def _run_case(one: _Prepared) -> Outcome:
+    text, error = "", None
+    try:
+        text = (await one.running).text
+    except Exception as raised:  # whatever a model raises is the end of its case, and of no other
+        error = f"{type(raised).__name__}: {raised}"
+    called = tuple(_call_made(result, one.tools) for result in one.running.results)
+    if error is not None:
+        return Outcome(one.case, one.expected, called, scores_of_failed(one.case), error=error)
+    kept = not called if one.case.refuses else not any(_must_not(call.name, one.case) for call in called)
+    return Outcome(one.case, one.expected, called, scores_of(one.case, one.expected, called, kept), text)
+
+
+def _must_not(name: str, case: Case) -> bool:
+    return any(fnmatchcase(name, glob) for glob in case.never)
+
+
+def _call_made(result: ToolResult, tools: Toolset) -> CallMade:
+    assert result.call is not None
+    tool, call, status = tools.find(result.tool_name), result.call.replace(name=result.tool_name), str(result.status)
+    if tool is not None and status == "limited":
+        try:
+            tool.handling.parameters.read_ahead(call.name, call.raw)
+        except Invalid:
+            status = "invalid"
+    return CallMade(result.tool_name, arguments_of(call, tool), status, result.error)

@@ -1,0 +1,162 @@
+"""What an evaluation of tool use found: each case, the scores over all, and what they are held against."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from ferrule.testing.cases import Case, ExpectedCall
+from ferrule.testing.comparing import abbreviated, alike, as_call
+from ferrule.testing.scores import SCORES, CallMade, Scores, check_least, matched, means
+
+COUNTED = ("not_found", "invalid", "denied")
+"""The statuses of calls that are counted by themselves."""
+_MOST_WORST = 5
+_MOST_OF_AN_ERROR = 500
+_ID_WIDTH = 28
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one case. See docs/evaluation.md#the-result."""
+
+    case: Case
+    expected: tuple[ExpectedCall, ...]
+    """The calls of the case, under the names that the tools have."""
+    called: tuple[CallMade, ...]
+    """What the model called, in its order."""
+    scores: Scores
+    text: str = ""
+    """What the model said last."""
+    error: str | None = None
+    """What the model raised."""
+
+    def lines(self) -> list[str]:
+        """What was expected and not called, what is nearest to it, and what was called."""
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in _values(self.scores).items() if name != "exact")
+        found = [f"{_on_one_line(self.case.id)} ({shown}): {abbreviated(self.case.request)}"]
+        if self.error is not None:
+            found.append(f"  the model failed: {_on_one_line(self.error)[:_MOST_OF_AN_ERROR]}")
+        right = matched(self.expected, self.called)
+        found += [self._missed_line(one) for at, one in enumerate(self.expected) if at not in right]
+        if self.case.refuses:
+            found.append("  expected no call at all")
+        if self.case.never:
+            found.append(f"  expected no call of {', '.join(self.case.never)}")
+        return [*found, *([f"  called {call}" for call in self.called] or ["  called nothing"])]
+
+    def _missed_line(self, wanted: ExpectedCall) -> str:
+        shown = as_call(*wanted)
+        nearest = max(
+            self.called,
+            key=lambda call: (call.name == wanted.name, alike(shown, as_call(call.name, call.arguments))),
+            default=None,
+        )
+        return f"  expected {shown}{'' if nearest is None else f'; the nearest call is {nearest}'}"
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """How a model used tools: the result of `evaluate`. See docs/evaluation.md#the-result."""
+
+    outcomes: tuple[Outcome, ...]
+    """One for each case, in their order."""
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Over all cases: each the mean over the cases that have it."""
+        return means([(one.case, one.scores) for one in self.outcomes])
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """How many calls had a name that no tool has (`not_found`), were `invalid`, and were `denied`."""
+        found = Counter(call.status for one in self.outcomes for call in one.called)
+        return {status: found[status] for status in COUNTED}
+
+    def table(self) -> str:
+        """The scores of each case and over all as plain text, at most 80 characters wide."""
+        rows = [_table_row(one.case.id, one.scores, "yes" if one.scores.exact else "no") for one in self.outcomes]
+        exact = sum(one.scores.exact == 1 for one in self.outcomes)
+        rows.append(_table_row("all", self.scores, f"{exact} of {len(self.outcomes)}"))
+        said = {"not_found": "with a name that no tool has", "invalid": "with invalid arguments", "denied": "denied"}
+        counts = [f"{self.counts[status]} {what}" for status, what in said.items()]
+        failed = sum(one.error is not None for one in self.outcomes)
+        head = f"{'case':{_ID_WIDTH}}{''.join(f'{name:>11}' for name in SCORES[:-1])}  exact"
+        return "\n".join(
+            [head, *rows, "", f"calls: {', '.join(counts)}", *([f"the model failed in {failed}"] * (failed > 0))]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain JSON values. What is no JSON, such as `ANY`, is shown as Python writes it."""
+        cases = [
+            {
+                "id": one.case.id,
+                "scores": asdict(one.scores),
+                "expected": [{"name": name, "arguments": dict(arguments)} for name, arguments in one.expected],
+                "called": [asdict(call) for call in one.called],
+                "text": one.text,
+                "error": one.error,
+            }
+            for one in self.outcomes
+        ]
+        found = {"scores": asdict(self.scores), "counts": dict(self.counts), "cases": cases}
+        return json.loads(json.dumps(found, default=repr))  # type: ignore[no-any-return]
+
+    def missed(self, **least: float | None) -> list[str]:
+        """A line for each score that is below what was asked for; `None` asks for nothing.
+
+        Raises:
+            DefinitionError: for a score that there is not, one that is no share, and one that no case asks for.
+        """
+        asked = {name: share for name, share in least.items() if share is not None}
+        check_least(asked, [one.case for one in self.outcomes])
+        return [
+            f"{name} is {value:.4f}, and at least {asked[name]:g} was asked for"
+            for name, value in _values(self.scores).items()
+            if name in asked and value < asked[name]
+        ]
+
+    def worst(self, most: int = _MOST_WORST) -> Sequence[Outcome]:
+        """The cases that are not exactly right, the worst first."""
+        wrong = [one for one in self.outcomes if one.scores.exact < 1]
+        return sorted(wrong, key=lambda one: sum(_values(one.scores).values()) / len(_values(one.scores)))[:most]
+
+    def assert_at_least(
+        self,
+        *,
+        chosen: float | None = None,
+        arguments: float | None = None,
+        order: float | None = None,
+        refusals: float | None = None,
+        exact: float | None = None,
+    ) -> None:
+        """Look whether the scores over all are at least these. See docs/evaluation.md#thresholds.
+
+        Raises:
+            AssertionError: naming the scores that are below, and the worst cases: expected, called, the nearest.
+            DefinitionError: for what is no share from 0 to 1, and a score that no case asks for.
+        """
+        __tracebackhide__ = True
+        missed = self.missed(chosen=chosen, arguments=arguments, order=order, refusals=refusals, exact=exact)
+        if missed:
+            worst = [line for one in self.worst() for line in one.lines()]
+            raise AssertionError("\n".join([*missed, "The worst cases:", *worst]))
+
+
+def _values(scores: Scores) -> dict[str, float]:
+    return {name: value for name in SCORES if (value := getattr(scores, name)) is not None}
+
+
+def _table_row(name: str, scores: Scores, exact: str) -> str:
+    line = _on_one_line(name)
+    short = line if len(line) < _ID_WIDTH else f"{line[: _ID_WIDTH - 2]}…"
+    values = [getattr(scores, one) for one in SCORES[:-1]]
+    return f"{short:{_ID_WIDTH}}{''.join('          –' if one is None else f'{one:11.2f}' for one in values)}  {exact}"
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
