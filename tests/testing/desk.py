@@ -77,6 +77,7 @@ class Desk(Framework):
     malformed_text = True
     has_principals = True
     stores_data = True
+    suspends: ClassVar[bool] = True
     run: ClassVar[type[DeskRun]] = DeskRun
 
     async def drive(self, runner: Runner, *calls: Said) -> DeskRun:

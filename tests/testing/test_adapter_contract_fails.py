@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar
-from unittest import SkipTest
 
 import pytest
 from desk import BlockingDesk, Desk, DeskRun, Record
@@ -16,33 +19,35 @@ from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
 from ferrule.approval import later
 from ferrule.interop.adapter import Adapter
 from ferrule.journal import memory
-from ferrule.testing import AdapterContract, Driven, Framework, Question, Seen
+from ferrule.testing import AdapterContract, BlockingAdapterContract, Driven, Framework, Question, Seen
+from ferrule.testing.adapter_calls import AdapterCalls
 
 
-def reads(**wrong: Callable[[Seen, ToolResult], Seen]) -> type[DeskRun]:
+def as_it_is(seen: Seen) -> Seen:
+    return seen
+
+
+def reads(**wrong: Callable[[Seen], Seen]) -> type[DeskRun]:
     """A run whose model reads results of this status in a wrong way."""
 
     class Reads(DeskRun):
         def read(self, result: ToolResult) -> Seen:
-            return wrong.get(result.status, lambda seen, result: seen)(super().read(result), result)
+            return wrong.get(result.status, as_it_is)(super().read(result))
 
     return Reads
 
 
-def as_success(seen: Seen, result: ToolResult) -> Seen:
+def as_text(seen: Seen) -> Seen:
+    """Without a word of whether it failed, and without pictures."""
     return Seen(seen.text)
 
 
-def without_its_text(seen: Seen, result: ToolResult) -> Seen:
+def without_its_text(seen: Seen) -> Seen:
     return Seen("it failed", failed=True)
 
 
-def with_the_exception(seen: Seen, result: ToolResult) -> Seen:
+def with_the_exception(seen: Seen) -> Seen:
     return Seen("the secret inside", failed=True)
-
-
-def without_media(seen: Seen, result: ToolResult) -> Seen:
-    return Seen(seen.text)
 
 
 class WithoutSession(DeskRun):
@@ -85,7 +90,8 @@ class TellsNothing(DeskRun):
 
 class LetsItGoOn(DeskRun):
     async def run_one(self, call_id: str) -> None:
-        await asyncio.shield(asyncio.ensure_future(super().run_one(call_id)))
+        going_on = self.adapter.runner.run(self.call(call_id), self.context(), timeout=0.05)
+        self.see(call_id, await asyncio.shield(asyncio.ensure_future(going_on)))
 
 
 class AsksPeopleOnly(DeskRun):
@@ -217,11 +223,11 @@ class ForgetsTheSession(Desk):
 
 WRONG: dict[str, type[DeskRun] | Desk] = {
     "a_call_runs_with_the_deps_and_in_the_session_of_the_framework": WithoutSession,
-    "wrong_arguments_are_answered_with_what_would_be_right_and_nothing_runs": reads(invalid=as_success),
+    "wrong_arguments_are_answered_with_what_would_be_right_and_nothing_runs": reads(invalid=as_text),
     "text_that_is_nearly_json_is_repaired_where_it_reaches_us": ReadsJson,
-    "a_picture_arrives_as_a_picture": reads(ok=without_media),
+    "a_picture_arrives_as_a_picture": reads(ok=as_text),
     "an_exception_is_told_as_a_failure_without_its_text": reads(failed=with_the_exception),
-    "a_call_that_outlives_its_deadline_is_told_as_a_failure": reads(timeout=as_success),
+    "a_call_that_outlives_its_deadline_is_told_as_a_failure": reads(timeout=as_text),
     "a_call_that_gets_no_slot_is_told_as_a_failure": reads(limited=without_its_text),
     "a_name_that_no_tool_has_runs_nothing": GuessesNames,
     "calls_that_may_run_beside_each_other_do": OneByOne,
@@ -268,39 +274,56 @@ def framework_of(wrong: type[DeskRun] | Desk, right: Desk) -> Desk:
     return Wrong()
 
 
-def contract_of(tested: Framework) -> AdapterContract:
-    class Contract(AdapterContract):
+def contract_of(tested: Desk) -> AdapterCalls:
+    class Contract(AdapterContract if tested.suspends else BlockingAdapterContract):  # type: ignore[misc]
         framework = tested
 
     return Contract()
 
 
 def desk_for(name: str) -> Desk:
-    """The framework that the test has something to say about: one where calls can wait, else one where none can."""
-    try:
-        getattr(contract_of(Desk()), f"test_{name}")()
-    except SkipTest:
-        getattr(contract_of(BlockingDesk()), f"test_{name}")()
-        return BlockingDesk()
-    return Desk()
+    """A right framework for the test: one where calls can wait, or else one where none can."""
+    return Desk() if hasattr(AdapterContract, f"test_{name}") else BlockingDesk()
 
 
-def test_every_test_of_the_contract_has_an_adapter_that_fails_it() -> None:
-    assert {name.removeprefix("test_") for name in dir(AdapterContract) if name.startswith("test_")} == set(WRONG)
+def names_of(*contracts: type) -> set[str]:
+    found = {name for contract in contracts for name in dir(contract) if name.startswith("test_")}
+    return {name.removeprefix("test_") for name in found}
 
 
-@pytest.mark.parametrize(("name", "wrong"), WRONG.items())
+def test_every_test_of_the_contracts_has_an_adapter_that_fails_it() -> None:
+    assert names_of(AdapterContract, BlockingAdapterContract) == set(WRONG)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [pytest.param(*one, marks=[pytest.mark.slow] if "a_process_of_its_own" in one[0] else []) for one in WRONG.items()],
+)
 def test_an_adapter_that_breaks_it_fails(name: str, wrong: type[DeskRun] | Desk) -> None:
     right = desk_for(name)
+    getattr(contract_of(right), f"test_{name}")()
     with pytest.raises(AssertionError) as raised:
         getattr(contract_of(framework_of(wrong, right)), f"test_{name}")()
     assert str(raised.value), "it does not say what was seen"
 
 
-@pytest.mark.parametrize("name", [name for name in WRONG if "where_nobody" not in name])
-def test_where_no_call_can_wait_all_else_holds(name: str) -> None:
-    with suppress(SkipTest):
-        getattr(contract_of(BlockingDesk()), f"test_{name}")()
+@pytest.mark.parametrize("name", sorted(names_of(AdapterContract) & names_of(BlockingAdapterContract)))
+def test_what_holds_where_calls_can_wait_holds_where_none_can(name: str) -> None:
+    getattr(contract_of(BlockingDesk()), f"test_{name}")()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_adapter_of_the_page_passes_the_whole_contract(tmp_path: Path) -> None:
+    section = PAGE.partition("## Your own adapter")[2]
+    [program] = re.findall(r"^```python\n(.*?)^```$", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_desk.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert f"{len(names_of(AdapterContract))} passed" in done.stdout, done.stdout
 
 
 class Bare(AdapterContract):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ferrule.testing.adapter_contract import AdapterContract
+from ferrule.testing.blocking_adapter_contract import BlockingAdapterContract
 from ferrule.testing.clock import ManualClock
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
@@ -14,6 +15,7 @@ from ferrule.testing.source_contract import Offer, SourceContract
 
 __all__ = [
     "AdapterContract",
+    "BlockingAdapterContract",
     "Driven",
     "Framework",
     "JournalContract",

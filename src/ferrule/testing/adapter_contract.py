@@ -26,16 +26,15 @@ from ferrule.values.frozen import thaw
 
 _ADA_AND_EUROS = {"to": "ada", "euros": 5}
 _LONGEST_ELSEWHERE = 60.0
-_KEY, _OTHER_KEY = b"k" * 32, b"o" * 32
-_NO_WAITING = "no call can wait for a person"
+_RESUME_KEY, _OTHER_RESUME_KEY = b"k" * 32, b"o" * 32
 _NO_EDITS = "a person cannot change the arguments"
 _NO_RECORD = "no record travels with the answer"
 _NOT_ELSEWHERE = "only the process that asked can be answered"
 
 
 class AdapterContract(AdapterCalls):
-    """What every adapter to a framework promises, as tests: a class of yours, and pytest runs them.
-    See docs/coming-from.md#your-own-adapter.
+    """What every adapter to a framework where a call can wait for a person promises, as tests: a class of yours, and
+    pytest runs them. See docs/coming-from.md#your-own-adapter.
 
         class TestDesk(AdapterContract):
             framework = Desk()
@@ -62,7 +61,6 @@ class AdapterContract(AdapterCalls):
             await driven.answer(answers, record=record)
             return waiting, driven
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         return in_time(run())
 
     # -- answers ------------------------------------------------------------------------------------------------------
@@ -99,7 +97,6 @@ class AdapterContract(AdapterCalls):
             too_much = call.arguments["euros"] > 100
             return {**call.arguments, "euros": 100} if too_much else ask("it is money")
 
-        self._only_where(self.framework.suspends, _NO_WAITING)
         world = World()
         call = Said("c1", "pay", {"to": "ada", "euros": 500})
         if not self.framework.asks_about_changes:
@@ -126,7 +123,6 @@ class AdapterContract(AdapterCalls):
             await driven.answer({"c1": True})
             await driven.answer({"c1": True})
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         world = World()
         in_time(run())
         world.expect_paid({"ada 1": 1})
@@ -142,7 +138,6 @@ class AdapterContract(AdapterCalls):
                     await driven.answer({call_id: call_id == "c1" for call_id in driven.questions})
             return driven
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         world = World()
         driven = in_time(run())
         assert not driven.questions, f"all is answered, and {driven.questions} is asked"
@@ -187,7 +182,6 @@ class AdapterContract(AdapterCalls):
             await driven.answer({"c1": True})
             return driven
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         self._only_where(self.framework.brings_record, _NO_RECORD)
         for other in (True, False):
             world = World()
@@ -206,7 +200,6 @@ class AdapterContract(AdapterCalls):
             await driven.answer({"c1": True}, record="lost")
             return driven
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         self._only_where(self.framework.brings_record, _NO_RECORD)
         world = World()
         driven = in_time(run())
@@ -228,7 +221,6 @@ class AdapterContract(AdapterCalls):
             await driven.answer({"c1": answer}, record="lost" if self.framework.brings_record else "kept")
             return driven
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         for answer in (False, True):
             world = World()
             driven = in_time(run(answer))
@@ -256,7 +248,6 @@ class AdapterContract(AdapterCalls):
             await driven.answer({"c1": True}, record="lost" if self.framework.brings_record else "kept")
             return driven
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         world = World()
         driven = in_time(run())
         assert "eve 500" not in world.paid, f"paid was {dict(world.paid)}, which nobody approved"
@@ -265,7 +256,6 @@ class AdapterContract(AdapterCalls):
 
     def test_what_goes_wrong_where_records_are_kept_is_told_to_no_model(self) -> None:
         """It ends the run, or is a failure without its text."""
-        self._only_where(self._framework().suspends, _NO_WAITING)
         world = World()
         try:
             driven = self.drive(world, Said("c1", "pay", {"to": "ada"}), journal=_Broken())
@@ -281,10 +271,9 @@ class AdapterContract(AdapterCalls):
     def test_an_answer_that_comes_to_a_process_of_its_own_runs_what_was_asked(self) -> None:
         async def asked(path: Path) -> Any:
             with closing(Journal.open(path)) as journal:
-                runner = world.runner(journal=journal, resume_key=_KEY)
+                runner = world.runner(journal=journal, resume_key=_RESUME_KEY)
                 return self._framework().stored(await self._framework().drive(runner, PAY))
 
-        self._only_where(self._framework().suspends, _NO_WAITING)
         self._only_where(self.framework.stores_data, "what is stored is a service")
         world = World()
         with TemporaryDirectory() as folder, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as another:
@@ -298,7 +287,7 @@ class AdapterContract(AdapterCalls):
     def test_an_answer_that_comes_to_other_processes_runs_once_what_was_asked(self) -> None:
         for record in self._records_elsewhere():
             world = World()
-            driven = self._answered_elsewhere(world, [_KEY, _KEY, _KEY], record)
+            driven = self._answered_elsewhere(world, [_RESUME_KEY] * 3, record)
             expect(driven, c1=Seen("paid 5 EUR to ada"))
             world.expect_paid({"ada 5": 1})
 
@@ -308,7 +297,7 @@ class AdapterContract(AdapterCalls):
         for record in self._records_elsewhere():
             world = World()
             with logged() as told:
-                driven = self._answered_elsewhere(world, [_KEY, _OTHER_KEY], record)
+                driven = self._answered_elsewhere(world, [_RESUME_KEY, _OTHER_RESUME_KEY], record)
             world.expect_paid({})
             assert "resume_key" in "\n".join(told), f"the log says nothing of a resume_key; it says {told}"
             if self.framework.asks_once:
@@ -321,7 +310,6 @@ class AdapterContract(AdapterCalls):
 
     def _records_elsewhere(self) -> list[RecordState]:
         """How the record comes to another process."""
-        self._only_where(self._framework().suspends, _NO_WAITING)
         brought = self.framework.brings_record and self.framework.knows_calls
         return ["kept", "lost"] if brought else ["kept"]
 
@@ -354,7 +342,7 @@ def answered_here(framework: Framework, path: Path, stored: Any) -> tuple[dict[s
 
     async def run() -> Driven:
         with closing(Journal.open(path)) as journal:
-            driven = await framework.elsewhere(world.runner(journal=journal, resume_key=_KEY), stored)
+            driven = await framework.elsewhere(world.runner(journal=journal, resume_key=_RESUME_KEY), stored)
             await driven.answer({"c1": True})
             return driven
 

@@ -90,8 +90,6 @@ class Framework:
     the reason, or expect the other. See docs/coming-from.md#your-own-adapter.
     """
 
-    suspends: ClassVar[bool] = True
-    """Whether a call can wait there for a person, who answers later. Else the runners have an approver."""
     malformed_text: ClassVar[bool] = False
     """Whether text that is no JSON reaches the adapter."""
     edits: ClassVar[bool] = True

@@ -18,7 +18,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 _Gives = TypeVar("_Gives")
-_LONGEST = 60.0
+_LONGEST_RUN = 60.0
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
@@ -26,7 +26,7 @@ PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
 
 def in_time(made: Coroutine[Any, Any, _Gives]) -> _Gives:
     """What it gives; a run that hangs fails after a minute."""
-    return asyncio.run(asyncio.wait_for(made, _LONGEST))
+    return asyncio.run(asyncio.wait_for(made, _LONGEST_RUN))
 
 
 class World:

@@ -19,7 +19,7 @@ from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext,
 from ferrule.guards import ask_before_changes
 from ferrule.interop import amplifier
 from ferrule.middleware import before
-from ferrule.testing import AdapterContract, Driven, Framework, Said, Seen
+from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
 from ferrule.testing.world import World, in_time
 
 EVENTS = ("tool:pre", "tool:post", "tool:error")
@@ -92,7 +92,6 @@ class DrivenSession(Driven):
 
 
 class Amplifier(Framework):
-    suspends = False
     has_principals = True
 
     def __init__(self, emits: bool) -> None:
@@ -144,11 +143,11 @@ class Amplifier(Framework):
         return driven
 
 
-class TestWithAnOrchestratorThatTellsTheHooks(AdapterContract):
+class TestWithAnOrchestratorThatTellsTheHooks(BlockingAdapterContract):
     framework: ClassVar = Amplifier(emits=True)
 
 
-class TestWithAnOrchestratorThatTellsNobody(AdapterContract):
+class TestWithAnOrchestratorThatTellsNobody(BlockingAdapterContract):
     framework: ClassVar = Amplifier(emits=False)
 
 

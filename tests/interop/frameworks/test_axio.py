@@ -24,11 +24,10 @@ from axio.types import StopReason, Usage
 from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext, tool
 from ferrule.guards import ask_before_changes
 from ferrule.interop import axio
-from ferrule.testing import AdapterContract, Driven, Framework, Said, Seen
+from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
 
 
 class Axio(Framework):
-    suspends = False
     has_principals = True
     tells_progress = False  # a before_tools hook has no way to the stream of events
 
@@ -65,7 +64,7 @@ def seen(block: ToolResultBlock) -> Seen:
     return Seen(" ".join(one.text for one in content if isinstance(one, TextBlock)), block.is_error, media)
 
 
-class TestAxio(AdapterContract):
+class TestAxio(BlockingAdapterContract):
     framework = Axio()
 
 
