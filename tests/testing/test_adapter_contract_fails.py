@@ -326,6 +326,41 @@ def test_the_adapter_of_the_page_passes_the_whole_contract(tmp_path: Path) -> No
     assert f"{len(names_of(AdapterContract))} passed" in done.stdout, done.stdout
 
 
+class RunsNothing(DeskRun):
+    async def run_all(self) -> None:
+        self.results["c1"] = Seen("there is no such tool", failed=True)
+
+
+def test_a_run_that_ends_before_its_call_begins_fails_and_says_what_the_model_read() -> None:
+    contract = contract_of(framework_of(RunsNothing, Desk()))
+    with pytest.raises(AssertionError, match="the call has not begun; .*there is no such tool"):
+        contract.test_a_run_that_is_cancelled_cancels_its_calls()
+
+
+class Hangs(DeskRun):
+    async def run_all(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+def test_a_run_that_hangs_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.testing.world._LONGEST_RUN", 0.05)
+    with pytest.raises(AssertionError, match=r"the run has not ended after 0\.05 s"):
+        contract_of(framework_of(Hangs, Desk())).test_a_picture_arrives_as_a_picture()
+
+
+class KeepsNoRecord(DeskRun):
+    """But in its own hands."""
+
+    def adapter_of(self, runner: Runner, suspends: bool) -> Adapter:
+        return Adapter(runner, "Desk", suspends=suspends, records=memory().store)
+
+
+def test_an_adapter_whose_records_are_not_in_the_store_of_the_journal_is_told_so() -> None:
+    contract = contract_of(framework_of(KeepsNoRecord, Desk()))
+    with pytest.raises(AssertionError, match=r"the store of the journal keeps \[\], and not the record of one call"):
+        contract.test_an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more()
+
+
 class Bare(AdapterContract):
     pass
 

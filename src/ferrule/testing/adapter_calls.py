@@ -115,7 +115,9 @@ class AdapterCalls:
 
             runner = self._runner(world, observers=[note])
             task = asyncio.ensure_future(self._framework().drive(runner, Said("c1", "wait")))
-            await world.entered.wait()
+            entered = asyncio.ensure_future(world.entered.wait())
+            await asyncio.wait({task, entered}, return_when=asyncio.FIRST_COMPLETED)
+            assert entered.done(), f"the call has not begun; of the run came {(await task).results}"
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

@@ -177,8 +177,9 @@ class AdapterContract(AdapterCalls):
             journal = memory()
             runner = world.runner(journal=journal)
             driven = await self._framework().drive(runner, PAY)
-            [record] = _records(journal.store).values()
-            await runner.resume(record, other)
+            kept = list(_records(journal.store).values())
+            assert len(kept) == 1, f"the store of the journal keeps {kept}, and not the record of one call that waits"
+            await runner.resume(kept[0], other)
             await driven.answer({"c1": True})
             return driven
 

@@ -26,7 +26,17 @@ PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
 
 def in_time(made: Coroutine[Any, Any, _Gives]) -> _Gives:
     """What it gives; a run that hangs fails after a minute."""
-    return asyncio.run(asyncio.wait_for(made, _LONGEST_RUN))
+
+    async def bounded() -> _Gives:
+        try:
+            async with asyncio.timeout(_LONGEST_RUN) as limit:
+                return await made
+        except TimeoutError as error:
+            if limit.expired():
+                raise AssertionError(f"the run has not ended after {_LONGEST_RUN:g} s") from error
+            raise
+
+    return asyncio.run(bounded())
 
 
 class World:
