@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 import pytest
 from desk import BlockingDesk, Desk, DeskRun, Record
@@ -333,7 +334,7 @@ class RunsNothing(DeskRun):
 
 def test_a_run_that_ends_before_its_call_begins_fails_and_says_what_the_model_read() -> None:
     contract = contract_of(framework_of(RunsNothing, Desk()))
-    with pytest.raises(AssertionError, match="the call has not begun; .*there is no such tool"):
+    with pytest.raises(AssertionError, match=r"the call has not begun; .*there is no such tool"):
         contract.test_a_run_that_is_cancelled_cancels_its_calls()
 
 
@@ -357,8 +358,20 @@ class KeepsNoRecord(DeskRun):
 
 def test_an_adapter_whose_records_are_not_in_the_store_of_the_journal_is_told_so() -> None:
     contract = contract_of(framework_of(KeepsNoRecord, Desk()))
+    assert isinstance(contract, AdapterContract)
     with pytest.raises(AssertionError, match=r"the store of the journal keeps \[\], and not the record of one call"):
         contract.test_an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more()
+
+
+class YesOrNo(Desk):
+    edits = False
+
+
+def test_what_a_framework_cannot_do_is_skipped_with_the_reason() -> None:
+    contract = contract_of(YesOrNo())
+    assert isinstance(contract, AdapterContract)
+    with pytest.raises(SkipTest, match="a person cannot change the arguments"):
+        contract.test_a_person_may_change_what_runs()
 
 
 class Bare(AdapterContract):
