@@ -40,6 +40,7 @@ PUBLIC += (
     "ferrule.journal",
     "ferrule.remote",
     "ferrule.serve",
+    "ferrule.interop.adapter",
     "ferrule.interop.afk",
     "ferrule.interop.chapter1",
     "ferrule.isolation.workers",

@@ -29,7 +29,7 @@ from ferrule import (
     tool,
 )
 from ferrule.definition.options import OPTIONS
-from ferrule.interop import chapter1
+from ferrule.interop import adapter, chapter1
 from ferrule.loop import Status
 from ferrule.providers import NAMES, Stop
 
@@ -172,9 +172,10 @@ def test_each_name_of_ours_on_the_page_for_who_comes_from_elsewhere_is_there() -
     places = (
         *(ferrule, Runner, Toolset, ToolContext, ToolResult, middleware, guards, loop, models, serve, sources, testing),
         *(loop.LoopResult, *map(importlib.import_module, ("ferrule.sources.mcp", "ferrule.interop.afk"))),
-        *(chapter1, chapter1.ToolRegistry, chapter1.RegisteredTool),
+        *(chapter1, chapter1.ToolRegistry, chapter1.RegisteredTool, adapter, adapter.Adapter),
     )
-    takes = {*OPTIONS, *inspect.signature(Runner).parameters, *inspect.signature(loop.run).parameters}
+    called = Runner, loop.run, adapter.Adapter
+    takes = {*OPTIONS, *(name for one in called for name in inspect.signature(one).parameters)}
     known = takes.union(*map(dir, places), ["name", "into", "output", "content", "openai_responses", "strict"])
     spans = [span for cell in HERE for span in quoted(cell) if not span.startswith(("ferrule ", "--", "async def"))]
     plain = " ".join(re.sub(r'"[^"]*"', "", span) for span in spans)

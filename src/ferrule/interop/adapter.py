@@ -13,6 +13,8 @@ sealed, a no is one all the same; any other answer is none, and the person is as
 
 A runner that has no journal gets one in memory, which all adapters of that runner share. One that is made anew for each
 request, also by `runner.replace`, is another runner: give it a journal and a `resume_key`.
+
+`ferrule.testing.AdapterContract` tests an adapter of your own: docs/coming-from.md#your-own-adapter.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ from ferrule.values.json_text import same
 from ferrule.values.kept import restored, stored
 from ferrule.values.result import ToolResult
 
+__all__ = ["Adapter", "Record", "Tell", "failed_outside", "id_of", "record_of"]
+
 log = logging.getLogger("ferrule")
 _Theirs = TypeVar("_Theirs")
 _PREFIX = "interop "
@@ -65,7 +69,7 @@ _KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 
 
 class Record(TypedDict):
-    """What takes a suspended call up again, as plain JSON.
+    """What takes a suspended call up again, as plain JSON. See docs/coming-from.md#your-own-adapter.
 
     Attributes:
         pending: What `Runner.resume` reads: sealed, and perhaps shown to people.
@@ -75,7 +79,8 @@ class Record(TypedDict):
 
 
 Tell: TypeAlias = Callable[[float, float | None, str | None], Awaitable[object]]
-"""How much is done, of how much where that is known, and a text: what `context.progress` was given."""
+"""How much is done, of how much where that is known, and a text: what `context.progress` was given.
+See docs/coming-from.md#your-own-adapter."""
 
 
 _ToldOf: TypeAlias = tuple[str | None, str | None, str]
@@ -83,7 +88,7 @@ _ToldOf: TypeAlias = tuple[str | None, str | None, str]
 
 
 class Adapter:
-    """A runner as the tools of a framework call it.
+    """A runner as the tools of a framework call it. See docs/coming-from.md#your-own-adapter.
 
     Args:
         runner: What runs the calls. One without a journal keeps the newest ten thousand that change something in
@@ -402,7 +407,7 @@ def listed(framework: str, theirs: Iterable[_Theirs]) -> list[_Theirs]:
 
 
 def record_of(result: ToolResult) -> Record:
-    """What takes this suspended call up again."""
+    """What takes this suspended call up again. See docs/coming-from.md#your-own-adapter."""
     return {"pending": thaw(result.pending)}
 
 
@@ -417,7 +422,7 @@ def id_of(call_id: str | None, answered: Iterable[str]) -> str:
     ones; some servers count from `call_0` in each turn.
 
     Results of ours that are a success count, and no calls: one that comes again, after a crash or with an answer, has
-    no result yet, or one that a framework made up.
+    no result yet, or one that a framework made up. See docs/coming-from.md#your-own-adapter.
 
     Args:
         answered: The ids of the calls whose results those are.
@@ -428,7 +433,7 @@ def id_of(call_id: str | None, answered: Iterable[str]) -> str:
 
 def failed_outside(name: str, error: Exception) -> ToolResult:
     """What a model is told of a call where the program round it raised, such as a store: for a framework that would
-    tell it the text of the exception. That is logged."""
+    tell it the text of the exception. That is logged. See docs/coming-from.md#your-own-adapter."""
     log.error("a call of tool %r failed outside its handler", name, exc_info=error)
     text = f"{name} failed, and it is not known whether anything was run."
     return ToolResult(None, text, status="failed")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ferrule.testing.adapter_contract import AdapterContract
+from ferrule.testing.blocking_adapter_contract import BlockingAdapterContract
 from ferrule.testing.cases import Case, ExpectedCall, read_cases
 from ferrule.testing.cassette import Cassette, CassetteError, cassette
 from ferrule.testing.clock import ManualClock
 from ferrule.testing.evaluating import evaluate
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
+from ferrule.testing.framework import Driven, Framework, Question, Said, Seen
 from ferrule.testing.journal_contract import JournalContract
 from ferrule.testing.recorder import Recorder
 from ferrule.testing.rerun import Difference, Rerun, rerun
@@ -17,19 +20,26 @@ from ferrule.testing.source_contract import Offer, SourceContract
 from ferrule.testing.tool_use import Outcome, ToolUse
 
 __all__ = [
+    "AdapterContract",
+    "BlockingAdapterContract",
     "CallMade",
     "Case",
     "Cassette",
     "CassetteError",
     "Difference",
+    "Driven",
     "ExpectedCall",
+    "Framework",
     "JournalContract",
     "ManualClock",
     "Offer",
     "Outcome",
+    "Question",
     "Recorder",
     "Rerun",
+    "Said",
     "Scores",
+    "Seen",
     "SelectorContract",
     "SourceContract",
     "ToolUse",

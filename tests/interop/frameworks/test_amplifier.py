@@ -7,19 +7,20 @@ import base64
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pytest
 from amplifier_core import AmplifierSession, HookResult, ModuleLoader, ToolResult
 from amplifier_core.approval import ApprovalTimeoutError
 from amplifier_core.testing import MockCoordinator
 from amplifier_core.validation.tool import ToolValidator
-from conformance import Blocking, Driven, Framework, Said, Seen, World, in_time
 
 from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext, ask, tool
 from ferrule.guards import ask_before_changes
 from ferrule.interop import amplifier
 from ferrule.middleware import before
+from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
+from ferrule.testing.world import World, in_time
 
 EVENTS = ("tool:pre", "tool:post", "tool:error")
 
@@ -83,10 +84,11 @@ def seen(result: ToolResult) -> Seen:
 
 
 class DrivenSession(Driven):
-    async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
-    ) -> None:
-        raise NotImplementedError("no call can wait in amplifier")
+    """A run, with what the hooks of the session were told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, str]] = []
 
 
 class Amplifier(Framework):
@@ -97,7 +99,6 @@ class Amplifier(Framework):
 
     async def drive(self, runner: Runner, *calls: Said, approval: Any = None, hooks: Any = ()) -> DrivenSession:
         driven, orchestrator = DrivenSession(), Orchestrator(calls, self.emits)
-        driven.told = []  # type: ignore[attr-defined]
 
         async def mount_orchestrator(coordinator: Any, config: Any) -> None:
             await coordinator.mount("orchestrator", orchestrator)
@@ -118,7 +119,7 @@ class Amplifier(Framework):
         session.coordinator.register_cleanup(await mount(session.coordinator))
 
         async def note(event: str, data: dict[str, Any]) -> HookResult:
-            driven.told.append((event, data["tool_name"]))  # type: ignore[attr-defined]
+            driven.told.append((event, data["tool_name"]))
             return HookResult(action="continue")
 
         async def progress(event: str, data: dict[str, Any]) -> HookResult:
@@ -142,11 +143,11 @@ class Amplifier(Framework):
         return driven
 
 
-class TestWithAnOrchestratorThatTellsTheHooks(Blocking):
+class TestWithAnOrchestratorThatTellsTheHooks(BlockingAdapterContract):
     framework: ClassVar = Amplifier(emits=True)
 
 
-class TestWithAnOrchestratorThatTellsNobody(Blocking):
+class TestWithAnOrchestratorThatTellsNobody(BlockingAdapterContract):
     framework: ClassVar = Amplifier(emits=False)
 
 

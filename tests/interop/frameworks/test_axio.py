@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from axio.agent import Agent
@@ -21,18 +20,11 @@ from axio.tool import CONTEXT
 from axio.tool import Tool as AxioTool
 from axio.tool_access import Access, file_access
 from axio.types import StopReason, Usage
-from conformance import Blocking, Driven, Framework, Said, Seen
 
 from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext, tool
 from ferrule.guards import ask_before_changes
 from ferrule.interop import axio
-
-
-class DrivenAgent(Driven):
-    async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
-    ) -> None:
-        raise NotImplementedError("no call can wait in axio")
+from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
 
 
 class Axio(Framework):
@@ -56,8 +48,8 @@ def agent_of(runner: Runner, *calls: Said, **options: Any) -> Agent:
     return Agent("You pay.", StubTransport([turn(*calls), make_text_response()]), **given)
 
 
-async def drive(agent: Agent) -> DrivenAgent:
-    driven, store = DrivenAgent(), MemoryContextStore()
+async def drive(agent: Agent) -> Driven:
+    driven, store = Driven(), MemoryContextStore()
     await agent.run("go", store)
     for message in await store.get_history():
         for block in message.content:
@@ -72,7 +64,7 @@ def seen(block: ToolResultBlock) -> Seen:
     return Seen(" ".join(one.text for one in content if isinstance(one, TextBlock)), block.is_error, media)
 
 
-class TestAxio(Blocking):
+class TestAxio(BlockingAdapterContract):
     framework = Axio()
 
 

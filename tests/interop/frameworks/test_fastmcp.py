@@ -14,7 +14,6 @@ import httpx2
 import mcp_types as wire
 import pytest
 import uvicorn
-from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, in_time
 from fastmcp import Client, Context, FastMCP
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError as TheirToolError
@@ -30,6 +29,8 @@ from ferrule import DefinitionError, InputRequired, Runner, ToolContext, ask, to
 from ferrule.guards import ask_before_changes
 from ferrule.interop import fastmcp
 from ferrule.middleware import limit_output, untrusted
+from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing.world import PNG, in_time
 
 ASKED = {"approve": True}
 
@@ -201,11 +202,11 @@ class FastMCP2025(Framework):
         return driven
 
 
-class TestAsOf2026(Conformance):
+class TestAsOf2026(AdapterContract):
     framework = FastMCP2026()
 
 
-class TestAsOf2025(Conformance):
+class TestAsOf2025(AdapterContract):
     framework = FastMCP2025()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from google.adk.agents import LlmAgent
 from google.adk.environment import LocalEnvironment
 from google.adk.models.base_llm import BaseLlm
@@ -33,6 +32,8 @@ from ferrule import (
 )
 from ferrule.interop import google_adk
 from ferrule.journal import memory
+from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing.world import PNG, World, in_time
 
 APP = "app"
 ASKS = "adk_request_confirmation"
@@ -151,7 +152,7 @@ class GoogleADK(Framework):
         return driven
 
 
-class TestGoogleADK(Conformance):
+class TestGoogleADK(AdapterContract):
     framework = GoogleADK()
 
     def test_a_person_who_could_not_be_asked_again_is_asked_about_the_call_that_is_made_again(self) -> None:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
-from conformance import PAY, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from langchain.agents import create_agent
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -56,6 +55,8 @@ from ferrule.guards import ask_before_changes
 from ferrule.interop import langchain
 from ferrule.journal import memory
 from ferrule.store import Memory
+from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing.world import PAY, World, in_time
 from ferrule.values.frozen import thaw
 
 
@@ -168,11 +169,11 @@ class LangChain(Framework):
         return driven
 
 
-class TestCreateAgent(Conformance):
+class TestCreateAgent(AdapterContract):
     framework = LangChain(agent_of)
 
 
-class TestToolNode(Conformance):
+class TestToolNode(AdapterContract):
     framework = LangChain(graph_of)
 
 

@@ -31,7 +31,6 @@ from agents.mcp import MCPServerStdio, MCPUtil
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext as TheirContext
 from agents.tool_guardrails import ToolGuardrailFunctionOutput, tool_input_guardrail
-from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from mcp.types import Tool as McpTool
 from pydantic import AfterValidator
 
@@ -53,6 +52,8 @@ from ferrule import (
 )
 from ferrule.guards import ask_before_changes
 from ferrule.interop import openai_agents
+from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing.world import PNG, World, in_time
 from ferrule.values.frozen import thaw
 
 set_trace_processors([])  # nothing is sent anywhere
@@ -135,7 +136,7 @@ class OpenAIAgents(Framework):
         return driven
 
 
-class TestOpenAIAgents(Conformance):
+class TestOpenAIAgents(AdapterContract):
     framework = OpenAIAgents()
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import Agent, BinaryContent, FunctionToolset, ImageUrl, RunContext, ToolReturn, WrapperToolset
 from pydantic_ai import Tool as TheirTool
@@ -61,6 +60,8 @@ from ferrule.interop import pydantic_ai
 from ferrule.interop.adapter import record_of
 from ferrule.journal import memory
 from ferrule.store import Memory
+from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing.world import PNG, World, in_time
 
 REQUESTS = TypeAdapter(DeferredToolRequests)
 
@@ -151,7 +152,7 @@ class PydanticAI(Framework):
         return driven
 
 
-class TestPydanticAI(Conformance):
+class TestPydanticAI(AdapterContract):
     framework = PydanticAI()
 
     def test_the_model_is_told_which_tools_there_are_when_it_calls_another(self) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from conformance import PNG, Conformance, Driven, Framework, Question, Said, Seen, World, in_time
 from strands import Agent, Snapshot
 from strands import ToolContext as StrandsContext
 from strands import tool as strands_tool
@@ -36,6 +35,8 @@ from ferrule import (
 from ferrule.guards import ask_before_changes
 from ferrule.interop import strands
 from ferrule.journal import memory
+from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing.world import PNG, World, in_time
 
 
 class Scripted(Model):
@@ -165,7 +166,7 @@ class Looked:
         return getattr(self.store, name)
 
 
-class TestStrands(Conformance):
+class TestStrands(AdapterContract):
     framework = Strands()
 
     def test_where_only_one_of_two_questions_is_answered_the_other_waits_on(self) -> None:

@@ -1,0 +1,391 @@
+"""Each test of `AdapterContract` passes for a right adapter, and fails for one that breaks what it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import SkipTest
+
+import pytest
+from desk import BlockingDesk, Desk, DeskRun, Record
+
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
+from ferrule.approval import later
+from ferrule.interop.adapter import Adapter
+from ferrule.journal import memory
+from ferrule.testing import AdapterContract, BlockingAdapterContract, Driven, Framework, Question, Seen
+from ferrule.testing.adapter_calls import AdapterCalls
+
+
+def as_it_is(seen: Seen) -> Seen:
+    return seen
+
+
+def reads(**wrong: Callable[[Seen], Seen]) -> type[DeskRun]:
+    """A run whose model reads results of this status in a wrong way."""
+
+    class Reads(DeskRun):
+        def read(self, result: ToolResult) -> Seen:
+            return wrong.get(result.status, as_it_is)(super().read(result))
+
+    return Reads
+
+
+def as_text(seen: Seen) -> Seen:
+    """Without a word of whether it failed, and without pictures."""
+    return Seen(seen.text)
+
+
+def without_its_text(seen: Seen) -> Seen:
+    return Seen("it failed", failed=True)
+
+
+def with_the_exception(seen: Seen) -> Seen:
+    return Seen("the secret inside", failed=True)
+
+
+class WithoutSession(DeskRun):
+    def context(self) -> ToolContext:
+        return ToolContext(principal="ada", deps="DEPS")
+
+
+class ReadsJson(DeskRun):
+    def call(self, call_id: str) -> ToolCall:
+        call, said = super().call(call_id), self.calls[call_id]
+        if isinstance(said.arguments, str):
+            with suppress(json.JSONDecodeError):
+                return call.replace(arguments=json.loads(said.arguments))
+            return call.replace(arguments={})
+        return call
+
+
+class GuessesNames(DeskRun):
+    def call(self, call_id: str) -> ToolCall:
+        call = super().call(call_id)
+        return call.replace(name="pay") if call.name == "pays" else call
+
+
+class OneByOne(DeskRun):
+    async def run_all(self) -> None:
+        for call_id in self.calls:
+            self.see(call_id, await self.adapter.runner.run(self.call(call_id), self.context(), timeout=0.05))
+
+
+class FillsIn(DeskRun):
+    def call(self, call_id: str) -> ToolCall:
+        call = super().call(call_id)
+        return call.replace(arguments={name: value for name, value in call.arguments.items() if name != "runtime"})
+
+
+class TellsNothing(DeskRun):
+    async def run_one(self, call_id: str) -> None:
+        self.see(call_id, await self.adapter.run(self.call(call_id), self.context()))
+
+
+class LetsItGoOn(DeskRun):
+    async def run_one(self, call_id: str) -> None:
+        going_on = self.adapter.runner.run(self.call(call_id), self.context(), timeout=0.05)
+        self.see(call_id, await asyncio.shield(asyncio.ensure_future(going_on)))
+
+
+class AsksPeopleOnly(DeskRun):
+    def adapter_of(self, runner: Runner, suspends: bool) -> Adapter:
+        return super().adapter_of(runner.replace(approve=later), suspends)
+
+
+class KeepsInSilence(DeskRun):
+    def adapter_of(self, runner: Runner, suspends: bool) -> Adapter:
+        return super().adapter_of(runner if runner.journal else runner.replace(journal=memory()), suspends)
+
+
+class SaysYes(DeskRun):
+    def adapter_of(self, runner: Runner, suspends: bool) -> Adapter:
+        return super().adapter_of(runner.replace(approve=lambda call, decision, context: True), suspends)
+
+
+class PutsOff(DeskRun):
+    def adapter_of(self, runner: Runner, suspends: bool) -> Adapter:
+        return super().adapter_of(runner.replace(approve=lambda call, decision, context: decision), suspends)
+
+
+class LeavesOpen(DeskRun):
+    """What an approver puts off has no end."""
+
+    async def run_one(self, call_id: str) -> None:
+        self.results[call_id] = self.read(await self.adapter.runner.run(self.call(call_id), self.context()))
+
+
+class WithoutReason(DeskRun):
+    def question(self, pending: dict[str, Any]) -> Question:
+        return Question(pending["arguments"])
+
+
+class Answers(DeskRun):
+    """A run that answers in a wrong way: by running the call as one that was approved."""
+
+    def by_yes(self, call_id: str, **options: Any) -> Any:
+        runner = self.adapter.runner.replace(approve=lambda call, decision, context: True, **options)
+        return runner.run(self.call(call_id), self.context())
+
+
+class NeverHearsNo(DeskRun):
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        return await super().answer_one(call_id, answer or True, record)
+
+
+class IgnoresEdits(DeskRun):
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        return await super().answer_one(call_id, bool(answer), record)
+
+
+class TakesEditsForNo(DeskRun):
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        return await super().answer_one(call_id, answer is True, record)
+
+
+class RunsWithoutGuards(Answers):
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        result: ToolResult = await self.by_yes(call_id, guards=[])
+        return result
+
+
+class RunsWithoutRecord(Answers):
+    """The first time and each time after, whatever record there is."""
+
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        result: ToolResult = await self.by_yes(call_id, journal=memory())
+        return result
+
+
+class RunsWithoutSeal(Answers):
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        result = await super().answer_one(call_id, answer, record)
+        return await self.by_yes(call_id) if result.pending else result
+
+
+class MixesUpAnswers(DeskRun):
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "kept") -> None:
+        await super().answer(dict.fromkeys(answers, any(answers.values())), record)
+
+
+class BeginsAnew(DeskRun):
+    """With each answer all calls of the turn are run again, and a new journal knows none of them."""
+
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "kept") -> None:
+        await super().answer(answers, record)
+        for call_id in self.calls.keys() - answers.keys():
+            self.see(
+                call_id, await self.adapter.runner.replace(journal=memory()).run(self.call(call_id), self.context())
+            )
+
+
+class NeedsItsRecord(DeskRun):
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        return await super().answer_one(call_id, answer, record or {})
+
+
+class RunsWhereNobodyAsks(DeskRun):
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        if record is None:
+            return await self.adapter.run(self.call(call_id), self.context())
+        return await super().answer_one(call_id, answer, record)
+
+
+class FindsById(DeskRun):
+    """The record that is kept is taken for the call, whatever its arguments."""
+
+    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
+        runner = self.adapter.runner
+        assert runner.journal is not None
+        [kept] = [one for one in runner.journal.store.items().values() if one["pending"]["call"]["id"] == call_id]
+        return await runner.resume({"pending": kept["pending"]}, answer, self.context())
+
+
+class TellsWhatWentWrong(DeskRun):
+    async def run_one(self, call_id: str) -> None:
+        try:
+            await super().run_one(call_id)
+        except Exception as error:
+            self.results[call_id] = Seen(str(error), failed=True)
+
+
+class ForgetsTheSession(Desk):
+    async def elsewhere(self, runner: Runner, stored: Any) -> DeskRun:
+        _, *others = stored
+        return await super().elsewhere(runner, ("another session", *others))
+
+
+WRONG: dict[str, type[DeskRun] | Desk] = {
+    "a_call_runs_with_the_deps_and_in_the_session_of_the_framework": WithoutSession,
+    "wrong_arguments_are_answered_with_what_would_be_right_and_nothing_runs": reads(invalid=as_text),
+    "text_that_is_nearly_json_is_repaired_where_it_reaches_us": ReadsJson,
+    "a_picture_arrives_as_a_picture": reads(ok=as_text),
+    "an_exception_is_told_as_a_failure_without_its_text": reads(failed=with_the_exception),
+    "a_call_that_outlives_its_deadline_is_told_as_a_failure": reads(timeout=as_text),
+    "a_call_that_gets_no_slot_is_told_as_a_failure": reads(limited=without_its_text),
+    "a_name_that_no_tool_has_runs_nothing": GuessesNames,
+    "calls_that_may_run_beside_each_other_do": OneByOne,
+    "a_parameter_may_have_any_name": FillsIn,
+    "progress_from_a_thread_arrives": TellsNothing,
+    "a_run_that_is_cancelled_cancels_its_calls": LetsItGoOn,
+    "an_approver_of_the_runner_answers_at_once": AsksPeopleOnly,
+    "a_runner_without_a_journal_is_told_of": KeepsInSilence,
+    "what_the_approver_says_no_to_does_not_run": SaysYes,
+    "tools_that_may_ask_are_refused_where_nobody_can_be_asked": PutsOff,
+    "so_are_they_where_the_approver_says_that_it_puts_questions_off": PutsOff,
+    "what_an_approver_puts_off_all_the_same_is_denied_and_has_ended": LeavesOpen,
+    "an_ask_waits_for_a_person_and_runs_when_it_is_approved": WithoutReason,
+    "a_no_runs_nothing_and_the_model_reads_it": NeverHearsNo,
+    "a_person_may_change_what_runs": IgnoresEdits,
+    "an_edit_that_changes_nothing_is_a_yes": TakesEditsForNo,
+    "a_yes_is_one_to_what_the_guards_made_of_the_call": RunsWithoutGuards,
+    "what_a_person_changes_is_judged_again": IgnoresEdits,
+    "an_answer_that_comes_twice_runs_once": RunsWithoutRecord,
+    "each_of_two_answers_reaches_its_own_call_beside_a_sibling_that_has_ended": MixesUpAnswers,
+    "a_call_that_changed_something_and_ended_is_not_run_again_when_a_sibling_is_answered": BeginsAnew,
+    "an_answer_with_a_record_that_was_changed_runs_nothing_but_what_was_asked": RunsWithoutRecord,
+    "an_answer_whose_record_is_kept_here_needs_none_that_comes_along": NeedsItsRecord,
+    "an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more": RunsWithoutRecord,
+    "an_answer_without_any_record_is_asked_again": RunsWithoutRecord,
+    "a_record_that_is_gone_lets_no_call_run_because_the_guards_ask_no_more": RunsWhereNobodyAsks,
+    "a_yes_is_none_to_another_call_that_had_the_same_id": FindsById,
+    "what_goes_wrong_where_records_are_kept_is_told_to_no_model": TellsWhatWentWrong,
+    "an_answer_that_comes_to_a_process_of_its_own_runs_what_was_asked": ForgetsTheSession(),
+    "an_answer_that_comes_to_other_processes_runs_once_what_was_asked": RunsWithoutRecord,
+    "an_answer_that_comes_to_a_process_with_another_resume_key_is_asked_again_and_the_log_says_why": RunsWithoutSeal,
+}
+"""What breaks each test."""
+
+
+def framework_of(wrong: type[DeskRun] | Desk, right: Desk) -> Desk:
+    """The framework that is right but for this."""
+    if isinstance(wrong, Desk):
+        return wrong
+
+    class Wrong(type(right)):  # type: ignore[misc]
+        run: ClassVar = wrong
+
+    return Wrong()
+
+
+def contract_of(tested: Desk) -> AdapterCalls:
+    class Contract(AdapterContract if tested.suspends else BlockingAdapterContract):  # type: ignore[misc]
+        framework = tested
+
+    return Contract()
+
+
+def desk_for(name: str) -> Desk:
+    """A right framework for the test: one where calls can wait, or else one where none can."""
+    return Desk() if hasattr(AdapterContract, f"test_{name}") else BlockingDesk()
+
+
+def names_of(*contracts: type) -> set[str]:
+    found = {name for contract in contracts for name in dir(contract) if name.startswith("test_")}
+    return {name.removeprefix("test_") for name in found}
+
+
+def test_every_test_of_the_contracts_has_an_adapter_that_fails_it() -> None:
+    assert names_of(AdapterContract, BlockingAdapterContract) == set(WRONG)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [pytest.param(*one, marks=[pytest.mark.slow] if "a_process_of_its_own" in one[0] else []) for one in WRONG.items()],
+)
+def test_an_adapter_that_breaks_it_fails(name: str, wrong: type[DeskRun] | Desk) -> None:
+    right = desk_for(name)
+    getattr(contract_of(right), f"test_{name}")()
+    with pytest.raises(AssertionError) as raised:
+        getattr(contract_of(framework_of(wrong, right)), f"test_{name}")()
+    assert str(raised.value), "it does not say what was seen"
+
+
+@pytest.mark.parametrize("name", sorted(names_of(AdapterContract) & names_of(BlockingAdapterContract)))
+def test_what_holds_where_calls_can_wait_holds_where_none_can(name: str) -> None:
+    getattr(contract_of(BlockingDesk()), f"test_{name}")()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_adapter_of_the_page_passes_the_whole_contract(tmp_path: Path) -> None:
+    section = PAGE.partition("## Your own adapter")[2]
+    [program] = re.findall(r"^```python\n(.*?)^```$", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_desk.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert f"{len(names_of(AdapterContract))} passed" in done.stdout, done.stdout
+
+
+class RunsNothing(DeskRun):
+    async def run_all(self) -> None:
+        self.results["c1"] = Seen("there is no such tool", failed=True)
+
+
+def test_a_run_that_ends_before_its_call_begins_fails_and_says_what_the_model_read() -> None:
+    contract = contract_of(framework_of(RunsNothing, Desk()))
+    with pytest.raises(AssertionError, match=r"the call has not begun; .*there is no such tool"):
+        contract.test_a_run_that_is_cancelled_cancels_its_calls()
+
+
+class Hangs(DeskRun):
+    async def run_all(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+def test_a_run_that_hangs_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.testing.world._LONGEST_RUN", 0.05)
+    with pytest.raises(AssertionError, match=r"the run has not ended after 0\.05 s"):
+        contract_of(framework_of(Hangs, Desk())).test_a_picture_arrives_as_a_picture()
+
+
+class KeepsNoRecord(DeskRun):
+    """But in its own hands."""
+
+    def adapter_of(self, runner: Runner, suspends: bool) -> Adapter:
+        return Adapter(runner, "Desk", suspends=suspends, records=memory().store)
+
+
+def test_an_adapter_whose_records_are_not_in_the_store_of_the_journal_is_told_so() -> None:
+    contract = contract_of(framework_of(KeepsNoRecord, Desk()))
+    assert isinstance(contract, AdapterContract)
+    with pytest.raises(AssertionError, match=r"the store of the journal keeps \[\], and not the record of one call"):
+        contract.test_an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more()
+
+
+class YesOrNo(Desk):
+    edits = False
+
+
+def test_what_a_framework_cannot_do_is_skipped_with_the_reason() -> None:
+    contract = contract_of(YesOrNo())
+    assert isinstance(contract, AdapterContract)
+    with pytest.raises(SkipTest, match="a person cannot change the arguments"):
+        contract.test_a_person_may_change_what_runs()
+
+
+class Bare(AdapterContract):
+    pass
+
+
+class Undriven(AdapterContract):
+    framework = Framework()
+
+
+def test_what_a_contract_needs_is_said() -> None:
+    with pytest.raises(DefinitionError, match="Bare needs an attribute framework = YourFramework"):
+        Bare().test_a_picture_arrives_as_a_picture()
+    with pytest.raises(DefinitionError, match=r"Framework needs a method drive\(self, runner, \*calls\)"):
+        Undriven().test_a_picture_arrives_as_a_picture()
+    with pytest.raises(DefinitionError, match=r"Driven needs a method answer\(self, answers"):
+        asyncio.run(Driven().answer({"c1": True}))
