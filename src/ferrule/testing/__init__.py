@@ -5,13 +5,16 @@ from __future__ import annotations
 from ferrule.testing.clock import ManualClock
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
+from ferrule.testing.guard_contract import GuardContract, Judged
 from ferrule.testing.journal_contract import JournalContract
 from ferrule.testing.recorder import Recorder
 from ferrule.testing.selector_contract import SelectorContract
 from ferrule.testing.source_contract import Offer, SourceContract
 
 __all__ = [
+    "GuardContract",
     "JournalContract",
+    "Judged",
     "ManualClock",
     "Offer",
     "Recorder",
