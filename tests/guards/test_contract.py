@@ -58,6 +58,9 @@ class TestWithin(GuardContract):
     def context(self) -> ToolContext[Any]:
         return ToolContext(working_directory=self.folder)
 
+    def world(self) -> Any:
+        return super().world(), {file: file.is_file() and file.read_text() for file in self.folder.rglob("*")}
+
     def guard(self) -> Guard:
         return within(self.folder / "notes")
 

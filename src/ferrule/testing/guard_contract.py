@@ -9,7 +9,6 @@ import os
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from inspect import isawaitable
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 from unittest import SkipTest
 
@@ -73,11 +72,9 @@ class GuardContract:
         return ToolContext()
 
     def world(self) -> Any:
-        """What no guard may change, as a value that can be compared; left as it is, the environment, the process's
-        working directory and the files in that of the context, where it has one."""
-        folder = self.context().working_directory
-        files = [] if folder is None else sorted(Path(folder).rglob("*"))
-        return dict(os.environ), Path.cwd(), [(file, file.read_bytes() if file.is_file() else b"") for file in files]
+        """What no guard may change, as a value that can be compared: left as it is, the environment and the process's
+        working directory. Add files, or what `deps` have, where the guard could change them."""
+        return dict(os.environ), os.getcwd()
 
     # -- what it answers ----------------------------------------------------------------------------------------------
 
