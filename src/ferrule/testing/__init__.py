@@ -10,8 +10,10 @@ from ferrule.testing.journal_contract import JournalContract
 from ferrule.testing.recorder import Recorder
 from ferrule.testing.selector_contract import SelectorContract
 from ferrule.testing.source_contract import Offer, SourceContract
+from ferrule.testing.tool_contract import CallArguments, ToolContract
 
 __all__ = [
+    "CallArguments",
     "GuardContract",
     "JournalContract",
     "Judged",
@@ -20,6 +22,7 @@ __all__ = [
     "Recorder",
     "SelectorContract",
     "SourceContract",
+    "ToolContract",
     "fake",
     "faults",
 ]
