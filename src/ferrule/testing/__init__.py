@@ -7,6 +7,7 @@ from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
 from ferrule.testing.guard_contract import GuardContract, Judged
 from ferrule.testing.journal_contract import JournalContract
+from ferrule.testing.middleware_contract import MiddlewareContract
 from ferrule.testing.recorder import Recorder
 from ferrule.testing.selector_contract import SelectorContract
 from ferrule.testing.source_contract import Offer, SourceContract
@@ -18,6 +19,7 @@ __all__ = [
     "JournalContract",
     "Judged",
     "ManualClock",
+    "MiddlewareContract",
     "Offer",
     "Recorder",
     "SelectorContract",

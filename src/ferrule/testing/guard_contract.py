@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import os
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from inspect import isawaitable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 from unittest import SkipTest
 
 from ferrule.definition.tool import Tool
@@ -17,6 +16,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.pipeline.guards import guard_function
 from ferrule.runner import Runner
+from ferrule.testing.bounded import run_bounded
 from ferrule.testing.fake import replaced, toolset_of
 from ferrule.testing.generated import generated_arguments
 from ferrule.types import Approver, Guard, GuardFunction, Observer
@@ -31,10 +31,8 @@ Judged: TypeAlias = tuple[str, Mapping[str, Any], Literal["allow", "ask", "deny"
 """A call that a guard is to judge: the tool's name, the arguments, and what is to come of it.
 See docs/contracts.md#a-guard."""
 
-_SECONDS = 60.0
 _ONCE_RUN = {"allow": "run", "ask": "denied", "deny": "denied"}
 """What comes of a call that is so decided, where nobody is there to ask."""
-_T = TypeVar("_T")
 
 
 class GuardContract:
@@ -85,7 +83,7 @@ class GuardContract:
                 decision = await runner.decide(_call(name, arguments), self.context())
                 assert decision.kind == expected, f"{name}({arguments!r}) is to be {expected!r}, and is {decision!r}"
 
-        _run(check())
+        run_bounded(check())
 
     def test_it_breaks_on_no_call_and_in_no_context(self) -> None:
         async def check() -> None:
@@ -95,12 +93,12 @@ class GuardContract:
             for tool, arguments in self._any_arguments():
                 for context in (given, known, nobody):
                     said: list[object] = []
-                    watched = tool.replace(guards=[_watched(guard, tool, said)])
+                    watched = tool.replace(guards=[_listened_to(guard, tool, said)])
                     await Runner([watched]).decide(_call(tool.name, arguments), context)
                     wrong = [one for one in said if not _is_a_verdict(one)]
                     assert not wrong, f"of {tool.name}({arguments!r}) in {context!r} it says {wrong!r}"
 
-        _run(check())
+        run_bounded(check())
 
     def test_the_same_call_has_the_same_decision(self) -> None:
         async def check() -> None:
@@ -115,7 +113,7 @@ class GuardContract:
                 for call, one, other in zip(calls, first, decisions, strict=True):
                     assert one == other, f"{call!r} is {one!r}, and asked {asked} {other!r}"
 
-        _run(check())
+        run_bounded(check())
 
     def test_it_changes_nothing_that_it_was_given(self) -> None:
         async def check() -> None:
@@ -127,7 +125,7 @@ class GuardContract:
                 assert given == arguments, f"it made {given!r} of {arguments!r}"
                 assert self.world() == before, f"judging {tool.name}({arguments!r}) changed what world() gives"
 
-        _run(check())
+        run_bounded(check())
 
     def test_it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call(self) -> None:
         async def check() -> None:
@@ -141,7 +139,7 @@ class GuardContract:
                 assert len(started) == (decision.kind == "allow"), f"{call!r} is {decision!r}, and {len(started)} ran"
                 assert _came_to(result) == _ONCE_RUN[decision.kind], f"{call!r} is {decision!r}, and then {result.text}"
 
-        _run(check())
+        run_bounded(check())
 
     # -- changed arguments --------------------------------------------------------------------------------------------
 
@@ -149,9 +147,9 @@ class GuardContract:
         async def check() -> None:
             for name, arguments, expected in self._calls():
                 for start in self._starts(name, arguments):
-                    orders: list[list[Guard]] = [[_changing(name, arguments), self.guard()]]
+                    orders: list[list[Guard]] = [[_making(name, arguments), self.guard()]]
                     if (await self._decide(name, start)).kind != "deny":
-                        orders.append([self.guard(), _changing(name, arguments)])
+                        orders.append([self.guard(), _making(name, arguments)])
                     for guards in orders:
                         decision = await self._decide(name, start, guards)
                         assert decision.kind == expected, (
@@ -159,12 +157,12 @@ class GuardContract:
                             f"and is {decision!r}"
                         )
 
-        _run(check())
+        run_bounded(check())
 
     def test_what_a_repair_makes_of_a_text_is_judged(self) -> None:
         async def check() -> None:
             for name, arguments, expected in self._calls():
-                for text in _texts_of(arguments):
+                for text in _written_texts(arguments):
                     call = ToolCall("call", name, text)
                     result = await self._runner().run(call, self.context())
                     if result.status == "invalid":  # it cannot be repaired
@@ -174,7 +172,7 @@ class GuardContract:
                         f"{name} with the text {text!r} is to be {expected!r}, and is {decision!r}, {result.text}"
                     )
 
-        _run(check())
+        run_bounded(check())
 
     def test_what_a_person_edits_is_judged(self) -> None:
         """Where no other call of the same tool is allowed or asked about, there is nothing to edit."""
@@ -199,7 +197,7 @@ class GuardContract:
                     )
             return edits
 
-        if not _run(check()):
+        if not run_bounded(check()):
             raise SkipTest("give two calls of one tool in calls(self), at least one of which is not denied")
 
     def test_a_change_of_its_own_settles(self) -> None:
@@ -214,7 +212,7 @@ class GuardContract:
                     f"it makes {decision.arguments!r} of {arguments!r}, and judges that otherwise: {again!r}"
                 )
 
-        _run(check())
+        run_bounded(check())
 
     # -- what it says of itself ---------------------------------------------------------------------------------------
 
@@ -228,7 +226,7 @@ class GuardContract:
                 decision = await self._decide(tool.name, arguments)
                 assert decision.kind != "ask", f"its asks says never for {tool.name}, and {arguments!r} is {decision!r}"
 
-        _run(check())
+        run_bounded(check())
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -272,15 +270,11 @@ def _judged_alone(tool: Tool) -> Tool:
     return replaced(tool, lambda values, context: None).replace(guards=(), ask=False, around=(), inside=())
 
 
-def _run(check: Coroutine[Any, Any, _T]) -> _T:
-    return asyncio.run(asyncio.wait_for(check, _SECONDS))
-
-
 def _call(name: str, arguments: Mapping[str, Any]) -> ToolCall:
     return ToolCall("call", name, arguments)
 
 
-def _watched(guard: Guard, tool: Tool, said: list[object]) -> GuardFunction:
+def _listened_to(guard: Guard, tool: Tool, said: list[object]) -> GuardFunction:
     """The guard, with a note of what it answers or raises."""
     function = guard_function(guard, tool)
 
@@ -309,7 +303,7 @@ def _came_to(result: ToolResult) -> str:
     return "run" if result.executed else result.status
 
 
-def _changing(name: str, arguments: Mapping[str, Any]) -> Guard:
+def _making(name: str, arguments: Mapping[str, Any]) -> Guard:
     """A guard that makes these of the arguments of every call of a tool, once."""
     done: list[bool] = []
 
@@ -326,7 +320,7 @@ def _asking(call: ToolCall, context: ToolContext[Any]) -> Decision:
     return ask("is that right?")
 
 
-def _texts_of(arguments: Mapping[str, Any]) -> Iterator[str]:
+def _written_texts(arguments: Mapping[str, Any]) -> Iterator[str]:
     """The arguments as models may write them: also with a comma too much, and with numbers as texts."""
     text = json.dumps(arguments, indent=1)
     yield from (text, f"{text[:-1]},}}" if arguments else text)

@@ -15,6 +15,7 @@ from ferrule.definition.decorator import as_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.runner import EXPOSED, Runner
+from ferrule.testing.bounded import run_bounded
 from ferrule.testing.generated import generated_arguments
 from ferrule.types import ToolForm
 from ferrule.values.call import ToolCall
@@ -27,10 +28,9 @@ from ferrule.values.result import ToolResult
 CallArguments: TypeAlias = Mapping[str, Any]
 """The arguments of one call. See docs/contracts.md#a-tool."""
 
-_SECONDS = 60.0
 _SOON = 0.1
 """Seconds after which a call that takes long has its deadline."""
-_LONGEST_ERROR = 500
+_MOST_OF_AN_ERROR = 500
 _OF_THE_INSIDE = re.compile(r"Traceback \(most recent call last\)| at 0x[0-9a-fA-F]{4,}")
 _OBJECT = re.compile(r"<[\w.<>]+ object at 0x[0-9a-fA-F]+>")
 """What `repr` writes of an object that has none of its own."""
@@ -120,7 +120,9 @@ class ToolContract:
                 result = await place.run(arguments)
                 if result.repairs:
                     continue
-                assert result.status == "invalid", f"{arguments!r} do not fit the schema, and are {_seen(result)}"
+                assert result.status == "invalid", (
+                    f"{arguments!r} do not fit the schema, and are {_outcome_text(result)}"
+                )
                 assert all(event.kind != "tool:started" for event in place.events), f"{arguments!r} ran"
                 assert self.world(place.folder) == before, f"{arguments!r} do not fit, and changed what world() gives"
 
@@ -134,7 +136,9 @@ class ToolContract:
                 before = self.world(place.folder)
                 result = await place.run(arguments)
                 after = self.world(place.folder)
-                assert after == before, f"{arguments!r} ({_seen(result)}) made {after!r:.300} of {before!r:.300}"
+                assert after == before, (
+                    f"{arguments!r} ({_outcome_text(result)}) made {after!r:.300} of {before!r:.300}"
+                )
 
         self._run(check)
 
@@ -145,7 +149,9 @@ class ToolContract:
                 once = self.world(place.folder)
                 result = await place.run(arguments)
                 twice = self.world(place.folder)
-                assert twice == once, f"{arguments!r} twice ({_seen(result)}) made {twice!r:.300} of {once!r:.300}"
+                assert twice == once, (
+                    f"{arguments!r} twice ({_outcome_text(result)}) made {twice!r:.300} of {once!r:.300}"
+                )
 
         self._run(check)
 
@@ -201,7 +207,9 @@ class ToolContract:
                 assert _is_meant(place.tool, result) and text.strip(), (
                     f"{arguments!r}: the model reads {result.error!r}"
                 )
-                assert len(text) <= _LONGEST_ERROR, f"{arguments!r}: {len(text)} characters, at most {_LONGEST_ERROR}"
+                assert len(text) <= _MOST_OF_AN_ERROR, (
+                    f"{arguments!r}: {len(text)} characters, at most {_MOST_OF_AN_ERROR}"
+                )
                 assert not _OF_THE_INSIDE.search(text), f"{arguments!r}: a model cannot use {text!r}"
 
         self._run(check)
@@ -213,7 +221,7 @@ class ToolContract:
 
         async def check(place: _Place) -> None:
             result = await place.run(arguments, timeout=_SOON)
-            assert result.status == "timeout", f"{arguments!r} are to take long, and are {_seen(result)}"
+            assert result.status == "timeout", f"{arguments!r} are to take long, and are {_outcome_text(result)}"
             await self._ended(place.runner, "its deadline")
 
         self._run(check)
@@ -268,11 +276,10 @@ class ToolContract:
         async def run(folder: Path) -> Any:
             tool, events = as_tool(self.tool()), []  # type: tuple[Tool, list[Event]]
             runner = Runner([tool], approve=_yes, observers=[events.append], max_output=1_000_000_000)
-            async with asyncio.timeout(_SECONDS):
-                return await check(_Place(tool, runner, self.context(folder), folder, events))
+            return await check(_Place(tool, runner, self.context(folder), folder, events))
 
         with TemporaryDirectory() as name:
-            return asyncio.run(run(Path(name).resolve()))
+            return run_bounded(run(Path(name).resolve()))
 
 
 def _yes(call: object, decision: object, context: object) -> bool:
@@ -289,7 +296,7 @@ def _raised(result: ToolResult) -> str:
     return repr(result.exception) if result.exception is not None else f"{result.error}"
 
 
-def _seen(result: ToolResult) -> str:
+def _outcome_text(result: ToolResult) -> str:
     return f"{result.status}: {result.text:.200}"
 
 
