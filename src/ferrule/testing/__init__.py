@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ferrule.testing.approver_contract import ApproverContract, Said
 from ferrule.testing.clock import ManualClock
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
@@ -14,6 +15,7 @@ from ferrule.testing.source_contract import Offer, SourceContract
 from ferrule.testing.tool_contract import CallArguments, ToolContract
 
 __all__ = [
+    "ApproverContract",
     "CallArguments",
     "GuardContract",
     "JournalContract",
@@ -22,6 +24,7 @@ __all__ = [
     "MiddlewareContract",
     "Offer",
     "Recorder",
+    "Said",
     "SelectorContract",
     "SourceContract",
     "ToolContract",
