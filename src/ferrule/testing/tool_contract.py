@@ -274,7 +274,7 @@ class ToolContract:
 
     def _run(self, check: Callable[[_Place], Awaitable[Any]]) -> Any:
         async def run(folder: Path) -> Any:
-            tool, events = as_tool(self.tool()), []  # type: tuple[Tool, list[Event]]
+            tool, events = as_tool(self.tool()), list[Event]()
             runner = Runner([tool], approve=_yes, observers=[events.append], max_output=1_000_000_000)
             return await check(_Place(tool, runner, self.context(folder), folder, events))
 
