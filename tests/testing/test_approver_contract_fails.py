@@ -56,6 +56,12 @@ class ReadsOnlyAscii(Right):
         return await super().__call__(call, decision, context)
 
 
+class MakesUpValues(Right):
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        answer = await super().__call__(call, decision, context)
+        return answer if decision.into is None else allow({**call.arguments, decision.into: "guessed"})
+
+
 class LooksBehindTheStars(Right):
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
         assert context.call is not None
@@ -121,6 +127,7 @@ WRONG: list[tuple[str, type[Right]]] = [
     ("a_yes_runs_the_call_and_anything_else_does_not", SaysByWord),
     ("a_yes_runs_the_call_and_anything_else_does_not", SaysYesAlways),
     ("it_breaks_on_no_question", ReadsOnlyAscii),
+    ("a_value_that_nobody_gave_is_not_made_up", MakesUpValues),
     ("what_is_bound_or_secret_is_not_shown", LooksBehindTheStars),
     ("what_is_bound_or_secret_is_not_shown", TellsSecrets),
     ("two_calls_that_wait_at_once_get_each_its_own_answer", MixesUp),

@@ -149,6 +149,16 @@ def contract_of(make: Callable[[], Any], calls: list[Judged] = CALLS) -> GuardCo
     return Contract()
 
 
+class ByArguments:
+    def check(self, tool: Any, **arguments: Any) -> bool:
+        return arguments.get("euros", 0) <= 1000
+
+
+class ByCall:
+    async def check(self, call: ToolCall, context: ToolContext[Any]) -> bool:
+        return call.arguments.get("euros", 0) <= 1000
+
+
 def test_every_test_of_the_contract_has_a_guard_that_fails_it() -> None:
     tests = {name.removeprefix("test_") for name in vars(GuardContract) if name.startswith("test_")}
     assert tests == {name for name, _ in WRONG}
@@ -173,6 +183,14 @@ def test_what_a_contract_needs_is_said() -> None:
         contract_of(lambda: right, []).test_each_call_is_decided_as_it_is_to_be()
     with pytest.raises(SkipTest, match="two calls of one tool"):
         contract_of(lambda: right, [("look", {"at": "it"}, "allow")]).test_what_a_person_edits_is_judged()
+
+
+@pytest.mark.parametrize("make", [ByArguments, ByCall])
+def test_a_guard_with_a_check_keeps_the_contract(make: Callable[[], Any]) -> None:
+    contract = contract_of(make, [("pay", {"euros": 5}, "allow"), ("pay", {"euros": 5000}, "deny")])
+    for name in vars(GuardContract):
+        if name.startswith("test_"):
+            getattr(contract, name)()
 
 
 def test_a_guard_that_changes_arguments_for_good_keeps_the_contract() -> None:

@@ -10,6 +10,7 @@ from unittest import SkipTest
 
 from ferrule.definition.decorator import build_tool
 from ferrule.definition.handler import is_async
+from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
 from ferrule.testing.bounded import SECONDS, run_bounded
@@ -24,7 +25,6 @@ Said: TypeAlias = Literal["yes", "no", "later"]
 
 _BOUND, _SECRET = "bound-4711-abcd", "secret-4712-efgh"
 _MOST_EUROS = 1000
-_PAY_PARAMETERS = {"to": {"type": "string"}, "euros": {"type": "integer"}, "api_key": {"type": "string"}}
 _ODD = ("", "\x1b[2J\x1b]0;title\x07", "line\nline\r", "\u202e\u200b", "é 文 🙂", "x" * 20_000)
 
 
@@ -40,7 +40,8 @@ class ApproverContract:
             async def answer(self, approver, call, yes):
                 await self.desk.answer(call.id, yes)
 
-    The calls are of a tool of the kit, `pay(to, euros)`. A promise that cannot be meant for an approver is left out by
+    The calls are of two tools of the kit: `pay(to, euros)`, and `log_in(to, euros)`, of which a person is asked for a
+    value, a private `token`, and gives none. A promise that cannot be meant for an approver is left out by
     name: `test_an_edit_is_judged_again = None`.
 
     Attributes:
@@ -99,6 +100,19 @@ class ApproverContract:
                     broke = [one for one in desk.said if isinstance(one, Exception)]
                     assert not broke, f"asked about {text!r:.200} it raised {broke!r}"
                     desk.check(result, yes, text)
+
+        run_bounded(check())
+
+    def test_a_value_that_nobody_gave_is_not_made_up(self) -> None:
+        """The question is for a value, `decision.into`, and a yes or a no gives none."""
+
+        async def check() -> None:
+            for yes in self._answers():
+                desk = _Desk(self.approver())
+                result = await self._answered(desk, desk.call("ada", name="log_in"), yes)
+                assert result.status == "denied" and not desk.paid, (
+                    f"it was asked for a value, given {'a yes' if yes else 'a no'}, and it is {_as_told(result)}"
+                )
 
         run_bounded(check())
 
@@ -216,14 +230,14 @@ class _Desk:
         self._reason = reason
         self._waiting: dict[str, asyncio.Event] = {}
         self._loop = asyncio.get_running_loop()
-        schema = {"type": "object", "properties": _PAY_PARAMETERS, "required": ["to", "euros"]}
-        tool = build_tool({"name": "pay", "description": "Pay somebody.", "input_schema": schema}, self._pay)
+        pay = self._tool("pay", "api_key").bind(api_key=_BOUND)
+        log_in = self._tool("log_in", "token").replace(private=["token"])
         asking = self._noting_async() if is_async(approver) else self._noting
         secrets = {"token": _SECRET}
-        self.runner = Runner([tool.bind(api_key=_BOUND)], guards=[self._judge], approve=asking, secrets=secrets)
+        self.runner = Runner([pay, log_in], guards=[self._judge], approve=asking, secrets=secrets)
 
-    def call(self, to: str) -> ToolCall:
-        made = ToolCall(f"call {len(self._waiting) + 1}", "pay", {"to": to, "euros": 5})
+    def call(self, to: str, name: str = "pay") -> ToolCall:
+        made = ToolCall(f"call {len(self._waiting) + 1}", name, {"to": to, "euros": 5})
         self._waiting[made.id] = asyncio.Event()
         return made
 
@@ -243,12 +257,19 @@ class _Desk:
         ran = [one for one in self.paid if one == (to, 5)]
         assert len(ran) == yes, f"the answer was {'yes' if yes else 'no'}, and what ran is {self.paid!r}"
 
+    def _tool(self, name: str, hidden: str) -> Tool:
+        properties = {"to": {"type": "string"}, "euros": {"type": "integer"}, hidden: {"type": "string"}}
+        schema = {"type": "object", "properties": properties, "required": [*properties]}
+        return build_tool({"name": name, "description": "Of the kit.", "input_schema": schema}, self._pay)
+
     async def _pay(self, arguments: Mapping[str, Any]) -> str:
         self.paid.append((arguments["to"], arguments["euros"]))
         return "paid"
 
     def _judge(self, call: ToolCall, context: ToolContext[Any]) -> Decision:
-        return deny("that is too much") if call.arguments["euros"] > _MOST_EUROS else ask(self._reason)
+        if call.arguments["euros"] > _MOST_EUROS:
+            return deny("that is too much")
+        return ask(self._reason, into="token" if call.name == "log_in" else None)
 
     def _note(self, call: ToolCall) -> None:
         self.asked.append(call)

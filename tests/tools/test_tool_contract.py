@@ -48,7 +48,7 @@ class TestEditFile(FilesContract):
         return files.edit_file
 
     def arguments(self) -> Iterable[CallArguments]:
-        return [*super().arguments(), {"path": "b.txt", "old": "one", "new": "1"}]
+        return [*super().arguments(), {"path": "b.txt", "old": "one", "new": "one!"}]
 
     def failing(self) -> Iterable[CallArguments]:
         return [{"path": "b.txt", "old": "four", "new": "4"}, {"path": "no.txt", "old": "a", "new": "b"}]

@@ -98,6 +98,9 @@ class TestConsole(ApproverContract):
         return approval.console(self.terminal.input, self.terminal.output, by="ann")
 
     async def answer(self, approver: Approver, call: ToolCall, yes: bool) -> None:
+        if call.name == "log_in":
+            await typed(self.terminal, (("empty to refuse): ", "\n"),))
+            return
         to = call.arguments["to"]
         self.open.add(to)
         while to in self.open:
