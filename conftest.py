@@ -1,8 +1,9 @@
 """Runs the Python snippets of README.md and docs/*.md as tests (those of docs/providers ask a server, and are run by
-tests/models/test_provider_programs.py; those of docs/testing.md are tests themselves, which tests/testing/test_page.py
-runs; those of docs/beyond-one-machine.md want DBOS and Ray, and those of docs/telemetry.md exporters, and are run by
-tests/remote/engines/test_page.py and tests/telemetry/test_page.py); says how many examples a property is tried with:
-`FERRULE_TESTS=all`, as in `make test-all`, is four times as many; and names what a run left out by its markers.
+tests/models/test_provider_programs.py; those of docs/testing.md and docs/contracts.md are tests themselves, which
+tests/testing/test_page.py runs; those of docs/beyond-one-machine.md want DBOS and Ray, and those of docs/telemetry.md
+exporters, and are run by tests/remote/engines/test_page.py and tests/telemetry/test_page.py); says how many examples a
+property is tried with: `FERRULE_TESTS=all`, as in `make test-all`, is four times as many; and names what a run left out
+by its markers.
 
 This file is at the root because pytest asks a conftest.py only about files below it. A snippet is a program that can be
 copied into a file and run.
@@ -104,5 +105,5 @@ def importing_from(directory: str) -> Iterator[None]:
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser("python", run)],
     patterns=["README.md", "docs/*.md"],
-    excludes=["docs/testing.md", "docs/beyond-one-machine.md", "docs/telemetry.md"],
+    excludes=["docs/testing.md", "docs/contracts.md", "docs/beyond-one-machine.md", "docs/telemetry.md"],
 ).pytest()

@@ -44,8 +44,8 @@ class Office(NamedTuple):
 
 def as_written(call: ToolCall, context: ToolContext[Office]) -> Decision | None:
     """What is paid stands in the document, whatever the model has made of it."""
-    document = INBOX.get(call.arguments["document"], {})
-    if document.get("id") != context.session:
+    document = INBOX.get(call.arguments["document"])
+    if document is None or document["id"] != context.session:
         return deny("that is not the document to deal with")
     if (document["kind"], document["cents"]) != (KINDS[call.name], call.arguments["cents"]):
         return deny("that is not what the document says")

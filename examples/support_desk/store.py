@@ -55,7 +55,7 @@ class Store:
             return [dict(row) for row in connection.execute(query, values)]
 
     def order(self, number: object) -> dict[str, Any] | None:
-        if not isinstance(number, int):
+        if not isinstance(number, int) or number.bit_length() > 63:  # SQLite has no larger ones
             return None
         return next(iter(self.rows(f"{ORDER} WHERE id = ?", number)), None)
 

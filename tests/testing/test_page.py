@@ -1,4 +1,5 @@
-"""docs/testing.md: each of its programs passes in a file of its own, and the failure that it shows is a real one."""
+"""docs/testing.md and docs/contracts.md: each of their programs passes in a file of its own, and the failure that is
+shown is a real one."""
 
 from __future__ import annotations
 
@@ -11,21 +12,48 @@ from typing import Any
 import pytest
 
 from ferrule import Runner, deny, tool
-from ferrule.testing import Recorder
+from ferrule.testing import ApproverContract, GuardContract, MiddlewareContract, Recorder, ToolContract
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "testing.md").read_text(encoding="utf-8")
+CONTRACTS = (DOCS / "contracts.md").read_text(encoding="utf-8")
+KITS = (ToolContract, GuardContract, MiddlewareContract, ApproverContract)
+
+
+def programs_of(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def names_of(kit: type) -> list[str]:
+    return [name for name in vars(kit) if name.startswith("test_")]
+
+
+def summary_of(programs: list[str], folder: Path) -> str:
+    """What pytest says of these programs, each in a file of its own, none of which fails."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    for number, program in enumerate(programs):
+        (folder / f"test_{number}.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()[-1]
 
 
 def test_each_program_of_the_page_passes_in_a_file_of_its_own(tmp_path: Path) -> None:
-    assert len(PROGRAMS) == 8
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    for number, program in enumerate(PROGRAMS):
-        (tmp_path / f"test_{number}.py").write_text(program, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout
-    assert f"{sum(program.count('def test_') for program in PROGRAMS)} passed" in done.stdout
+    programs = programs_of(PAGE)
+    assert len(programs) == 8
+    assert summary_of(programs, tmp_path).startswith(f"{sum(one.count('def test_') for one in programs)} passed in")
+
+
+def test_each_program_of_the_page_of_contracts_passes_in_a_file_of_its_own(tmp_path: Path) -> None:
+    programs = programs_of(CONTRACTS)
+    assert len(programs) == len(KITS)
+    assert summary_of(programs, tmp_path).startswith(f"{sum(len(names_of(kit)) for kit in KITS)} passed in")
+
+
+def test_the_page_of_contracts_names_each_test_of_each_kit() -> None:
+    named = re.findall(r"`(test_\w+)`", "\n".join(re.findall(r"^\| `test_.*?\|", CONTRACTS, re.MULTILINE)))
+    assert sorted(named) == sorted(name for kit in KITS for name in names_of(kit))
 
 
 @tool

@@ -68,7 +68,7 @@ def fake(
     for name, answer in (answers or {}).items():
         given[tool_named("fake: answers", toolset, name).name] = answer
     return toolset.map(
-        lambda tool: _replaced(tool, _given(tool, given[tool.name]) if tool.name in given else _Made(tool, key))
+        lambda tool: replaced(tool, _given(tool, given[tool.name]) if tool.name in given else _Made(tool, key))
     )
 
 
@@ -114,7 +114,7 @@ def tool_named(who: str, toolset: Toolset, name: Any) -> Tool:
     return found
 
 
-def _replaced(tool: Tool, answer: Call) -> Tool:
+def replaced(tool: Tool, answer: Call) -> Tool:
     """A copy that `answer` does instead, in the event loop: name, schema, traits and guards stay."""
 
     async def call(values: object, context: ToolContext) -> object:

@@ -1,0 +1,308 @@
+"""`ApproverContract`: what every approver promises, as tests for one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from typing import Any, Literal, TypeAlias
+from unittest import SkipTest
+
+from ferrule.definition.decorator import build_tool
+from ferrule.definition.handler import is_async
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.runner import Runner
+from ferrule.testing.bounded import SECONDS, run_bounded
+from ferrule.types import Approver
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, ask, deny
+from ferrule.values.result import ToolResult
+
+ApproverWord: TypeAlias = Literal["yes", "no", "later"]
+"""What an approver can say: yes, no, or "not now", which suspends the call. See docs/contracts.md#an-approver."""
+
+_BOUND, _SECRET = "bound-4711-abcd", "secret-4712-efgh"
+_MOST_EUROS = 1000
+_ODD = ("", "\x1b[2J\x1b]0;title\x07", "line\nline\r", "\u202e\u200b", "é 文 🙂", "x" * 20_000)
+
+
+class ApproverContract:
+    """What every approver promises, as tests: a class of yours, and pytest runs them.
+    See docs/contracts.md#an-approver.
+
+        class TestDesk(ApproverContract):
+            def approver(self):
+                self.desk = Desk()
+                return self.desk.ask
+
+            async def answer(self, approver, call, yes):
+                await self.desk.answer(call.id, yes)
+
+    The calls are of two tools of the kit: `pay(to, euros)`, and `log_in(to, euros)`, of which a person is asked for a
+    value, a private `token`, and gives none. A promise that cannot be meant for an approver is left out by
+    name: `test_an_edit_is_judged_again = None`.
+
+    Attributes:
+        says: What it can say; with `"later"`, the call is suspended, and `take_up` goes on with it.
+    """
+
+    says: tuple[ApproverWord, ...] = ("yes", "no")
+
+    def approver(self) -> Approver:
+        """A new approver, made in the loop of its calls."""
+        raise DefinitionError(f"{type(self).__name__} needs a method approver(self) that makes your approver")
+
+    async def answer(self, approver: Approver, call: ToolCall, yes: bool) -> None:
+        """Have it answer this call, about which it was asked. It may have to wait until the question is shown; of
+        several calls at once, each is answered by a task of its own. Nothing, for one that answers by itself."""
+
+    async def take_up(self, runner: Runner, suspended: ToolResult, yes: bool) -> ToolResult:
+        """Go on with a call that was suspended."""
+        return await runner.resume(suspended.record(), yes)
+
+    async def edit(self, approver: Approver, call: ToolCall, arguments: Mapping[str, Any]) -> None:
+        """Have it allow this call with other arguments: as `answer`, where a person can change them."""
+        raise SkipTest("give edit(self, approver, call, arguments): how a person changes the arguments")
+
+    def shown(self, approver: Approver) -> str:
+        """All that it has shown so far, as a text; an empty one where it shows nothing."""
+        raise SkipTest("give shown(self, approver): what it has shown so far, as a text")
+
+    # -- what it says -------------------------------------------------------------------------------------------------
+
+    def test_it_gives_a_decision_or_a_bool(self) -> None:
+        async def check() -> None:
+            for yes in self._answers():
+                desk = _Desk(self.approver())
+                await self._answered(desk, desk.call("ada"), yes)
+                wrong = [one for one in desk.said if not isinstance(one, Decision | bool)]
+                assert desk.said and not wrong, f"it was asked about {desk.asked!r}, and gave {desk.said!r}"
+
+        run_bounded(check())
+
+    def test_a_yes_runs_the_call_and_anything_else_does_not(self) -> None:
+        async def check() -> None:
+            for yes in self._answers():
+                desk = _Desk(self.approver())
+                result = await self._answered(desk, desk.call("ada"), yes)
+                desk.check(result, yes, "ada")
+
+        run_bounded(check())
+
+    def test_it_breaks_on_no_question(self) -> None:
+        async def check() -> None:
+            for text in _ODD:
+                for yes in self._answers():
+                    desk = _Desk(self.approver(), reason=text)
+                    result = await self._answered(desk, desk.call(text), yes, ToolContext())
+                    broke = [one for one in desk.said if isinstance(one, Exception)]
+                    assert not broke, f"asked about {text!r:.200} it raised {broke!r}"
+                    desk.check(result, yes, text)
+
+        run_bounded(check())
+
+    def test_a_value_that_nobody_gave_is_not_made_up(self) -> None:
+        """The question is for a value, `decision.into`, and a yes or a no gives none."""
+
+        async def check() -> None:
+            for yes in self._answers():
+                desk = _Desk(self.approver())
+                result = await self._answered(desk, desk.call("ada", name="log_in"), yes)
+                assert result.status == "denied" and not desk.paid, (
+                    f"it was asked for a value, given {'a yes' if yes else 'a no'}, and it is {_as_told(result)}"
+                )
+
+        run_bounded(check())
+
+    # -- what it sees and shows ---------------------------------------------------------------------------------------
+
+    def test_what_is_bound_or_secret_is_not_shown(self) -> None:
+        async def check() -> None:
+            for yes in self._answers():
+                desk = _Desk(self.approver(), reason=f"it costs money, by {_SECRET}")
+                await self._answered(desk, desk.call("ada"), yes)
+                for what, text in {"says": repr(desk.said), "shows": self.shown(desk.approver)}.items():
+                    for hidden in (_BOUND, _SECRET):
+                        assert hidden not in text, f"it {what} {hidden!r}, which is bound or secret: {text!r:.1000}"
+
+        run_bounded(check())
+
+    # -- which call it is about ---------------------------------------------------------------------------------------
+
+    def test_two_calls_that_wait_at_once_get_each_its_own_answer(self) -> None:
+        async def check() -> None:
+            for both in ((True, False), (False, True)):
+                answers = [yes if yes in self._answers() else not yes for yes in both]
+                desk = _Desk(self.approver())
+                given = zip(("ada", "bob"), answers, strict=True)
+                calls = [(to, yes, self._answered(desk, desk.call(to), yes)) for to, yes in given]
+                results = await asyncio.gather(*(running for _, _, running in calls))
+                for (to, yes, _), result in zip(calls, results, strict=True):
+                    desk.check(result, yes, to)
+
+        run_bounded(check())
+
+    def test_a_yes_for_one_call_is_none_for_another(self) -> None:
+        async def check() -> None:
+            for others in ("bob", "ada"):
+                desk = _Desk(self.approver())
+                last = self._answers()[-1]
+                desk.check(await self._answered(desk, desk.call("ada"), self._answers()[0]), self._answers()[0], "ada")
+                desk.paid.clear()
+                desk.check(await self._answered(desk, desk.call(others), last), last, others)
+                assert len(desk.asked) == 2, f"it was asked about {len(desk.asked)} of two calls"
+
+        run_bounded(check())
+
+    def test_an_edit_is_judged_again(self) -> None:
+        async def check() -> None:
+            for euros, runs in ((7, True), (_MOST_EUROS + 1, False)):
+                desk = _Desk(self.approver())
+                call = desk.call("ada")
+                running = asyncio.create_task(desk.run(call))
+                await desk.wait_for(call, running)
+                await self.edit(desk.approver, call, {"to": "eve", "euros": euros})
+                result = await running
+                assert result.status == ("ok" if runs else "denied"), f"an edit to {euros} EUR is {_as_told(result)}"
+                assert desk.paid == ([("eve", euros)] if runs else []), f"an edit to {euros} EUR ran {desk.paid!r}"
+
+        run_bounded(check())
+
+    # -- when a call is cancelled -------------------------------------------------------------------------------------
+
+    def test_a_cancelled_call_leaves_nothing_waiting(self) -> None:
+        """A call that is suspended has ended, and is not cancelled any more."""
+        if "later" in self.says:
+            return
+
+        async def check() -> None:
+            for yes in self._answers():
+                desk = _Desk(self.approver())
+                before, call = asyncio.all_tasks(), desk.call("ada")
+                running = asyncio.create_task(desk.run(call))
+                await desk.wait_for(call, running)
+                if running.done():  # it answers by itself
+                    return
+                running.cancel()
+                done, _ = await asyncio.wait([running], timeout=SECONDS / 6)
+                assert done and running.cancelled(), f"its call was cancelled, and is {running!r}"
+                await asyncio.sleep(0)
+                left = asyncio.all_tasks() - before
+                assert not left, f"after the call was cancelled there are {left!r}"
+                result = await self._answered(desk, desk.call("bob"), yes)
+                desk.check(result, yes, "bob")
+
+        run_bounded(check())
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _answers(self) -> tuple[bool, ...]:
+        """The answers that can be had, yes first."""
+        unknown = set(self.says) - {"yes", "no", "later"}
+        if unknown or not self.says:
+            raise DefinitionError(f'says is some of "yes", "no" and "later", not {self.says!r}')
+        return tuple(yes for yes in (True, False) if {"later", "yes" if yes else "no"} & {*self.says})
+
+    async def _answered(
+        self, desk: _Desk, call: ToolCall, yes: bool, context: ToolContext[Any] | None = None
+    ) -> ToolResult:
+        running = asyncio.create_task(desk.run(call, context))
+        await desk.wait_for(call, running)
+        if not running.done():
+            await self.answer(desk.approver, call, yes)
+        result = await running
+        if result.status == "suspended":
+            assert "later" in self.says, f"it suspends the call, and says {self.says!r}"
+            return await self.take_up(desk.runner, result, yes)
+        return result
+
+
+class _Desk:
+    """A runner whose one tool is asked about, and what its approver was asked and said."""
+
+    def __init__(self, approver: Approver, reason: str = "it costs money") -> None:
+        self.approver = approver
+        self.asked: list[ToolCall] = []
+        self.said: list[object] = []
+        self.paid: list[tuple[str, int]] = []
+        self._reason = reason
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._loop = asyncio.get_running_loop()
+        pay = self._tool("pay", "api_key").bind(api_key=_BOUND)
+        log_in = self._tool("log_in", "token").replace(private=["token"])
+        asking = self._noting_async() if is_async(approver) else self._noting
+        secrets = {"token": _SECRET}
+        self.runner = Runner([pay, log_in], guards=[self._judge], approve=asking, secrets=secrets)
+
+    def call(self, to: str, name: str = "pay") -> ToolCall:
+        made = ToolCall(f"call {len(self._waiting) + 1}", name, {"to": to, "euros": 5})
+        self._waiting[made.id] = asyncio.Event()
+        return made
+
+    async def run(self, call: ToolCall, context: ToolContext[Any] | None = None) -> ToolResult:
+        return await self.runner.run(call, context or ToolContext(session="a session", principal="ann"))
+
+    async def wait_for(self, call: ToolCall, running: asyncio.Task[ToolResult]) -> None:
+        """Until the approver is asked about this call, or it has ended."""
+        running.add_done_callback(lambda _: self._waiting[call.id].set())
+        await self._waiting[call.id].wait()
+        await asyncio.sleep(0)
+
+    def check(self, result: ToolResult, yes: bool, to: str) -> None:
+        """Look whether the call came to what was answered."""
+        wanted = "ok" if yes else "denied"
+        assert result.status == wanted, f"the answer was {'yes' if yes else 'no'}, and it is {_as_told(result)}"
+        ran = [one for one in self.paid if one == (to, 5)]
+        assert len(ran) == yes, f"the answer was {'yes' if yes else 'no'}, and what ran is {self.paid!r}"
+
+    def _tool(self, name: str, hidden: str) -> Tool:
+        properties = {"to": {"type": "string"}, "euros": {"type": "integer"}, hidden: {"type": "string"}}
+        schema = {"type": "object", "properties": properties, "required": [*properties]}
+        return build_tool({"name": name, "description": "Of the kit.", "input_schema": schema}, self._pay)
+
+    async def _pay(self, arguments: Mapping[str, Any]) -> str:
+        self.paid.append((arguments["to"], arguments["euros"]))
+        return "paid"
+
+    def _judge(self, call: ToolCall, context: ToolContext[Any]) -> Decision:
+        if call.arguments["euros"] > _MOST_EUROS:
+            return deny("that is too much")
+        return ask(self._reason, into="token" if call.name == "log_in" else None)
+
+    def _note(self, call: ToolCall) -> None:
+        self.asked.append(call)
+        self._loop.call_soon_threadsafe(self._waiting[call.id].set)
+
+    def _noting_async(self) -> Callable[[ToolCall, Decision, ToolContext[Any]], Awaitable[Any]]:
+        async def noting(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+            given = self._noting(call, decision, context)
+            return await given if isawaitable(given) else given
+
+        return noting
+
+    def _noting(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        self._note(call)
+        try:
+            given: Any = self.approver(call, decision, context)
+        except Exception as error:
+            self.said.append(error)
+            raise
+        if isawaitable(given):
+            return self._noted(given)
+        self.said.append(given)
+        return given
+
+    async def _noted(self, answer: Awaitable[Any]) -> Any:
+        try:
+            given = await answer
+        except Exception as error:
+            self.said.append(error)
+            raise
+        self.said.append(given)
+        return given
+
+
+def _as_told(result: ToolResult) -> str:
+    return f"{result.status}: {result.text!r:.200}"

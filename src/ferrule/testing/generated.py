@@ -1,0 +1,39 @@
+"""Arguments that fit a tool's input schema, the same ones in every process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ferrule.arguments.schema_parameters import Enforced
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.testing.values import Unmet, fitting
+from ferrule.values.frozen import thaw
+
+_TRIED = 20
+
+
+def generated_arguments(tool: Tool) -> list[dict[str, Any]]:
+    """At most twenty different arguments that `tool.input_schema` takes; whether the tool takes them, nobody asked.
+
+    Raises:
+        DefinitionError: where none could be made up.
+    """
+    schema = thaw(tool.input_schema)
+    enforced = Enforced(schema, f"the input schema of {tool.name!r}", schema)
+
+    def finished(value: Any) -> dict[str, Any]:
+        if enforced.errors(value) != ():
+            raise Unmet((), f"{value!r:.200} does not fit")
+        return value  # type: ignore[no-any-return]
+
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        for seed in range(_TRIED):
+            made = fitting(schema, finished, f"{tool.name} {seed}")
+            found.setdefault(json.dumps(made, sort_keys=True), made)
+    except Unmet as unmet:
+        at = f"at {'.'.join(map(str, unmet.path))!r}" if unmet.path else "as a whole"
+        raise DefinitionError(f"no arguments of {tool.name!r} could be made up: {at}, {unmet.why}") from None
+    return list(found.values())

@@ -1,0 +1,328 @@
+"""`GuardContract`: what every guard promises, as tests for one's own."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from inspect import isawaitable
+from typing import Any, Literal, TypeAlias
+from unittest import SkipTest
+
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, GuardError
+from ferrule.pipeline.guards import guard_function
+from ferrule.runner import Runner
+from ferrule.testing.bounded import run_bounded
+from ferrule.testing.fake import replaced, toolset_of
+from ferrule.testing.generated import generated_arguments
+from ferrule.types import Approver, Guard, GuardFunction, Observer
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, ask
+from ferrule.values.event import Event
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+Judged: TypeAlias = tuple[str, Mapping[str, Any], Literal["allow", "ask", "deny"]]
+"""A call that a guard is to judge: the tool's name, the arguments, and what is to come of it.
+See docs/contracts.md#a-guard."""
+
+_ONCE_RUN = {"allow": "run", "ask": "denied", "deny": "denied"}
+"""What comes of a call that is so decided, where nobody is there to ask."""
+
+
+class GuardContract:
+    """What every guard promises, as tests: a class of yours, and pytest runs them. See docs/contracts.md#a-guard.
+
+        class TestOnlySmall(GuardContract):
+            def guard(self):
+                return only_small
+
+            def tools(self):
+                return [refund]
+
+            def calls(self):
+                return [("refund", {"euros": 20}, "allow"), ("refund", {"euros": 500}, "deny")]
+
+    No handler is run. The tools' own guards, `ask` and middleware are left out: this guard alone judges.
+    """
+
+    def guard(self) -> Guard:
+        """A new guard, made in the same way each time."""
+        raise DefinitionError(f"{type(self).__name__} needs a method guard(self) that makes your guard")
+
+    def tools(self) -> Iterable[Any]:
+        """The tools whose calls it judges: a toolset, or a list of whatever makes one."""
+        raise DefinitionError(f"{type(self).__name__} needs a method tools(self) that gives the tools it judges")
+
+    def calls(self) -> Iterable[Judged]:
+        """Calls that it is to judge, with what is to come of each: at least one."""
+        raise DefinitionError(
+            f"{type(self).__name__} needs a method calls(self) that gives calls, and what is expected"
+        )
+
+    def context(self) -> ToolContext[Any]:
+        """In which these calls are judged."""
+        return ToolContext()
+
+    def world(self) -> Any:
+        """What no guard may change, as a value that can be compared: left as it is, the environment and the process's
+        working directory. Add files, or what `deps` have, where the guard could change them."""
+        return dict(os.environ), os.getcwd()
+
+    # -- what it answers ----------------------------------------------------------------------------------------------
+
+    def test_each_call_is_decided_as_it_is_to_be(self) -> None:
+        async def check() -> None:
+            runner = self._runner()
+            for name, arguments, expected in self._calls():
+                decision = await runner.decide(_call(name, arguments), self.context())
+                assert decision.kind == expected, f"{name}({arguments!r}) is to be {expected!r}, and is {decision!r}"
+
+        run_bounded(check())
+
+    def test_it_breaks_on_no_call_and_in_no_context(self) -> None:
+        async def check() -> None:
+            guard, given = self.guard(), self.context()
+            known = given.replace(session="a session", principal="a principal", metadata={"key": "value"})
+            nobody = given.replace(session=None, principal=None, metadata={})
+            for tool, arguments in self._any_arguments():
+                for context in (given, known, nobody):
+                    said: list[object] = []
+                    watched = tool.replace(guards=[_listened_to(guard, tool, said)])
+                    await Runner([watched]).decide(_call(tool.name, arguments), context)
+                    wrong = [one for one in said if not _is_a_verdict(one)]
+                    assert not wrong, f"of {tool.name}({arguments!r}) in {context!r} it says {wrong!r}"
+
+        run_bounded(check())
+
+    def test_the_same_call_has_the_same_decision(self) -> None:
+        async def check() -> None:
+            calls = [_call(tool.name, arguments) for tool, arguments in self._any_arguments()]
+            runner = self._runner()
+            first = [await runner.decide(call, self.context()) for call in calls]
+            again = [await runner.decide(call, self.context()) for call in calls]
+            backwards = [await runner.decide(call, self.context()) for call in calls[::-1]][::-1]
+            new = [await self._runner().decide(call, self.context()) for call in calls]
+            others = {"once more": again, "in another order": backwards, "by a new guard": new}
+            for asked, decisions in others.items():
+                for call, one, other in zip(calls, first, decisions, strict=True):
+                    assert one == other, f"{call!r} is {one!r}, and asked {asked} {other!r}"
+
+        run_bounded(check())
+
+    def test_it_changes_nothing_that_it_was_given(self) -> None:
+        async def check() -> None:
+            context = self.context()
+            before = self.world()
+            for tool, arguments in self._any_arguments():
+                given = copy.deepcopy(arguments)
+                await self._runner().decide(_call(tool.name, given), context)
+                assert given == arguments, f"it made {given!r} of {arguments!r}"
+                assert self.world() == before, f"judging {tool.name}({arguments!r}) changed what world() gives"
+
+        run_bounded(check())
+
+    def test_it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call(self) -> None:
+        async def check() -> None:
+            for tool, arguments in self._any_arguments():
+                seen: list[Event] = []
+                runner, call = self._runner(observers=[seen.append]), _call(tool.name, arguments)
+                decision = await runner.decide(call, self.context())
+                assert not seen, f"judging {call!r} made calls: {[event.kind for event in seen]}"
+                result = await runner.run(call, self.context())
+                started = [event for event in seen if event.kind == "tool:started"]
+                assert len(started) == (decision.kind == "allow"), f"{call!r} is {decision!r}, and {len(started)} ran"
+                assert _came_to(result) == _ONCE_RUN[decision.kind], f"{call!r} is {decision!r}, and then {result.text}"
+
+        run_bounded(check())
+
+    # -- changed arguments --------------------------------------------------------------------------------------------
+
+    def test_what_another_guard_changes_is_judged(self) -> None:
+        async def check() -> None:
+            for name, arguments, expected in self._calls():
+                for start in self._starts(name, arguments):
+                    orders: list[list[Guard]] = [[_making(name, arguments), self.guard()]]
+                    if (await self._decide(name, start)).kind != "deny":
+                        orders.append([self.guard(), _making(name, arguments)])
+                    for guards in orders:
+                        decision = await self._decide(name, start, guards)
+                        assert decision.kind == expected, (
+                            f"{name}({start!r}) that another guard changes to {arguments!r} is to be {expected!r}, "
+                            f"and is {decision!r}"
+                        )
+
+        run_bounded(check())
+
+    def test_what_a_repair_makes_of_a_text_is_judged(self) -> None:
+        async def check() -> None:
+            for name, arguments, expected in self._calls():
+                for text in _written_texts(arguments):
+                    call = ToolCall("call", name, text)
+                    result = await self._runner().run(call, self.context())
+                    if result.status == "invalid":  # it cannot be repaired
+                        continue
+                    decision = await self._runner().decide(call, self.context())
+                    assert (decision.kind, _came_to(result)) == (expected, _ONCE_RUN[expected]), (
+                        f"{name} with the text {text!r} is to be {expected!r}, and is {decision!r}, {result.text}"
+                    )
+
+        run_bounded(check())
+
+    def test_what_a_person_edits_is_judged(self) -> None:
+        """Where no other call of the same tool is allowed or asked about, there is nothing to edit."""
+
+        async def check() -> int:
+            edits = 0
+            for name, arguments, expected in self._calls():
+                settled = await self._decide(name, arguments)
+                edited = thaw(settled.arguments) if settled.arguments else dict(arguments)
+                for start in self._starts(name, arguments):
+                    if (await self._decide(name, start)).kind == "deny":
+                        continue
+                    edits += 1
+                    runner = self._runner(
+                        guards=[self.guard(), _asking], approve=lambda *_, edited=edited: allow(edited)
+                    )
+                    result = await runner.run(_call(name, start), self.context())
+                    wanted = "denied" if expected == "deny" else "run"
+                    assert _came_to(result) == wanted, (
+                        f"{name}({start!r}) that a person changes to {edited!r} is to be {wanted}, and is "
+                        f"{_came_to(result)}: {result.text}"
+                    )
+            return edits
+
+        if not run_bounded(check()):
+            raise SkipTest("give two calls of one tool in calls(self), at least one of which is not denied")
+
+    def test_a_change_of_its_own_settles(self) -> None:
+        async def check() -> None:
+            for tool, arguments in self._any_arguments():
+                decision = await self._decide(tool.name, arguments)
+                assert "kept changing the arguments" not in decision.reason, f"{tool.name}({arguments!r}): {decision!r}"
+                if decision.arguments is None:
+                    continue
+                again = await self._decide(tool.name, decision.arguments)
+                assert again.kind == "allow" and again.arguments is None, (
+                    f"it makes {decision.arguments!r} of {arguments!r}, and judges that otherwise: {again!r}"
+                )
+
+        run_bounded(check())
+
+    # -- what it says of itself ---------------------------------------------------------------------------------------
+
+    def test_it_asks_about_no_tool_of_which_it_says_that_it_does_not(self) -> None:
+        async def check() -> None:
+            asks: Any = getattr(self.guard(), "asks", True)
+            assert isinstance(asks, bool) or callable(asks), f"asks is a bool or a function of a tool, not {asks!r}"
+            for tool, arguments in self._any_arguments():
+                if asks(tool) if callable(asks) else asks:
+                    continue
+                decision = await self._decide(tool.name, arguments)
+                assert decision.kind != "ask", f"its asks says never for {tool.name}, and {arguments!r} is {decision!r}"
+
+        run_bounded(check())
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _calls(self) -> list[Judged]:
+        calls = list(self.calls())
+        if not calls or any(expected not in _ONCE_RUN for _, _, expected in calls):
+            raise DefinitionError('calls(self) gives (name, arguments, "allow" | "ask" | "deny"), at least one')
+        return calls
+
+    def _starts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """The arguments of the other calls of the same tool."""
+        yield from (one for other, one, _ in self._calls() if other == name and one != arguments)
+
+    def _any_arguments(self) -> Iterator[tuple[Tool, Mapping[str, Any]]]:
+        """Those of the calls, and others that the tools take."""
+        tools = toolset_of(self.tools())
+        yield from ((tools.get(name), arguments) for name, arguments, _ in self._calls())
+        for tool in tools:
+            with suppress(DefinitionError):  # for some schemas none are made up
+                yield from ((tool, arguments) for arguments in generated_arguments(tool))
+
+    def _runner(
+        self,
+        *,
+        guards: Iterable[Guard] | None = None,
+        approve: Approver | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> Runner:
+        given = [self.guard()] if guards is None else guards
+        return Runner(self._tools(), guards=given, approve=approve, observers=observers)
+
+    def _tools(self) -> Toolset:
+        return toolset_of(self.tools()).map(_judged_alone)
+
+    async def _decide(self, name: str, arguments: Mapping[str, Any], guards: Iterable[Guard] | None = None) -> Decision:
+        return await self._runner(guards=guards).decide(_call(name, arguments), self.context())
+
+
+def _judged_alone(tool: Tool) -> Tool:
+    """The tool with nothing of its own that judges or goes round, and a handler that does nothing."""
+    return replaced(tool, lambda values, context: None).replace(guards=(), ask=False, around=(), inside=())
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> ToolCall:
+    return ToolCall("call", name, arguments)
+
+
+def _listened_to(guard: Guard, tool: Tool, said: list[object]) -> GuardFunction:
+    """The guard, with a note of what it answers or raises."""
+    function = guard_function(guard, tool)
+
+    async def watched(call: ToolCall, context: ToolContext[Any]) -> Any:
+        try:
+            verdict: Any = function(call, context)
+            if not isinstance(verdict, Decision | Mapping) and isawaitable(verdict):
+                verdict = await verdict
+        except Exception as error:
+            said.append(error)
+            raise
+        said.append(verdict)
+        return verdict
+
+    return watched
+
+
+def _is_a_verdict(one: object) -> bool:
+    """Whether a guard may answer or raise it; a `PermissionError` of a system call is a fault."""
+    says_no = isinstance(one, GuardError) or (isinstance(one, PermissionError) and one.errno is None)
+    return one is None or says_no or isinstance(one, Decision | Mapping)
+
+
+def _came_to(result: ToolResult) -> str:
+    """`"run"`, whatever came of it, as the handlers do nothing; else the status."""
+    return "run" if result.executed else result.status
+
+
+def _making(name: str, arguments: Mapping[str, Any]) -> Guard:
+    """A guard that makes these of the arguments of every call of a tool, once."""
+    done: list[bool] = []
+
+    def changing(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+        if done or call.name != name:
+            return None
+        done.append(True)
+        return allow(arguments)
+
+    return changing
+
+
+def _asking(call: ToolCall, context: ToolContext[Any]) -> Decision:
+    return ask("is that right?")
+
+
+def _written_texts(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """The arguments as models may write them: also with a comma too much, and with numbers as texts."""
+    text = json.dumps(arguments, indent=1)
+    yield from (text, f"{text[:-1]},}}" if arguments else text)
+    scalars = {key: json.dumps(value) for key, value in arguments.items() if isinstance(value, bool | int | float)}
+    yield json.dumps({**arguments, **scalars})

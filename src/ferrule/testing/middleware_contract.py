@@ -1,0 +1,366 @@
+"""`MiddlewareContract`: what every middleware promises, as tests for one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from ferrule.definition.decorator import build_tool
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.runner import Runner
+from ferrule.scheduling.clock import Clock
+from ferrule.testing.bounded import SECONDS, run_bounded
+from ferrule.types import Middleware, Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import allow
+from ferrule.values.frozen import thaw
+from ferrule.values.input import InputRequired
+from ferrule.values.result import ToolResult
+
+_NAMES = ("look_up", "set_value")
+"""One that only reads, and one that changes something and may be repeated: some middleware tells them apart."""
+_KEY_AND_COUNT = {
+    "type": "object",
+    "properties": {"key": {"type": "string"}, "count": {"type": "integer", "default": 1}},
+}
+_DAY = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+_MANY = 50
+_OCCASIONS = 200
+
+_Behaviour = Callable[[Mapping[str, Any], ToolContext[Any]], Awaitable[Any]]
+"""What a handler of the kit does."""
+
+
+class MiddlewareContract:
+    """What every middleware promises, as tests: a class of yours, and pytest runs them.
+    See docs/contracts.md#a-middleware.
+
+        class TestStamped(MiddlewareContract):
+            place = "around"
+
+            def middleware(self):
+                return stamped
+
+    It goes round calls of two tools of the kit, of which one only reads; no test waits for a pause that it makes by the
+    runner's clock.
+
+    Attributes:
+        place: Where it stands: `"around"` or `"inside"`.
+        may_answer: Whether it answers some calls by itself, as a cache or a limit does.
+        may_repeat: Whether it may run a handler again, as a retry does.
+        changes_text: Whether it changes what the model reads, as `limit_output` does.
+    """
+
+    place: Literal["around", "inside"] = "inside"
+    may_answer: bool = False
+    may_repeat: bool = False
+    changes_text: bool = False
+
+    def middleware(self) -> Middleware:
+        """A new middleware, made in the same way each time."""
+        raise DefinitionError(f"{type(self).__name__} needs a method middleware(self) that makes your middleware")
+
+    def context(self) -> ToolContext[Any]:
+        """In which calls are made."""
+        return ToolContext(session="a session", principal="a principal", metadata={"key": "value"})
+
+    # -- what passes --------------------------------------------------------------------------------------------------
+
+    def test_a_success_passes(self) -> None:
+        made: dict[str, Any] = {"values": [1, 0.5, None, "text", {"key": []}]}
+        content = [Text("one"), Text("two")]
+
+        async def gives(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+            return ToolResult(made, metadata={"unit": "m"}, content=content if arguments["count"] > 1 else None)
+
+        self._compare(gives)
+
+    def test_a_failure_passes(self) -> None:
+        errors = (ToolError("there is none; ask for another"), ValueError("no"), RuntimeError("secret"), KeyError(1))
+        for error in errors:
+
+            async def fails(arguments: Mapping[str, Any], context: ToolContext[Any], error: Exception = error) -> Any:
+                raise error
+
+            self._compare(fails)
+
+        async def says_so(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+            return ToolResult({"part": 1}, error="not all of it", metadata={"unit": "m"})
+
+        self._compare(says_so)
+
+    def test_a_suspension_passes_and_is_taken_up(self) -> None:
+        async def asks(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+            if context.answer is None:
+                return InputRequired("Which day?", _DAY, state={"price": 80})
+            return [context.answer.value["day"], context.answer.state["price"]]
+
+        async def check() -> None:
+            for name in _NAMES:
+                runner = self._runner(asks, approve=_not_now)
+                asked = await runner.run(_call(name), self.context())
+                assert asked.status == "suspended" and asked.pending, f"{name} asks, and is {_outcome_text(asked)}"
+                result = await runner.resume(asked.record(), allow({"day": "friday"}))
+                assert result.output == ["friday", 80], f"{name} was answered, and is {_outcome_text(result)}"
+
+        run_bounded(check())
+
+    def test_what_follows_raises_and_that_is_not_swallowed(self) -> None:
+        error = RuntimeError("of another middleware")
+
+        async def broken(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+            raise error
+
+        async def check() -> None:
+            for name in _NAMES:
+                ends: list[str] = []
+                runner = self._runner(_gives_key, before=[_noting(ends)], after=[broken])
+                result = await runner.run(_call(name), self.context())
+                assert result.status == "failed" and result.exception is error and ends == ["RuntimeError"], (
+                    f"what follows raised {error!r}, it made {ends[0]} of it, and the call is {_outcome_text(result)}"
+                )
+
+        run_bounded(check())
+
+    # -- what the handler gets ----------------------------------------------------------------------------------------
+
+    def test_the_handler_gets_what_was_judged_in_the_same_context(self) -> None:
+        got: list[Any] = []
+
+        async def notes(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+            got.append((thaw(arguments), context.session, context.principal, thaw(context.metadata), context.deps))
+            return "noted"
+
+        async def check() -> None:
+            given = self.context()
+            same = given.session, given.principal, thaw(given.metadata), given.deps
+            for name in _NAMES:
+                for key in ("a", " B ", "é 文 🙂"):
+                    got.clear()
+                    await self._runner(notes).run(ToolCall("call", name, {"key": key}), given)
+                    wanted = ({"key": key, "count": 1}, *same)
+                    assert got and all(one == wanted for one in got), f"{wanted!r} was sent, {got!r} came"
+
+        run_bounded(check())
+
+    def test_the_handler_runs_once(self) -> None:
+        async def check() -> None:
+            for name in _NAMES:
+                for handler in (_gives_key, _fails):
+                    runs: list[str] = []
+                    await self._runner(_counting(runs, handler)).run(_call(name), self.context())
+                    most = _OCCASIONS if self.may_repeat else 1
+                    assert 1 <= len(runs) <= most, f"the handler of {name} ran {len(runs)} times, at most {most}"
+
+        run_bounded(check())
+
+    def test_what_it_answers_itself_was_not_executed(self) -> None:
+        async def check() -> int:
+            answers = 0
+            for name in _NAMES:
+                for handler in (_gives_key, _fails):
+                    runs: list[str] = []
+                    runner = self._runner(_counting(runs, handler))
+                    for _ in range(_OCCASIONS):
+                        runs.clear()
+                        result = await runner.run(_call(name), self.context())
+                        if not runs:
+                            answers += 1
+                            assert result.executed is False, f"it ran nothing, and says executed={result.executed!r}"
+            return answers
+
+        answers = run_bounded(check())
+        assert self.may_answer or not answers, f"it answered {answers} calls itself; is may_answer = True meant?"
+        assert answers or not self.may_answer, f"may_answer is True, and each of {_OCCASIONS} equal calls ran"
+
+    # -- many calls ---------------------------------------------------------------------------------------------------
+
+    def test_calls_at_once_do_not_mix(self) -> None:
+        async def check() -> None:
+            for name in _NAMES:
+                await self._all_have_their_own(self._runner(_gives_key), name)
+
+        run_bounded(check())
+
+    def test_it_serves_two_runners_and_two_loops_one_after_the_other(self) -> None:
+        for name in _NAMES:
+            middleware = self.middleware()
+            for _ in range(2):
+                run_bounded(self._cancelled(middleware, name))
+                run_bounded(self._all_have_their_own(self._runner(_gives_key, middleware=middleware), name))
+
+    def test_it_keeps_nothing_of_a_call_that_has_ended(self) -> None:
+        """What may answer by itself may keep what it answers with."""
+        kept: list[weakref.ref[_Large]] = []
+
+        async def adds(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+            result = await next(call, context)
+            return result.replace(metadata={"large": _noted_object(kept)})
+
+        async def check(runner: Runner) -> None:
+            for name in _NAMES:
+                for key in ("a", "b"):
+                    context = self.context().replace(secrets={"large": _noted_object(kept)})
+                    await runner.run(ToolCall("call", name, {"key": key}), context)
+
+        if self.may_answer:
+            return
+        middleware = self.middleware()
+        run_bounded(check(self._runner(_gives_key, middleware=middleware, after=[adds])))
+        gc.collect()
+        left = sum(one() is not None for one in kept)
+        assert kept and not left, f"of {len(kept)} results and contexts it keeps {left} ({middleware!r})"
+
+    # -- when it is stopped -------------------------------------------------------------------------------------------
+
+    def test_a_cancellation_passes_and_the_call_ends(self) -> None:
+        for name in _NAMES:
+            ends = run_bounded(self._cancelled(self.middleware(), name))
+            assert ends == ["CancelledError"], f"a call of {name} was cancelled, and it made {ends} of that"
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    async def _cancelled(self, middleware: Middleware, name: str) -> list[str]:
+        """How the middleware ends a call that is cancelled while its handler waits."""
+        started, ends = asyncio.Event(), list[str]()
+
+        async def waits(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+            started.set()
+            await asyncio.Event().wait()
+
+        runner = self._runner(waits, middleware=middleware, before=[_noting(ends)])
+        running = asyncio.create_task(runner.run(_call(name), self.context()))
+        await started.wait()
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=SECONDS / 6)
+        assert done, f"a call of {name} was cancelled, and goes on"
+        return ends
+
+    async def _all_have_their_own(self, runner: Runner, name: str) -> None:
+        keys = [f"key {number // 2}" for number in range(_MANY)]  # each twice
+        calls = (runner.run(ToolCall(f"call {at}", name, {"key": key}), self.context()) for at, key in enumerate(keys))
+        for key, result in zip(keys, await asyncio.gather(*calls), strict=True):
+            limited = self.may_answer and result.status == "limited"
+            assert limited or result.output == key, f"the call of {key!r} got {_outcome_text(result)} beside others"
+
+    def _compare(self, handler: _Behaviour) -> None:
+        """Look whether calls come to the same with it as without."""
+
+        async def check() -> None:
+            for name in _NAMES:
+                for count in (1, 2):
+                    call = ToolCall("call", name, {"key": "a", "count": count})
+                    bare = await Runner(_kit_tools(handler)).run(call, self.context())
+                    result = await self._runner(handler).run(call, self.context())
+                    one, other = self._facts(bare), self._facts(result)
+                    assert one == other, f"without it a call of {name} is {one!r}, with it {other!r}"
+                    lost = bare.metadata.keys() - result.metadata.keys()
+                    assert not lost, f"the metadata {lost!r} of {name} are lost"
+
+        run_bounded(check())
+
+    def _facts(self, result: ToolResult) -> dict[str, Any]:
+        read = {} if self.changes_text else {"text": result.text, "error": result.error, "content": result.content}
+        same = {"status": result.status, "executed": result.executed, "exception": result.exception}
+        return {**same, **read, "output": None if self.changes_text else result.output}
+
+    def _runner(
+        self,
+        handler: _Behaviour,
+        *,
+        middleware: Middleware | None = None,
+        before: Iterable[Middleware] = (),
+        after: Iterable[Middleware] = (),
+        approve: Any = None,
+    ) -> Runner:
+        chain = [*before, self.middleware() if middleware is None else middleware, *after]
+        inside = self.place == "inside"
+        return Runner(
+            _kit_tools(handler),
+            around=[] if inside else chain,
+            inside=chain if inside else [],
+            approve=approve,
+            clock=_NeverWaits(),
+        )
+
+
+class _NeverWaits(Clock):
+    """A clock on which every pause is over at once."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def time(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float, /) -> None:
+        self._now += max(seconds, 0.0)
+        await asyncio.sleep(0)
+
+
+class _Large:
+    """What nobody is to keep."""
+
+
+def _noted_object(kept: list[weakref.ref[_Large]]) -> _Large:
+    made = _Large()
+    kept.append(weakref.ref(made))
+    return made
+
+
+def _kit_tools(handler: _Behaviour) -> list[Tool]:
+    async def execute(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+        return await handler(arguments, context)
+
+    reads, changes = (build_tool({"name": name, "input_schema": _KEY_AND_COUNT}, execute) for name in _NAMES)
+    return [reads.replace(read_only=True), changes.replace(idempotent=True)]
+
+
+def _call(name: str) -> ToolCall:
+    return ToolCall("call", name, {"key": "a"})
+
+
+async def _gives_key(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+    await asyncio.sleep(0)
+    return arguments["key"]
+
+
+async def _fails(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+    raise ToolError("it cannot be done")
+
+
+def _counting(runs: list[str], handler: _Behaviour) -> _Behaviour:
+    async def counted(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+        runs.append(arguments["key"])
+        return await handler(arguments, context)
+
+    return counted
+
+
+def _noting(ends: list[str]) -> Middleware:
+    """A middleware that notes how the one that it goes round ends."""
+
+    async def noting(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        try:
+            result = await next(call, context)
+        except BaseException as error:
+            ends.append(type(error).__name__)
+            raise
+        ends.append(f"a result that is {result.status}")
+        return result
+
+    return noting
+
+
+def _not_now(call: ToolCall, decision: Any, context: ToolContext[Any]) -> Any:
+    return decision
+
+
+def _outcome_text(result: ToolResult) -> str:
+    return f"{result.status}: {result.text!r:.200}"

@@ -1,0 +1,312 @@
+"""`ToolContract`: what every tool promises, as tests for one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, TypeAlias
+from unittest import SkipTest
+
+from ferrule.arguments.schema_parameters import Enforced
+from ferrule.definition.decorator import as_tool
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.runner import EXPOSED, Runner
+from ferrule.testing.bounded import run_bounded
+from ferrule.testing.generated import generated_arguments
+from ferrule.types import ToolForm
+from ferrule.values.call import ToolCall
+from ferrule.values.content import size
+from ferrule.values.context import ToolContext
+from ferrule.values.event import Event
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+CallArguments: TypeAlias = Mapping[str, Any]
+"""The arguments of one call. See docs/contracts.md#a-tool."""
+
+_SOON = 0.1
+"""Seconds after which a call that takes long has its deadline."""
+_MOST_OF_AN_ERROR = 500
+_OF_THE_INSIDE = re.compile(r"Traceback \(most recent call last\)| at 0x[0-9a-fA-F]{4,}")
+_OBJECT = re.compile(r"<[\w.<>]+ object at 0x[0-9a-fA-F]+>")
+"""What `repr` writes of an object that has none of its own."""
+_ANY_TYPE: tuple[Any, ...] = ("no such value", 0.5, True, [[{}]], {"no such": {"key": []}})
+_ENDED = {"ok", "denied", "suspended", "limited"}
+
+
+class _Place(NamedTuple):
+    """A runner of the one tool, and where its calls may change something."""
+
+    tool: Tool
+    runner: Runner
+    context: ToolContext[Any]
+    folder: Path
+    events: list[Event]
+
+    async def run(self, arguments: CallArguments, **options: Any) -> ToolResult:
+        return await self.runner.run(ToolCall("", self.tool.name, arguments), self.context, **options)
+
+
+class ToolContract:
+    """What every tool promises, as tests: a class of yours, and pytest runs them. See docs/contracts.md#a-tool.
+
+        class TestNotes(ToolContract):
+            def tool(self):
+                return add_note
+
+            def failing(self):
+                return [{"path": "no/such/folder/a.txt", "text": "a"}]
+
+    Each test has a new folder, in which calls may change something. What the tool itself asks a person about is
+    allowed. A promise that cannot be meant for a tool is left out by name: `test_a_deadline_is_heard = None`.
+
+    Attributes:
+        max_output: Characters of a result, as your runner has it.
+        seconds: How long the work of a call may go on after its deadline or its cancellation.
+    """
+
+    max_output: int = 100_000
+    seconds: float = 10.0
+
+    def tool(self) -> ToolForm:
+        """A new tool, in any form that a toolset takes."""
+        raise DefinitionError(f"{type(self).__name__} needs a method tool(self) that makes your tool")
+
+    def context(self, folder: Path) -> ToolContext[Any]:
+        """What calls may use: where a tool needs `deps`, make them here, with what they keep in `folder`."""
+        return ToolContext(working_directory=folder)
+
+    def world(self, folder: Path) -> Any:
+        """What calls may change outside, as a value that can be compared: the files in `folder`, with what is in
+        them."""
+        files = sorted(folder.rglob("*"))
+        return [(str(file.relative_to(folder)), file.read_bytes() if file.is_file() else None) for file in files]
+
+    def arguments(self) -> Iterable[CallArguments]:
+        """Arguments to try: some twenty that are made up from the input schema, the same ones each time."""
+        return generated_arguments(as_tool(self.tool()))
+
+    def failing(self) -> Iterable[CallArguments]:
+        """Arguments of calls that are to fail."""
+        return ()
+
+    def slow(self) -> CallArguments | None:
+        """The arguments of a call that takes long, at least some seconds; `None` where there is none."""
+        return None
+
+    # -- what it takes ------------------------------------------------------------------------------------------------
+
+    def test_what_its_schema_takes_it_takes(self) -> None:
+        async def check(place: _Place) -> None:
+            for arguments in self._arguments():
+                result = await place.run(arguments)
+                assert result.status != "invalid", f"{arguments!r} fit the schema, and are invalid: {result.error}"
+                assert result.status in _ENDED or _is_meant(place.tool, result), (
+                    f"{arguments!r} fit the schema, and end as {result.status}: {_raised(result)}; what is to be told "
+                    "to a model is a ToolError, or of a kind in `expose`"
+                )
+
+        self._run(check)
+
+    def test_what_its_schema_does_not_take_runs_nothing(self) -> None:
+        async def check(place: _Place) -> None:
+            before = self.world(place.folder)
+            for arguments in _misfits(place.tool, self._arguments()):
+                place.events.clear()
+                result = await place.run(arguments)
+                if result.repairs:
+                    continue
+                assert result.status == "invalid", (
+                    f"{arguments!r} do not fit the schema, and are {_outcome_text(result)}"
+                )
+                assert all(event.kind != "tool:started" for event in place.events), f"{arguments!r} ran"
+                assert self.world(place.folder) == before, f"{arguments!r} do not fit, and changed what world() gives"
+
+        self._run(check)
+
+    # -- what it says of itself ---------------------------------------------------------------------------------------
+
+    def test_a_call_that_says_that_it_only_reads_changes_nothing(self) -> None:
+        async def check(place: _Place) -> None:
+            for arguments in self._claiming(place.tool, "read_only"):
+                before = self.world(place.folder)
+                result = await place.run(arguments)
+                after = self.world(place.folder)
+                assert after == before, (
+                    f"{arguments!r} ({_outcome_text(result)}) made {after!r:.300} of {before!r:.300}"
+                )
+
+        self._run(check)
+
+    def test_a_call_that_says_that_it_is_idempotent_may_come_twice(self) -> None:
+        async def check(place: _Place) -> None:
+            for arguments in self._claiming(place.tool, "idempotent"):
+                await place.run(arguments)
+                once = self.world(place.folder)
+                result = await place.run(arguments)
+                twice = self.world(place.folder)
+                assert twice == once, (
+                    f"{arguments!r} twice ({_outcome_text(result)}) made {twice!r:.300} of {once!r:.300}"
+                )
+
+        self._run(check)
+
+    def test_calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other(self) -> None:
+        left: list[tuple[Any, list[Any]]] = []
+
+        async def at_once(place: _Place) -> None:
+            calls = [ToolCall("", place.tool.name, one) for one in self._claiming(place.tool, "parallel")]
+            results = await place.runner.run_all(calls, place.context)
+            left.append((self.world(place.folder), [result.status for result in results]))
+
+        async def in_order(place: _Place, step: int = 1) -> None:
+            results = [await place.run(arguments) for arguments in self._claiming(place.tool, "parallel")[::step]]
+            left.append((self.world(place.folder), [result.status for result in results][::step]))
+
+        async def backwards(place: _Place) -> None:
+            await in_order(place, -1)
+
+        for check in (at_once, in_order, backwards):
+            self._run(check)
+        together, one_by_one, turned = left
+        assert together == one_by_one, f"side by side they leave {together!r:.300}, in order {one_by_one!r:.300}"
+        assert turned == one_by_one, f"in another order they leave {turned!r:.300}, not {one_by_one!r:.300}"
+
+    # -- what it gives ------------------------------------------------------------------------------------------------
+
+    def test_its_outputs_fit(self) -> None:
+        async def check(place: _Place) -> int:
+            successes = 0
+            for arguments in self._arguments():
+                result = await place.run(arguments)
+                wrong = result.exception is None and f"{place.tool.name} was run, but " in (result.error or "")
+                assert not wrong, f"{arguments!r}: {result.error}"
+                length = size(result.content)
+                assert not _OBJECT.search(result.text), f"{arguments!r} give an object, not data: {result.text!r:.300}"
+                assert length <= self.max_output, f"{arguments!r} give {length} characters; max_output cuts them"
+                successes += result.success
+            return successes
+
+        if not self._run(check):
+            raise SkipTest("give arguments(self) of calls that go well: none of these did")
+
+    def test_its_errors_are_of_use(self) -> None:
+        failing = [*self.failing()]
+        if not failing:
+            raise SkipTest("give failing(self): arguments of calls that are to fail")
+
+        async def check(place: _Place) -> None:
+            for arguments in failing:
+                result = await place.run(arguments)
+                assert not result.success, f"{arguments!r} are to fail, and give {result.output!r:.200}"
+                text = (result.error if result.exception is None else str(result.exception)) or ""
+                assert _is_meant(place.tool, result) and text.strip(), (
+                    f"{arguments!r}: the model reads {result.error!r}"
+                )
+                assert len(text) <= _MOST_OF_AN_ERROR, (
+                    f"{arguments!r}: {len(text)} characters, at most {_MOST_OF_AN_ERROR}"
+                )
+                assert not _OF_THE_INSIDE.search(text), f"{arguments!r}: a model cannot use {text!r}"
+
+        self._run(check)
+
+    # -- when it is stopped -------------------------------------------------------------------------------------------
+
+    def test_a_deadline_is_heard(self) -> None:
+        arguments = self._slow()
+
+        async def check(place: _Place) -> None:
+            result = await place.run(arguments, timeout=_SOON)
+            assert result.status == "timeout", f"{arguments!r} are to take long, and are {_outcome_text(result)}"
+            await self._ended(place.runner, "its deadline")
+
+        self._run(check)
+
+    def test_a_cancellation_is_heard(self) -> None:
+        arguments = self._slow()
+
+        async def check(place: _Place) -> None:
+            started = asyncio.Event()
+            seen = [lambda event: started.set() if event.kind == "tool:started" else None]
+            running = asyncio.create_task(place.run(arguments, observers=seen))
+            running.add_done_callback(lambda _: started.set())
+            await started.wait()
+            running.cancel()
+            done, _ = await asyncio.wait([running], timeout=self.seconds)
+            assert done, f"{arguments!r} go on {self.seconds:g} s after their cancellation"
+            assert running.cancelled(), f"{arguments!r} were cancelled, and are {running.result()!r:.300}"
+            await self._ended(place.runner, "its cancellation")
+
+        self._run(check)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _arguments(self) -> list[CallArguments]:
+        arguments = [*self.arguments()]
+        if not arguments:
+            raise DefinitionError(f"{type(self).__name__}.arguments(self) gives none; give at least one, such as {{}}")
+        return arguments
+
+    def _claiming(self, tool: Tool, trait: str) -> list[CallArguments]:
+        """The arguments of which the tool says so."""
+        return [arguments for arguments in self._arguments() if tool.trait(trait, arguments)]
+
+    def _slow(self) -> CallArguments:
+        arguments = self.slow()
+        if arguments is None:
+            raise SkipTest("give slow(self): the arguments of a call that takes long")
+        return arguments
+
+    async def _ended(self, runner: Runner, after: str) -> None:
+        """Wait until nothing of its calls is left running."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                while runner.left_running:  # noqa: ASYNC110  # nobody is told when it ends
+                    await asyncio.sleep(0.001)
+        except TimeoutError:
+            raise AssertionError(
+                f"its work goes on {self.seconds:g} s after {after}: look at context.cancelled"
+            ) from None
+
+    def _run(self, check: Callable[[_Place], Awaitable[Any]]) -> Any:
+        async def run(folder: Path) -> Any:
+            tool, events = as_tool(self.tool()), list[Event]()
+            runner = Runner([tool], approve=_yes, observers=[events.append], max_output=1_000_000_000)
+            return await check(_Place(tool, runner, self.context(folder), folder, events))
+
+        with TemporaryDirectory() as name:
+            return run_bounded(run(Path(name).resolve()))
+
+
+def _yes(call: object, decision: object, context: object) -> bool:
+    return True
+
+
+def _is_meant(tool: Tool, result: ToolResult) -> bool:
+    """Whether an error is one for a model: what the handler returned, a `ToolError`, or of a kind in `expose`."""
+    kinds = EXPOSED if tool.expose is None else tool.expose
+    return result.exception is None or isinstance(result.exception, (ToolError, *kinds))
+
+
+def _raised(result: ToolResult) -> str:
+    return repr(result.exception) if result.exception is not None else f"{result.error}"
+
+
+def _outcome_text(result: ToolResult) -> str:
+    return f"{result.status}: {result.text:.200}"
+
+
+def _misfits(tool: Tool, every: Sequence[CallArguments]) -> Iterator[dict[str, Any]]:
+    """Arguments that the input schema does not take: without one that is required, with one that is not known, with
+    one of another type."""
+    schema = thaw(tool.input_schema)
+    enforced = Enforced(schema, f"the input schema of {tool.name!r}", schema)
+    for fitting in every:
+        changed: list[dict[str, Any]] = [{**fitting, "no_such_parameter": 1}]
+        changed += [{key: fitting[key] for key in fitting if key != name} for name in schema.get("required", ())]
+        changed += [{**fitting, name: value} for name in schema.get("properties", ()) for value in _ANY_TYPE]
+        yield from (one for one in changed if enforced.errors(one))

@@ -1,0 +1,175 @@
+"""The tools and guards of three examples keep the contracts of `ferrule.testing`, as those of their readers may."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ferrule import Journal, Tool, ToolContext
+from ferrule.journal.reading import Reader
+from ferrule.testing import CallArguments, GuardContract, Judged, ToolContract
+from ferrule.types import Guard
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def agent_of(example: str) -> ModuleType:
+    """Its `agent.py`, and what that imports, forgotten afterwards: each example has one."""
+    folder = EXAMPLES / example
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("agent")
+    finally:
+        sys.path.remove(str(folder))
+        for file in folder.glob("*.py"):
+            sys.modules.pop(file.stem, None)
+
+
+support, invoices = agent_of("support_desk"), agent_of("invoice_desk")
+
+
+class OfSupportDesk(ToolContract):
+    """None of its tools has a call that takes long."""
+
+    test_a_deadline_is_heard = None  # type: ignore[assignment]
+    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+
+    def context(self, folder: Path) -> ToolContext[Any]:
+        self.store = support.Store(folder / "desk.db")
+        return ToolContext(principal="ada", deps=self.store)
+
+    def world(self, folder: Path) -> Any:
+        return [self.store.rows(f"SELECT * FROM {table}") for table in ("orders", "refunds", "cases")]
+
+
+class TestFindOrder(OfSupportDesk):
+    def tool(self) -> Tool:
+        return support.find_order  # type: ignore[no-any-return]
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"order": 1001}, {"order": 1002}, {"order": 1003}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"order": 1003}, {"order": -1}, {"order": 10**30}]
+
+
+class TestRefund(OfSupportDesk):
+    def tool(self) -> Tool:
+        return support.refund  # type: ignore[no-any-return]
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"order": 1001, "cents": 950, "reason": "broken"}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"order": 1001, "cents": 3951, "reason": "broken"}, {"order": 7, "cents": 1, "reason": ""}]
+
+
+class TestWithinWhatWasPaid(GuardContract):
+    @pytest.fixture(autouse=True)
+    def _a_store(self, tmp_path: Path) -> None:
+        self.store = support.Store(tmp_path / "desk.db")
+
+    def context(self) -> ToolContext[Any]:
+        return ToolContext(principal="ada", deps=self.store)
+
+    def world(self) -> Any:
+        return super().world(), self.store.rows("SELECT * FROM refunds")
+
+    def guard(self) -> Guard:
+        return support.within_what_was_paid  # type: ignore[no-any-return]
+
+    def tools(self) -> Iterable[Any]:
+        return [support.find_order, support.refund]
+
+    def calls(self) -> list[Judged]:
+        return [
+            ("find_order", {"order": 1003}, "allow"),
+            ("refund", {"order": 1001, "cents": 3950, "reason": "broken"}, "allow"),
+            ("refund", {"order": 1001, "cents": 3951, "reason": "broken"}, "deny"),
+            ("refund", {"order": 1003, "cents": 1, "reason": "another customer's"}, "deny"),
+            ("refund", {"order": 7, "cents": 1, "reason": "there is none"}, "deny"),
+        ]
+
+
+class TestPay(ToolContract):
+    """It is guarded by itself: what the document does not say is denied."""
+
+    test_a_deadline_is_heard = None  # type: ignore[assignment]
+    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+
+    def tool(self) -> Tool:
+        return invoices.pay  # type: ignore[no-any-return]
+
+    def context(self, folder: Path) -> ToolContext[Any]:
+        Journal.open(folder / "calls.db").close()
+        office = invoices.Office(invoices.Bank(folder / "bank.db"), Reader(folder / "calls.db"))
+        return ToolContext(session=PAYABLE["id"], deps=office)
+
+    def world(self, folder: Path) -> Any:
+        return (folder / "bank.db").read_bytes()
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"document": PAYABLE["id"], "cents": PAYABLE["cents"]}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"document": PAYABLE["id"], "cents": PAYABLE["cents"] + 1}, {"document": "none", "cents": 1}]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+class TestShell(ToolContract):
+    """A line that ends with a code says so in its output: no call fails."""
+
+    test_its_errors_are_of_use = None  # type: ignore[assignment]
+
+    @pytest.fixture(autouse=True)
+    def _importable(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Its worker process imports it, by the path that this process has."""
+        monkeypatch.syspath_prepend(EXAMPLES / "coding_agent")
+        self.module = importlib.import_module("shell_tool")
+        yield
+        for name in ("shell_tool", "programs"):
+            del sys.modules[name]
+
+    def tool(self) -> Tool:
+        return self.module.shell  # type: ignore[no-any-return]
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [{"command": "echo one > a.txt"}, {"command": "cat a.txt"}, {"command": "no_such_command"}]
+
+    def slow(self) -> CallArguments:
+        return {"command": "sleep 600"}
+
+
+class TestAsWritten(GuardContract):
+    def context(self) -> ToolContext[Any]:
+        return ToolContext(session=PAYABLE["id"])
+
+    def guard(self) -> Guard:
+        return invoices.as_written  # type: ignore[no-any-return]
+
+    def tools(self) -> Iterable[Any]:
+        return [invoices.pay, invoices.refund]
+
+    def calls(self) -> list[Judged]:
+        right = {"document": PAYABLE["id"], "cents": PAYABLE["cents"]}
+        return [
+            ("pay", right, "allow"),
+            ("pay", {**right, "cents": PAYABLE["cents"] * 10}, "deny"),
+            ("pay", {**right, "document": "none"}, "deny"),
+            ("refund", right, "deny"),
+        ]
+
+
+PAYABLE: dict[str, Any] = next(
+    one
+    for one in invoices.INBOX.values()
+    if one["kind"] == "invoice" and one.get("ordered_for", one["cents"]) == one["cents"]
+)
+"""An invoice that is to be paid."""

@@ -1,0 +1,133 @@
+"""Every middleware keeps the contract that users run on theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ferrule.middleware import (
+    after,
+    before,
+    breaker,
+    budget,
+    cache,
+    limit_output,
+    rate,
+    redact,
+    retry,
+    sanitize,
+    untrusted,
+)
+from ferrule.testing import MiddlewareContract
+from ferrule.types import Middleware
+
+
+class TestBefore(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return before(lambda arguments: None)
+
+
+class TestAfter(MiddlewareContract):
+    def middleware(self) -> Middleware:
+        return after(lambda result: None)
+
+
+class TestAfterThatChanges(MiddlewareContract):
+    changes_text = True
+
+    def middleware(self) -> Middleware:
+        async def louder(result: Any, context: Any) -> Any:
+            return result if not isinstance(result.output, str) else result.replace(content=None)
+
+        return after(louder)
+
+
+class TestAfterAround(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return after(lambda result: None)
+
+
+class TestBreaker(MiddlewareContract):
+    may_answer = True
+
+    def middleware(self) -> Middleware:
+        return breaker(3)
+
+
+class TestBreakerAround(TestBreaker):
+    place = "around"
+
+
+class TestBudget(MiddlewareContract):
+    may_answer = True
+
+    def middleware(self) -> Middleware:
+        return budget(calls=120)
+
+
+class TestBudgetOfTokens(MiddlewareContract):
+    may_answer = True
+
+    def middleware(self) -> Middleware:
+        return budget(calls=120, tokens=1000, reserve={"tokens": 5}, by="principal")
+
+
+class TestCache(MiddlewareContract):
+    may_answer = True
+
+    def middleware(self) -> Middleware:
+        return cache()
+
+
+class TestRate(MiddlewareContract):
+    may_answer = True
+
+    def middleware(self) -> Middleware:
+        return rate(60, 60)
+
+
+class TestRetry(MiddlewareContract):
+    may_repeat = True
+
+    def middleware(self) -> Middleware:
+        return retry(attempts=3)
+
+
+class TestLimitOutput(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return limit_output(16_000)
+
+
+class TestLimitOutputThatCuts(MiddlewareContract):
+    place = "around"
+    changes_text = True
+
+    def middleware(self) -> Middleware:
+        return limit_output(8)
+
+
+class TestRedact(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return redact
+
+
+class TestSanitize(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return sanitize
+
+
+class TestUntrusted(MiddlewareContract):
+    place = "around"
+    changes_text = True
+
+    def middleware(self) -> Middleware:
+        return untrusted

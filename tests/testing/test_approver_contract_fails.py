@@ -1,0 +1,201 @@
+"""Each test of `ApproverContract` fails for an approver that breaks what it is about, and passes for one that does
+not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from unittest import SkipTest
+
+import pytest
+
+from ferrule import Decision, DefinitionError, ToolCall, ToolContext, allow, deny
+from ferrule.testing import ApproverContract
+from ferrule.types import Approver
+
+
+class Right:
+    """Each question waits for the answer to its own call."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, asyncio.Future[Any]] = {}
+        self.log = ""
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        self.log += f"{call.name} {dict(call.arguments)!r} {decision.reason}\n"
+        return await self.waits(call)
+
+    async def waits(self, call: ToolCall) -> Any:
+        try:
+            return await self.answer_to(call)
+        finally:
+            self.answers.pop(call.id, None)
+
+    def answer_to(self, call: ToolCall) -> asyncio.Future[Any]:
+        return self.answers.setdefault(call.id, asyncio.get_running_loop().create_future())
+
+    def say(self, call: ToolCall, answer: Any) -> None:
+        self.answer_to(call).set_result(answer)
+
+
+class SaysByWord(Right):
+    async def waits(self, call: ToolCall) -> Any:
+        return "yes" if await super().waits(call) else "no"
+
+
+class SaysYesAlways(Right):
+    async def waits(self, call: ToolCall) -> Any:
+        await super().waits(call)
+        return allow()
+
+
+class ReadsOnlyAscii(Right):
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        decision.reason.encode("ascii")
+        return await super().__call__(call, decision, context)
+
+
+class MakesUpValues(Right):
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        answer = await super().__call__(call, decision, context)
+        return answer if decision.into is None else allow({**call.arguments, decision.into: "guessed"})
+
+
+class LooksBehindTheStars(Right):
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        assert context.call is not None
+        return await super().__call__(context.call, decision, context)
+
+
+class TellsSecrets(Right):
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        return (await super().__call__(call, decision, context)) and allow(by=f"somebody with {dict(context.secrets)}")
+
+
+class MixesUp(Right):
+    def answer_to(self, call: ToolCall) -> asyncio.Future[Any]:
+        return self.answers.setdefault("the one question", asyncio.get_running_loop().create_future())
+
+    def say(self, call: ToolCall, answer: Any) -> None:
+        if not self.answer_to(call).done():
+            super().say(call, answer)
+
+
+class RemembersByTool(Right):
+    allowed = False
+
+    async def waits(self, call: ToolCall) -> Any:
+        self.allowed = self.allowed or await super().waits(call) is True
+        return self.allowed
+
+
+class RunsWhatWasAskedAbout(Right):
+    """It forgets what a person has changed."""
+
+    async def waits(self, call: ToolCall) -> Any:
+        return (await super().waits(call)) is not False
+
+
+class LeavesItsQuestion(Right):
+    async def waits(self, call: ToolCall) -> Any:
+        self.asking = asyncio.create_task(super().waits(call))
+        return await asyncio.shield(self.asking)
+
+
+class TakesTheFirstAnswer(Right):
+    """The question of a call that was cancelled is still the one that is answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[ToolCall] = []
+
+    async def waits(self, call: ToolCall) -> Any:
+        self.open.append(call)
+        return await self.answer_to(call)
+
+    def say(self, call: ToolCall, answer: Any) -> None:
+        waiting = self.answer_to(self.open.pop(0))
+        if not waiting.cancelled():
+            waiting.set_result(answer)
+        else:
+            self.answer_to(call).set_result(deny("it was answered before") if answer else True)
+
+
+WRONG: list[tuple[str, type[Right]]] = [
+    ("it_gives_a_decision_or_a_bool", SaysByWord),
+    ("a_yes_runs_the_call_and_anything_else_does_not", SaysByWord),
+    ("a_yes_runs_the_call_and_anything_else_does_not", SaysYesAlways),
+    ("it_breaks_on_no_question", ReadsOnlyAscii),
+    ("a_value_that_nobody_gave_is_not_made_up", MakesUpValues),
+    ("what_is_bound_or_secret_is_not_shown", LooksBehindTheStars),
+    ("what_is_bound_or_secret_is_not_shown", TellsSecrets),
+    ("two_calls_that_wait_at_once_get_each_its_own_answer", MixesUp),
+    ("a_yes_for_one_call_is_none_for_another", RemembersByTool),
+    ("an_edit_is_judged_again", RunsWhatWasAskedAbout),
+    ("a_cancelled_call_leaves_nothing_waiting", LeavesItsQuestion),
+    ("a_cancelled_call_leaves_nothing_waiting", TakesTheFirstAnswer),
+]
+
+
+class Contract(ApproverContract):
+    def __init__(self, made: type[Right]) -> None:
+        self.made = made
+
+    def approver(self) -> Right:
+        return self.made()
+
+    async def answer(self, approver: Any, call: ToolCall, yes: bool) -> None:
+        approver.say(call, yes)
+
+    async def edit(self, approver: Any, call: ToolCall, arguments: Mapping[str, Any]) -> None:
+        approver.say(call, allow(arguments))
+
+    def shown(self, approver: Any) -> str:
+        return str(approver.log)
+
+
+def test_every_test_of_the_contract_has_an_approver_that_fails_it() -> None:
+    tests = {name.removeprefix("test_") for name in vars(ApproverContract) if name.startswith("test_")}
+    assert tests == {name for name, _ in WRONG}
+
+
+@pytest.mark.parametrize(("name", "made"), WRONG)
+def test_an_approver_that_breaks_it_fails(name: str, made: type[Right]) -> None:
+    getattr(Contract(Right), f"test_{name}")()
+    with pytest.raises(AssertionError):
+        getattr(Contract(made), f"test_{name}")()
+
+
+def test_what_a_contract_needs_is_said() -> None:
+    class Bare(ApproverContract):
+        def approver(self) -> Approver:
+            return lambda call, decision, context: True
+
+    class Shouts(Bare):
+        says = ("YES",)  # type: ignore[assignment]
+
+    with pytest.raises(DefinitionError, match=r"needs a method approver\(self\)"):
+        ApproverContract().test_it_gives_a_decision_or_a_bool()
+    with pytest.raises(DefinitionError, match="says is some of"):
+        Shouts().test_it_gives_a_decision_or_a_bool()
+    for name, hook in {"what_is_bound_or_secret_is_not_shown": "shown", "an_edit_is_judged_again": "edit"}.items():
+        with pytest.raises(SkipTest, match=f"give {hook}"):
+            getattr(Bare(), f"test_{name}")()
+
+
+def test_one_that_can_only_say_yes_is_held_to_that() -> None:
+    class Bare(ApproverContract):
+        says = ("yes",)
+
+        def approver(self) -> Approver:
+            return lambda call, decision, context: True
+
+        def shown(self, approver: Approver) -> str:
+            return ""
+
+    for name in vars(ApproverContract):
+        if name.startswith("test_") and "edit" not in name:
+            getattr(Bare(), name)()
+    with pytest.raises(AssertionError, match="the answer was no"):
+        type("Both", (Bare,), {"says": ("yes", "no")})().test_a_yes_runs_the_call_and_anything_else_does_not()

@@ -1,0 +1,203 @@
+"""Each test of `GuardContract` fails for a guard that breaks what it is about, and passes for one that does not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+from unittest import SkipTest
+
+import pytest
+
+from ferrule import Decision, DefinitionError, ToolCall, ToolContext, allow, ask, deny, tool
+from ferrule.testing import GuardContract, Judged
+
+
+@tool
+async def pay(euros: int, to: str = "ada") -> str:
+    """Pay somebody."""
+    return f"paid {to} {euros}"
+
+
+@tool(read_only=True)
+async def look(at: str) -> str:
+    """Look at something."""
+    return at
+
+
+CALLS: list[Judged] = [
+    ("pay", {"euros": 5}, "allow"),
+    ("pay", {"euros": 500}, "ask"),
+    ("pay", {"euros": 5000}, "deny"),
+    ("look", {"at": "it"}, "allow"),
+]
+
+
+def right(call: ToolCall, context: ToolContext[Any]) -> Any:
+    if call.name != "pay":
+        return None
+    euros = call.arguments["euros"]
+    return deny("too much") if euros > 1000 else ask("much") if euros > 100 else None
+
+
+right.asks = lambda tool: tool.name == "pay"  # type: ignore[attr-defined]
+
+
+def too_mild(call: ToolCall, context: ToolContext[Any]) -> Any:
+    answer = right(call, context)
+    return ask("is it?") if answer is not None and answer.kind == "deny" else answer
+
+
+def needs_a_principal(call: ToolCall, context: ToolContext[Any]) -> Any:
+    return right(call, context) if context.principal.lower() else None  # type: ignore[union-attr]
+
+
+def answers_by_bool(call: ToolCall, context: ToolContext[Any]) -> Any:
+    return right(call, context) or True
+
+
+class Remembers:
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        answer, key = right(call, context), str(call.arguments)
+        if key in self.seen:
+            return None
+        self.seen.add(key)
+        return answer
+
+
+def writes(call: ToolCall, context: ToolContext[Any]) -> Any:
+    os.environ["LAST_CALL"] = call.name + str(call.arguments)
+    return right(call, context)
+
+
+class AllowsOnceItWasAsked:
+    """`decide` has another answer than the call that follows."""
+
+    asked = 0
+
+    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        self.asked += 1
+        return right(call, context) if self.asked % 2 else deny("not again")
+
+
+async def runs(call: ToolCall, context: ToolContext[Any]) -> Any:
+    if call.name == "pay":
+        await context.run("look", {"at": "it"})
+    return right(call, context)
+
+
+def reads_the_text(call: ToolCall, context: ToolContext[Any]) -> Any:
+    """It knows one way only to write an amount."""
+    written = re.search(r'"euros":(\d+)', str(call.raw))
+    return right(call, context) if written else None
+
+
+class RemembersByName:
+    """What was allowed or asked about once is not looked at again."""
+
+    def __init__(self) -> None:
+        self.decided: dict[str, Any] = {}
+
+    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        return self.decided.setdefault(call.name, right(call, context))
+
+
+def grows(call: ToolCall, context: ToolContext[Any]) -> Any:
+    if call.name == "look":
+        return {**call.arguments, "at": call.arguments["at"] + "."}
+    return right(call, context)
+
+
+def asks_of_all(call: ToolCall, context: ToolContext[Any]) -> Any:
+    return right(call, context)
+
+
+asks_of_all.asks = False  # type: ignore[attr-defined]
+
+
+WRONG: list[tuple[str, Callable[[], Any]]] = [
+    ("each_call_is_decided_as_it_is_to_be", lambda: too_mild),
+    ("it_breaks_on_no_call_and_in_no_context", lambda: needs_a_principal),
+    ("it_breaks_on_no_call_and_in_no_context", lambda: answers_by_bool),
+    ("the_same_call_has_the_same_decision", Remembers),
+    ("it_changes_nothing_that_it_was_given", lambda: writes),
+    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", lambda: runs),
+    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", AllowsOnceItWasAsked),
+    ("what_another_guard_changes_is_judged", RemembersByName),
+    ("what_a_repair_makes_of_a_text_is_judged", lambda: reads_the_text),
+    ("what_a_person_edits_is_judged", RemembersByName),
+    ("a_change_of_its_own_settles", lambda: grows),
+    ("it_asks_about_no_tool_of_which_it_says_that_it_does_not", lambda: asks_of_all),
+]
+
+
+def contract_of(make: Callable[[], Any], calls: list[Judged] = CALLS) -> GuardContract:
+    class Contract(GuardContract):
+        def guard(self) -> Any:
+            return make()
+
+        def tools(self) -> Iterable[Any]:
+            return [pay, look]
+
+        def calls(self) -> Iterable[Judged]:
+            return calls
+
+    return Contract()
+
+
+class ByArguments:
+    def check(self, tool: Any, **arguments: Any) -> bool:
+        return arguments.get("euros", 0) <= 1000
+
+
+class ByCall:
+    async def check(self, call: ToolCall, context: ToolContext[Any]) -> bool:
+        return call.arguments.get("euros", 0) <= 1000
+
+
+def test_every_test_of_the_contract_has_a_guard_that_fails_it() -> None:
+    tests = {name.removeprefix("test_") for name in vars(GuardContract) if name.startswith("test_")}
+    assert tests == {name for name, _ in WRONG}
+
+
+@pytest.mark.parametrize(("name", "make"), WRONG)
+def test_a_guard_that_breaks_it_fails(name: str, make: Callable[[], Any]) -> None:
+    getattr(contract_of(lambda: right), f"test_{name}")()
+    with pytest.raises(AssertionError):
+        getattr(contract_of(make), f"test_{name}")()
+
+
+def test_a_failure_says_which_call_and_what_was_decided() -> None:
+    with pytest.raises(AssertionError, match=r"pay\(\{'euros': 5000\}\) is to be 'deny', and is Decision\(kind='ask'"):
+        contract_of(lambda: too_mild).test_each_call_is_decided_as_it_is_to_be()
+
+
+def test_what_a_contract_needs_is_said() -> None:
+    with pytest.raises(DefinitionError, match=r"needs a method guard\(self\)"):
+        GuardContract()._runner()
+    with pytest.raises(DefinitionError, match="at least one"):
+        contract_of(lambda: right, []).test_each_call_is_decided_as_it_is_to_be()
+    with pytest.raises(SkipTest, match="two calls of one tool"):
+        contract_of(lambda: right, [("look", {"at": "it"}, "allow")]).test_what_a_person_edits_is_judged()
+
+
+@pytest.mark.parametrize("make", [ByArguments, ByCall])
+def test_a_guard_with_a_check_keeps_the_contract(make: Callable[[], Any]) -> None:
+    contract = contract_of(make, [("pay", {"euros": 5}, "allow"), ("pay", {"euros": 5000}, "deny")])
+    for name in vars(GuardContract):
+        if name.startswith("test_"):
+            getattr(contract, name)()
+
+
+def test_a_guard_that_changes_arguments_for_good_keeps_the_contract() -> None:
+    def at_most_fifty(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+        return allow({**call.arguments, "euros": 50}) if call.arguments.get("euros", 0) > 50 else None
+
+    contract = contract_of(lambda: at_most_fifty, [("pay", {"euros": 500}, "allow"), ("pay", {"euros": 5}, "allow")])
+    for name in vars(GuardContract):
+        if name.startswith("test_"):
+            getattr(contract, name)()

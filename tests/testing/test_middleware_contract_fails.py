@@ -1,0 +1,190 @@
+"""Each test of `MiddlewareContract` fails for a middleware that breaks what it is about, and passes for one that does
+not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+import pytest
+
+from ferrule import DefinitionError, Middleware, ToolCall, ToolContext, ToolResult
+from ferrule.testing import MiddlewareContract
+from ferrule.types import Next
+
+PLACES: tuple[Literal["around", "inside"], ...] = ("around", "inside")
+
+
+async def right(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    result = await next(call, context)
+    return result.replace(metadata={**result.metadata, "seen": True})
+
+
+async def gives_the_text_alone(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    result = await next(call, context)
+    return result if result.error is not None else ToolResult(result.text)
+
+
+async def loses_metadata(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    return (await next(call, context)).replace(metadata={"seen": True})
+
+
+async def makes_errors_of_its_own(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    result = await next(call, context)
+    return ToolResult(error=f"it failed: {result.error}") if result.status == "failed" else result
+
+
+async def makes_successes_of_errors(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    result = await next(call, context)
+    return result.replace(status="ok", error=None) if result.status == "failed" else result
+
+
+async def ends_what_is_suspended(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    result = await next(call, context)
+    return ToolResult(error="nobody is here") if result.status == "suspended" else result
+
+
+async def swallows(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    with suppress(Exception):
+        return await next(call, context)
+    return ToolResult("nothing")
+
+
+async def strips(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    changed = {**call.arguments, "key": call.arguments["key"].strip()}
+    return await next(call.replace(arguments=changed), context)
+
+
+class RunsTwice:
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        await next(call, context)
+        return await next(call, context)
+
+
+class Answers:
+    """It keeps what it gave, as one that was run."""
+
+    def __init__(self, executed: bool = True) -> None:
+        self.kept: dict[str, ToolResult] = {}
+        self.executed = executed
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        key = f"{call.name} {call.raw}"
+        if key in self.kept:
+            return ToolResult(self.kept[key].output, executed=self.executed)
+        self.kept[key] = await next(call, context)
+        return self.kept[key]
+
+
+class Mixes:
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        self.result = await next(call, context)
+        await asyncio.sleep(0)
+        return self.result
+
+
+class OfOneLoop:
+    def __init__(self) -> None:
+        self.one_at_a_time = asyncio.Lock()
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        async with self.one_at_a_time:
+            return await next(call, context)
+
+
+class KeepsTheLast:
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        self.last = await next(call, context)
+        return self.last
+
+
+class KeepsContexts:
+    def __init__(self) -> None:
+        self.seen: set[ToolContext[Any]] = set()
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        self.seen.add(context)
+        return await next(call, context)
+
+
+async def answers_when_it_is_cancelled(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    try:
+        return await next(call, context)
+    except asyncio.CancelledError:
+        return ToolResult(error="it was cancelled")
+
+
+async def goes_on_when_it_is_cancelled(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    running = asyncio.ensure_future(next(call, context))
+    with suppress(asyncio.CancelledError):
+        return await running
+    return ToolResult("gone on")
+
+
+WRONG: list[tuple[str, Callable[[], Any]]] = [
+    ("a_success_passes", lambda: gives_the_text_alone),
+    ("a_success_passes", lambda: loses_metadata),
+    ("a_failure_passes", lambda: makes_errors_of_its_own),
+    ("a_failure_passes", lambda: makes_successes_of_errors),
+    ("a_suspension_passes_and_is_taken_up", lambda: ends_what_is_suspended),
+    ("what_follows_raises_and_that_is_not_swallowed", lambda: swallows),
+    ("the_handler_gets_what_was_judged_in_the_same_context", lambda: strips),
+    ("the_handler_runs_once", RunsTwice),
+    ("what_it_answers_itself_was_not_executed", Answers),
+    ("calls_at_once_do_not_mix", Mixes),
+    ("it_serves_two_runners_and_two_loops_one_after_the_other", OfOneLoop),
+    ("it_keeps_nothing_of_a_call_that_has_ended", KeepsTheLast),
+    ("it_keeps_nothing_of_a_call_that_has_ended", KeepsContexts),
+    ("a_cancellation_passes_and_the_call_ends", lambda: answers_when_it_is_cancelled),
+    ("a_cancellation_passes_and_the_call_ends", lambda: goes_on_when_it_is_cancelled),
+]
+
+
+def contract_of(make: Callable[[], Middleware], at: Literal["around", "inside"], **said: Any) -> MiddlewareContract:
+    class Contract(MiddlewareContract):
+        place = at
+
+        def middleware(self) -> Middleware:
+            return make()
+
+    vars(contract := Contract()).update(said)
+    return contract
+
+
+def test_every_test_of_the_contract_has_a_middleware_that_fails_it() -> None:
+    tests = {name.removeprefix("test_") for name in vars(MiddlewareContract) if name.startswith("test_")}
+    assert tests == {name for name, _ in WRONG}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("name", "make"), WRONG)
+def test_a_middleware_that_breaks_it_fails(
+    name: str, make: Callable[[], Any], place: Literal["around", "inside"]
+) -> None:
+    getattr(contract_of(lambda: right, place), f"test_{name}")()
+    with pytest.raises(AssertionError):
+        getattr(contract_of(make, place), f"test_{name}")()
+
+
+def test_one_that_may_answer_says_that_nothing_was_run_and_does_answer() -> None:
+    contract_of(
+        lambda: Answers(executed=False), "inside", may_answer=True
+    ).test_what_it_answers_itself_was_not_executed()
+    for make, wrong in ((Answers, "says executed=True"), (lambda: right, "each of 200 equal calls ran")):
+        with pytest.raises(AssertionError, match=wrong):
+            contract_of(make, "inside", may_answer=True).test_what_it_answers_itself_was_not_executed()
+    with pytest.raises(AssertionError, match="is may_answer = True meant"):
+        contract_of(lambda: Answers(executed=False), "inside").test_what_it_answers_itself_was_not_executed()
+
+
+def test_what_a_contract_says_that_its_middleware_may_do_is_not_held_against_it() -> None:
+    contract_of(RunsTwice, "inside", may_repeat=True).test_the_handler_runs_once()
+    contract_of(lambda: gives_the_text_alone, "around", changes_text=True).test_a_failure_passes()
+    contract_of(KeepsTheLast, "inside", may_answer=True).test_it_keeps_nothing_of_a_call_that_has_ended()
+
+
+def test_what_a_contract_needs_is_said() -> None:
+    with pytest.raises(DefinitionError, match=r"needs a method middleware\(self\)"):
+        MiddlewareContract().test_a_success_passes()

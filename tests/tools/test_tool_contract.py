@@ -1,0 +1,97 @@
+"""The tools of `ferrule.tools` keep the contract that users run on theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ferrule import Tool, ToolContext
+from ferrule.testing import CallArguments, ToolContract
+from ferrule.tools import background, files
+
+
+class FilesContract(ToolContract):
+    """Each of them in a folder with two files; none has a call that takes long."""
+
+    test_a_deadline_is_heard = None  # type: ignore[assignment]
+    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+
+    def context(self, folder: Path) -> ToolContext[Any]:
+        (folder / "notes").mkdir()
+        (folder / "notes" / "a.txt").write_text("one\ntwo\nthree\n")
+        (folder / "b.txt").write_text("one\n")
+        return super().context(folder)
+
+
+class TestReadFile(FilesContract):
+    def tool(self) -> Tool:
+        return files.read_file
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"path": "notes/a.txt"}, {"path": "b.txt"}, {"path": "notes"}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"path": "no.txt"}, {"path": "notes"}, {"path": "x" * 5000}, {"path": "\0"}]
+
+
+class TestWriteFile(FilesContract):
+    def tool(self) -> Tool:
+        return files.write_file
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"path": "notes", "content": ""}, {"path": "b.txt/c.txt", "content": ""}]
+
+
+class TestEditFile(FilesContract):
+    def tool(self) -> Tool:
+        return files.edit_file
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"path": "b.txt", "old": "one", "new": "one!"}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"path": "b.txt", "old": "four", "new": "4"}, {"path": "no.txt", "old": "a", "new": "b"}]
+
+
+class TestListFiles(FilesContract):
+    def tool(self) -> Tool:
+        return files.list_files
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {}, {"path": "notes"}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"path": "no"}, {"path": "b.txt"}]
+
+
+class TestSearchFiles(FilesContract):
+    def tool(self) -> Tool:
+        return files.search_files
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"pattern": "t.o"}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"pattern": "("}, {"pattern": "a", "path": "no"}]
+
+
+class OfWorkContract(ToolContract):
+    """There is no work of any ticket, so no call goes well and none takes long."""
+
+    test_its_outputs_fit = None  # type: ignore[assignment]
+    test_a_deadline_is_heard = None  # type: ignore[assignment]
+    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"ticket": ""}, {"ticket": "t" * 5000}]
+
+
+class TestCheckCall(OfWorkContract):
+    def tool(self) -> Tool:
+        return background.check_call
+
+
+class TestCancelCall(OfWorkContract):
+    def tool(self) -> Tool:
+        return background.cancel_call
