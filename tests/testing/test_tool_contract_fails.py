@@ -150,8 +150,6 @@ async def is_quick(line: str, seconds: int = 0) -> str:
 
 
 class Contract(ToolContract):
-    seconds = 0.2
-
     def __init__(self, tool: Tool) -> None:
         self.made = tool
 
@@ -217,8 +215,10 @@ def _released() -> Iterable[None]:
 def test_a_tool_that_breaks_it_fails(name: str, broken: Tool) -> None:
     made = BadContract if broken is validates_too_much else Contract
     getattr(made(right), f"test_{name}")()
+    contract = made(broken)
+    contract.seconds = 0.2
     with pytest.raises(AssertionError):
-        getattr(made(broken), f"test_{name}")()
+        getattr(contract, f"test_{name}")()
 
 
 def test_a_failure_says_which_arguments_and_what_was_seen() -> None:
