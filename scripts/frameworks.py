@@ -7,11 +7,11 @@ those of telemetry with its exporters.
     python scripts/frameworks.py remote              DBOS and Ray
     python scripts/frameworks.py telemetry           OpenTelemetry's exporters and Logfire
 
-`pins/NAME.txt`, in `tests/interop/frameworks`, `tests/remote/engines` or `tests/telemetry`, names every distribution of an environment,
-which is made anew where that file has changed. They are installed as they are named: langchain-core from 1.8.2 and
-fastmcp from 4.1.3 on want a `certifi` that an index may not have yet, and a resolver then takes older ones of them in
-silence. An environment that cannot be made skips the tests with the reason; with FERRULE_NEEDS=all, as in .ci/run, it
-fails.
+`pins/NAME.txt`, in `tests/interop/frameworks`, `tests/remote/engines` or `tests/telemetry`, names every distribution of
+an environment, which is made anew where that file has changed. They are installed as they are named: langchain-core
+from 1.8.2 and fastmcp from 4.1.3 on want a `certifi` that an index may not have yet, and a resolver then takes older
+ones of them in silence. An environment that cannot be made skips the tests with the reason; with FERRULE_NEEDS=all, as
+in .ci/run, it fails.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from needs import required, run
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = ROOT / "tests" / "interop" / "frameworks"
 FOLDERS = (FRAMEWORKS, ROOT / "tests" / "remote" / "engines", ROOT / "tests" / "telemetry")
+TRACED = ("fastmcp", "google_adk", "pydantic_ai", "strands")
+"""The frameworks that open spans of OpenTelemetry."""
 BUILT = ROOT / "build" / "frameworks"
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
 
@@ -100,7 +102,8 @@ def tests_of(name: str, options: list[str]) -> int:
     inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     inside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # amplifier-core's plugin imports what it does not require
     folder = pins_of(name).parent.parent
-    tests = [str(folder / f"test_{tested}.py") for tested in (name, "given", "imports", "pages")]
+    common = ["given", "imports", "pages", *(["traced"] if name in TRACED else [])]
+    tests = [str(folder / f"test_{tested}.py") for tested in (name, *common)]
     if folder != FRAMEWORKS:
         tests = [str(folder)]
     command = [str(python), "-m", "pytest", "-q", f"--confcutdir={folder}", *tests, *options]

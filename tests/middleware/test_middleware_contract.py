@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from ferrule.middleware import (
     after,
@@ -15,9 +22,10 @@ from ferrule.middleware import (
     redact,
     retry,
     sanitize,
+    trace,
     untrusted,
 )
-from ferrule.testing import MiddlewareContract
+from ferrule.testing import MiddlewareContract, cassette
 from ferrule.types import Middleware
 
 
@@ -131,3 +139,33 @@ class TestUntrusted(MiddlewareContract):
 
     def middleware(self) -> Middleware:
         return untrusted
+
+
+class TestTrace(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return trace(tracer_provider=TracerProvider(), meter_provider=MeterProvider([InMemoryMetricReader()]))
+
+
+class TestTraceOfWhatIsNotSampled(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return trace(tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
+
+
+class TestTraceWithoutProviders(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return trace()
+
+
+class TestCassetteThatRecords(MiddlewareContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "calls.json"
+
+    def middleware(self) -> Middleware:
+        return cassette(self.path, "record")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -239,6 +240,15 @@ def test_a_tool_with_a_name_that_no_api_takes_has_its_own_name_and_the_other_bes
     go(told.runner(look.replace(name="look.at")).run("look.at"))
     found = facts(told.named("execute_tool look.at"))
     assert found["ferrule.tool.wire_name"] == look.replace(name="look.at").wire_name != "look.at"
+
+
+def test_the_page_shows_the_span_of_a_call_alone(told: Told) -> None:
+    go(told.runner(look, guards=[lambda call, context: None]).run("look"))
+    ours = sorted(
+        f"    {name} = {value}" for name, value in facts(told.spans[0]).items() if name.startswith("ferrule.")
+    )
+    shown = "\n".join(["execute_tool look  [ferrule]", *ours])
+    assert f"```text\n{shown}\n```" in (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
 
 
 # -- what reaches no tool ----------------------------------------------------------------------------------------------
