@@ -629,6 +629,37 @@ def test_waiting_for_a_slot_is_no_execution(told: Told) -> None:
     assert queued.max > 0.01 and ran.min < queued.max
 
 
+class BreaksAt:
+    """What may stand in a tracer provider, and raises there."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._where:
+            raise RuntimeError(f"{name} is broken")
+        return lambda *given, **named: None
+
+
+@pytest.mark.parametrize("where", ["on_start", "on_end", "should_sample"])
+def test_an_sdk_that_breaks_breaks_no_call_and_stays_the_current_span_of_none(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: Any = BreaksAt(where)
+    provider = TracerProvider(**({"sampler": broken} if where == "should_sample" else {}))
+    if where != "should_sample":
+        provider.add_span_processor(broken)
+
+    async def main() -> ToolResult:
+        tracing = trace(tracer_provider=provider)
+        result = await Runner([look], around=[tracing], observers=[tracing.observe]).run("look", {"n": 3})
+        assert not otel.get_current_span().get_span_context().is_valid
+        return result
+
+    assert go(main()).output == 3
+    assert "is broken" in caplog.text
+
+
 # -- what it costs nobody ----------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ literals: no Python package has them. What Ferrule knows besides is in the names
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import time
@@ -46,6 +47,7 @@ OPERATION_NAME = "gen_ai.operation.name"
 NAME, TYPE, CALL_ID = "gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.tool.call.id"
 KEPT = "ferrule.trace"
 """Under which name a suspended call keeps its trace."""
+log = logging.getLogger("ferrule")
 _BUCKETS = tuple(0.01 * 2**n for n in range(14))  # as the conventions advise: 0.01, 0.02, 0.04 … 81.92
 _ANSWERS = ("ok", "suspended")
 _BROKEN = ("failed", "timeout", "unknown")
@@ -102,22 +104,34 @@ class Trace:
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         if context.call is None or not self._is_used():
             return await next(call, context)
-        span = get_current_span()
-        opened = not _is_of(span, call, context)
-        if opened:
-            span = self._opened(call, context) if self._spans else INVALID_SPAN
-        recording = span.is_recording()
-        if recording or self._metrics:
-            context.observe(CallTelling(self, span, opened, call, context))
-        if not (opened and span.get_span_context().is_valid):
+        token = None
+        try:
+            span = self._begun(call, context)
+            if span is not None and span.get_span_context().is_valid:
+                token = current.attach(set_span_in_context(span))
+        except Exception:  # of an SDK, a sampler or a processor: what tells of a call does not break it
+            log.exception("OpenTelemetry is not told of a call of tool %r", call.name)
+        if token is None:
             return await next(call, context)
-        token = current.attach(set_span_in_context(span))
         try:
             return await next(call, context)
         finally:
             current.detach(token)
-            if not recording:
-                span.end()
+
+    def _begun(self, call: ToolCall, context: ToolContext) -> Span | None:
+        """The span that was opened for the call, of which its events are told from now on; `None` where somebody else
+        has opened one."""
+        found = get_current_span()
+        if _is_of(found, call, context):
+            self._observe(found, False, call, context)
+            return None
+        span = self._opened(call, context) if self._spans else INVALID_SPAN
+        self._observe(span, True, call, context)
+        return span
+
+    def _observe(self, span: Span, opened: bool, call: ToolCall, context: ToolContext) -> None:
+        if span.is_recording() or self._metrics:
+            context.observe(CallTelling(self, span, opened, call, context))
 
     def observe(self, event: Event) -> None:
         """Tell of a call that reaches no tool: its name is none, or it came with a problem. See docs/telemetry.md."""
