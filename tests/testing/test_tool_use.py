@@ -59,6 +59,16 @@ def test_a_case_is_exactly_right_where_the_calls_are_those_that_it_has() -> None
     assert found.outcomes[0].text == "Done."
 
 
+def test_a_model_that_was_recorded_is_scored_the_same_without_it() -> None:
+    wanted = [Case("a", "Has 1 been paid?", ["find_order"]), Case("b", "Thank you!", refuses=True)]
+    steps: dict[str, list[Step]] = {"a": [("I look.", [FIND]), [PAY], "Yes."], "b": ["Bye."]}
+    live = asyncio.run(evaluate(wanted, lambda case: Scripted(steps[case.id]), RUNNER))
+    recorded = {outcome.case.id: outcome for outcome in live.outcomes}
+    again = asyncio.run(evaluate(wanted, lambda case: Scripted.from_run(recorded[case.id]), RUNNER))
+    assert [len(outcome.replies) for outcome in live.outcomes] == [3, 1]
+    assert again.to_json() == live.to_json() and live.scores.exact == 0.5
+
+
 def test_chosen_is_lower_for_a_call_too_many_and_for_one_that_is_missing() -> None:
     assert used(case("refund"), FIND, PAY).scores.chosen == pytest.approx(2 / 3)
     assert used(case("refund", "find_order"), PAY).scores.chosen == pytest.approx(2 / 3)

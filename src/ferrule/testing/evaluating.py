@@ -134,11 +134,14 @@ async def _run_case(one: _Prepared) -> Outcome:
         text = (await one.running).text
     except Exception as raised:  # whatever a model raises is the end of its case, and of no other
         error = f"{type(raised).__name__}: {raised}"
+    replies = tuple(one.running.replies)
     called = tuple(_call_made(result, one.tools) for result in one.running.results)
     if error is not None:
-        return Outcome(one.case, one.expected, called, scores_of_failed(one.case), error=error)
+        return Outcome(one.case, one.expected, called, scores_of_failed(one.case), error=error, replies=replies)
     kept = not called if one.case.refuses else not any(_must_not(call.name, one.case) for call in called)
-    return Outcome(one.case, one.expected, called, scores_of(one.case, one.expected, called, kept), text)
+    return Outcome(
+        one.case, one.expected, called, scores_of(one.case, one.expected, called, kept), text, replies=replies
+    )
 
 
 def _must_not(name: str, case: Case) -> bool:

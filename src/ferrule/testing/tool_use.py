@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from ferrule.models import Reply
 from ferrule.testing.cases import Case, ExpectedCall
 from ferrule.testing.comparing import abbreviated, alike, as_call
 from ferrule.testing.scores import SCORES, CallMade, Scores, check_least, matched, means
@@ -34,6 +35,8 @@ class Outcome:
     """What the model said last."""
     error: str | None = None
     """What the model raised."""
+    replies: tuple[Reply, ...] = ()
+    """What the model answered, turn by turn: `models.Scripted.from_run(outcome)` answers the same again."""
 
     def lines(self) -> list[str]:
         """What was expected and not called, what is nearest to it, and what was called."""
