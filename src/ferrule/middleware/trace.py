@@ -27,7 +27,7 @@ def trace(
         tracing = trace()
         runner = Runner(tools, around=[tracing], observers=[tracing.observe])
 
-    It stands first in `around`, so that its span has all of the call: what guards decided, how long it waited, who
+    It belongs in `around`, first, so that its span has all of the call: what guards decided, how long it waited, who
     approved. As an observer, it tells of the calls besides that reach no tool, under the name `unknown`, whatever the
     model wrote. Where a framework has opened a span `execute_tool` for this very call, that one gets what Ferrule
     knows, and no other is opened. Without an SDK it costs next to nothing.
