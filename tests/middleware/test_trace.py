@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -318,6 +318,37 @@ def test_what_is_private_is_stars_in_the_arguments(told: Told) -> None:
     assert result == "opened front" and "4711" not in str([facts(span) for span in told.spans])
 
 
+def test_what_is_known_to_be_secret_or_a_credential_is_in_no_span(told: Told) -> None:
+    secret, key = "hunter2-very-secret", "ghp_" + "a1B2" * 9
+
+    @tool
+    async def login(how: str, context: ToolContext, pin: int = 0) -> str:
+        return f"logged in with {context.secrets['password']}, {pin} and {key}"
+
+    runner = told.runner(login.bind(pin=93847561), told={"content": True}, secrets={"password": secret})
+    assert go(runner.run("login", {"how": f"use {secret} or {key}"})).success
+    shown = str(facts(told.named("execute_tool login")))
+    assert "logged in with" in shown and not [one for one in (secret, key, "93847561") if one in shown]
+
+
+def test_no_text_of_a_model_or_a_handler_is_in_a_span_without_bound(told: Told) -> None:
+    @tool
+    async def talks(context: ToolContext) -> None:
+        context.announce({"attempt": 1, "status": "x" * 5000})
+        context.announce({"attempt": "y" * 5000, "status": "failed"})
+
+    runner = told.runner(talks, told={"principal": True})
+    context = ToolContext(session="s" * 100_000, principal="p" * 100_000)
+
+    async def main() -> None:
+        await runner.run(ToolCall("c" * 100_000, "talks"), context)
+        await runner.run(ToolCall("d" * 100_000, "nobody"), context)
+
+    go(main())
+    for span in told.spans:
+        assert max(len(str(value)) for value in facts(span).values()) <= 200 and not span.events
+
+
 def test_arguments_and_results_are_bounded(told: Told) -> None:
     arguments, result = content(told, "x" * 50_000, content=True)
     assert len(str(arguments)) <= 8_192 and len(str(result)) <= 8_192
@@ -390,6 +421,34 @@ def test_a_call_that_a_handler_in_a_process_makes_belongs_to_its_call(told: Told
     assert go(told.runner(asks_back, look).run("asks_back", {})).output == 3
     inner, outer = told.named("execute_tool look"), told.named("execute_tool asks_back")
     assert inner.parent is not None and inner.parent.span_id == outer.context.span_id
+
+
+def test_what_a_program_carries_beside_its_trace_does_not_leave_it(told: Told) -> None:
+    from opentelemetry import baggage, context
+    from tests.middleware.traced_tools import baggage_there
+
+    token = context.attach(baggage.set_baggage("user.token", "s3cret-of-the-request"))
+    try:
+        assert go(told.runner(baggage_there).run("baggage_there", {})).output == {}
+    finally:
+        context.detach(token)
+
+
+@pytest.mark.parametrize("where", ["inject", "extract"])
+def test_a_propagator_that_is_broken_breaks_no_call(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.trace.propagation import tracecontext
+
+    from ferrule.isolation import in_trace, trace_headers
+
+    def breaks(*given: object, **named: object) -> None:
+        raise RuntimeError("no such propagator")
+
+    with Told().tracers.get_tracer("app").start_as_current_span("agent"):
+        headers = trace_headers()
+        monkeypatch.setattr(tracecontext.TraceContextTextMapPropagator, where, breaks)
+        assert (trace_headers() == {}) is (where == "inject")
+    with in_trace(headers):
+        assert otel.get_current_span().get_span_context().is_valid is (where == "inject")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -468,10 +527,39 @@ def test_a_call_that_a_handler_makes_of_its_own_tool_has_a_span_of_its_own(told:
     assert len(told.spans) == 3
 
 
-def test_a_tool_of_a_runner_that_is_mounted_has_one_span_where_both_trace(told: Told) -> None:
-    inner = told.runner(look)
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_call_that_several_would_trace_is_told_once(sampled: bool) -> None:
+    told = Told() if sampled else Told(sampler=ALWAYS_OFF)
+    inner = told.runner(look.replace(around=[told.trace()]))
     go(told.runner(*inner.as_tools()).run("look"))
-    assert [span.name for span in told.spans] == ["execute_tool look"]
+    assert [span.name for span in told.spans] == ["execute_tool look"] * sampled
+    for metric in ("ferrule.calls", "ferrule.call.queued", "gen_ai.execute_tool.duration"):
+        assert [getattr(point, "count", None) or point.value for point in told.points(metric)] == [1]
+
+
+def test_two_calls_within_one_span_of_a_framework_are_two_spans(told: Told) -> None:
+    runner = told.runner(look)
+
+    async def main() -> None:
+        with frameworks_span(told):
+            await runner.run_all([ToolCall("c1", "look"), ToolCall("c2", "look")])
+
+    go(main())
+    told_of = {facts(span)["gen_ai.tool.call.id"]: span.instrumentation_scope for span in told.spans}
+    assert sorted(told_of) == ["c1", "c2"] and sorted(str(one and one.name) for one in told_of.values()) == [
+        "ferrule",
+        "framework",
+    ]
+
+
+def test_how_long_a_person_took_is_measured_across_a_suspension_without_spans_too(told: Told) -> None:
+    async def main() -> None:
+        tracing = trace(meter_provider=told.meters)
+        runner = Runner([look], around=[tracing], guards=[asks], approve=later)
+        await runner.resume((await runner.run("look")).record(), True)
+
+    go(main())
+    assert [point.count for point in told.points("ferrule.approval.duration")] == [1]
 
 
 # -- suspended and resumed ---------------------------------------------------------------------------------------------
@@ -539,6 +627,17 @@ def test_a_handler_that_asks_and_work_that_ends_elsewhere_are_linked_too(told: T
     linked(other)
 
 
+def test_a_call_that_another_makes_under_the_same_id_has_a_span_of_its_own(told: Told) -> None:
+    @tool(read_only=True)
+    async def delegate() -> str:
+        return str((await inner.run(ToolCall("call_1", "look"))).output)
+
+    inner = told.runner(look)
+    go(told.runner(delegate, look).run(ToolCall("call_1", "delegate")))
+    assert told.named("execute_tool look").parent is not None
+    assert [span.name for span in told.spans] == ["execute_tool look", "execute_tool delegate"]
+
+
 def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> None:
     @tool
     async def outer(context: ToolContext) -> None:
@@ -551,6 +650,35 @@ def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> No
 
     go(main())
     assert not told.named("execute_tool look").links
+
+
+def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and_holds_no_secret() -> None:
+    async def keeps(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        seen.append((context.kept("role"), dict(context.metadata)))
+        context.keep("role", f"admin of {context.secrets['token']}" + "x" * 1000)
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    seen: list[Any] = []
+    refused: list[str] = []
+
+    @tool(ask=True)
+    async def act(context: ToolContext) -> None:
+        try:
+            context.keep("role", "admin")
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    async def main() -> dict[str, Any]:
+        runner = Runner([act], around=[keeps], approve=later)
+        context = ToolContext(metadata={"role": "guest"}, secrets={"token": "tok-123456"})
+        record = (await runner.run("act", None, context)).record()
+        await runner.resume(record, True, context)
+        return record["pending"]  # type: ignore[no-any-return]
+
+    pending = go(main())
+    assert "tok-123456" not in json.dumps(pending) and len(pending["noted"]["role"]) <= 500
+    assert pending["context"]["metadata"] == {"role": "guest"} == seen[1][1]
+    assert seen[0][0] is None and seen[1][0].startswith("admin of **") and refused
 
 
 def test_what_a_call_keeps_changes_nothing_that_others_see_of_its_context(told: Told) -> None:
@@ -568,11 +696,16 @@ def test_what_a_call_keeps_changes_nothing_that_others_see_of_its_context(told: 
     assert seen == [{"a": 1}] * 3
 
 
-@given(st.text(max_size=80) | st.integers() | st.none())
-def test_what_stands_in_the_metadata_instead_is_no_link_and_breaks_nothing(kept: Any) -> None:
+FORGED = f"{'a' * 32}-{'b' * 16}-01 1.000"
+
+
+@given(st.sampled_from([FORGED, f"{FORGED} c1", f"{'a' * 32}-{'b' * 16}-01 1.2.3"]) | st.text(max_size=80))
+def test_what_a_caller_says_in_the_metadata_is_no_link_and_breaks_nothing(kept: str) -> None:
     told = Told()
-    result = go(told.runner(look).run("look", None, ToolContext(metadata={"ferrule.trace": kept})))
+    runner = told.runner(look, guards=[asks], approve=lambda call, decision, context: True)
+    result = go(runner.run("look", None, ToolContext(metadata={"ferrule.trace": kept})))
     assert result.success and not told.named("execute_tool look").links
+    assert told.points("ferrule.approval.duration")[0].max < 3600
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -719,8 +852,31 @@ def _denies(call: ToolCall, context: ToolContext) -> Any:
     raise RuntimeError("a guard that breaks")
 
 
+@pytest.mark.parametrize("how", ["told", "guard", "observer"])
+def test_a_program_whose_records_have_attributes_of_these_names_keeps_its_own(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = logging.getLogRecordFactory()
+
+    def with_session(*given: Any, **named: Any) -> logging.LogRecord:
+        record = before(*given, **named)
+        record.session = "the program's own"
+        return record
+
+    logging.setLogRecordFactory(with_session)
+    try:
+        assert logged_of(how, caplog) == {("the program's own",)}
+    finally:
+        logging.setLogRecordFactory(before)
+
+
 @pytest.mark.parametrize("how", ["handler", "guard", "told", "middleware", "observer", "answer"])
 def test_each_line_of_the_log_about_a_call_says_which_one_and_whose(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert logged_of(how, caplog) == {("act", "c1", "s", "p")}
+
+
+def logged_of(how: str, caplog: pytest.LogCaptureFixture) -> set[tuple[Any, ...]]:
+    """What records of the log have, where a call goes wrong in this way."""
     caplog.set_level(logging.DEBUG, "ferrule")
 
     @tool
@@ -742,10 +898,9 @@ def test_each_line_of_the_log_about_a_call_says_which_one_and_whose(how: str, ca
         "observer": {"observers": [observes]},
         "answer": {"guards": [asks], "approve": lambda call, decision, context: allow(arguments={"x": 1})},
     }.get(how, {})
+    ends: list[str] = []
+    options["observers"] = [*options.get("observers", ()), lambda event: ends.append(event.kind)]
     go(Runner([act], **options).run(ToolCall("c1", "act"), ToolContext(session="s", principal="p")))
-    found = [(r.tool_name, r.tool_call_id, r.session, r.principal) for r in map(_attributes, caplog.records)]
-    assert found and set(found) == {("act", "c1", "s", "p")}
-
-
-def _attributes(record: logging.LogRecord) -> Annotated[Any, "with what `extra` has put there"]:
-    return record
+    names = ("tool_name", "tool_call_id", "session", "principal")
+    assert ends[-1] in ("tool:post", "tool:error")
+    return {tuple(vars(record)[name] for name in names if name in vars(record)) for record in caplog.records}

@@ -64,3 +64,11 @@ async def trace_here() -> str:
 
 
 OURS = [sys.executable, "-m", "ferrule", "serve", "--tools", f"{__file__}:trace_here"]
+
+
+@tool(read_only=True, isolation="process")
+def baggage_there() -> dict[str, str]:
+    """What came along with the trace."""
+    from opentelemetry import baggage
+
+    return {name: str(value) for name, value in baggage.get_all().items()}

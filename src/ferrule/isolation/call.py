@@ -98,6 +98,10 @@ class FarCall:
     def keep(self, name: str, text: str) -> None:
         """Nothing: its record is the program's."""
 
+    def kept(self, name: str) -> str | None:
+        """Nothing."""
+        return None
+
     def failure(self, error: BaseException) -> NoReturn:
         """Refuse: no middleware runs here."""
         raise ToolError("context.failure(...) is for middleware, which runs in the program")

@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import time
+from contextvars import ContextVar
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 from opentelemetry import context as current
 from opentelemetry.metrics import MeterProvider, get_meter, get_meter_provider
@@ -32,13 +33,15 @@ from opentelemetry.trace import (
 )
 
 from ferrule.errors import RemoteError, origin_of
+from ferrule.pipeline.hiding import hide
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import cut, jsonable
-from ferrule.values.context import ToolContext
+from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
-from ferrule.values.result import ToolResult
+from ferrule.values.masking import without_keys
+from ferrule.values.result import Status, ToolResult
 
 OPERATION = "execute_tool"
 UNKNOWN = "unknown"
@@ -56,7 +59,18 @@ _MOST_CONTENT = 8_192
 _LOOKS_EVERY = 0.1  # seconds between two looks whether somebody has set a provider, of 3 µs each
 _MOST_OF_A_FACT = 200
 _CONTENT_ON_SPANS = ("SPAN_ONLY", "SPAN_AND_EVENT")
-_TRACED = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}) ([0-9.]+) (.*)", re.DOTALL).fullmatch
+_TRACED = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}) ([0-9]+\.[0-9]+)").fullmatch
+_STATUSES = frozenset(get_args(Status))
+
+
+class _Claim(NamedTuple):
+    """The call whose span is the current one, and that span."""
+
+    call: object
+    span: Span
+
+
+_CLAIM: ContextVar[_Claim | None] = ContextVar("ferrule.traced", default=None)
 
 
 class Instruments:
@@ -102,29 +116,32 @@ class Trace:
         self._beginnings: dict[str, tuple[str, dict[str, str]]] = {}
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        if context.call is None or not self._is_used():
+        claim = _CLAIM.get()
+        if context.call is None or not self._is_used() or (claim is not None and claim.call is context.running):
             return await next(call, context)
         token = None
         try:
-            span = self._begun(call, context)
-            if span is not None and span.get_span_context().is_valid:
+            span = self._begun(call, context, claim)
+            if span.get_span_context().is_valid:
                 token = current.attach(set_span_in_context(span))
         except Exception:  # of an SDK, a sampler or a processor: what tells of a call does not break it
             log.exception("OpenTelemetry is not told of a call of tool %r", call.name)
-        if token is None:
-            return await next(call, context)
+            span = INVALID_SPAN
+        claimed = _CLAIM.set(_Claim(context.running, span))
         try:
             return await next(call, context)
         finally:
-            current.detach(token)
+            _CLAIM.reset(claimed)
+            if token is not None:
+                current.detach(token)
 
-    def _begun(self, call: ToolCall, context: ToolContext) -> Span | None:
-        """The span that was opened for the call, of which its events are told from now on; `None` where somebody else
-        has opened one."""
+    def _begun(self, call: ToolCall, context: ToolContext, claim: _Claim | None) -> Span:
+        """The span of the call, which is told of its events from now on: the current one where a framework has opened
+        that for it, else a new one."""
         found = get_current_span()
-        if _is_of(found, call, context):
+        if (claim is None or claim.span is not found) and _is_of(found, call, context):
             self._observe(found, False, call, context)
-            return None
+            return found
         span = self._opened(call, context) if self._spans else INVALID_SPAN
         self._observe(span, True, call, context)
         return span
@@ -140,13 +157,13 @@ class Trace:
         result: ToolResult = event.data["result"]
         if result.duration_ms:  # what is answered as it arrives takes none
             return
-        about = {"error.type": result.status}
         if self._spans:
             given = {OPERATION_NAME: OPERATION, NAME: UNKNOWN, TYPE: "function"}
             span = self._tracer.start_span(f"{OPERATION} {UNKNOWN}", kind=SpanKind.INTERNAL, attributes=given)
             if span.is_recording():
-                span.set_attributes({**about, CALL_ID: event.call.id, "ferrule.status": result.status})
-                span.set_attributes({"ferrule.executed": False, **_who(self, event.session, event.principal)})
+                told = {CALL_ID: cut(event.call.id, _MOST_OF_A_FACT), **_who(self, event.session, event.principal)}
+                told |= {"error.type": result.status, "ferrule.status": result.status}
+                span.set_attributes({**told, "ferrule.executed": False})
             span.end()
         self.instruments.calls.add(1, {NAME: UNKNOWN, "ferrule.status": result.status})
 
@@ -165,8 +182,8 @@ class Trace:
         return self._spans or self._metrics
 
     def _opened(self, call: ToolCall, context: ToolContext) -> Span:
-        earlier = _earlier(call, context) if KEPT in context.metadata else None
-        links = None if earlier is None else [Link(earlier[0])]
+        earlier = _earlier(context)
+        links = [Link(earlier[0])] if earlier is not None and earlier[0].is_valid else None
         name, attributes = self._beginnings.get(call.name) or self._beginning(call.name)
         return self._tracer.start_span(name, None, SpanKind.INTERNAL, attributes, links)
 
@@ -197,10 +214,11 @@ class CallTelling:
         self._began = perf_counter()
         self._started: float | None = None
         self._decision: Decision | None = None
-        earlier = _earlier(call, context)
+        earlier = _earlier(context)
         self._asked_at: float | None = None if earlier is None else earlier[1]
         if span.is_recording():
             self._tell_beginning(earlier, context)
+        self._keep(0.0)
 
     def __call__(self, event: Event) -> None:
         kind = event.kind
@@ -218,26 +236,24 @@ class CallTelling:
         about: dict[str, Any] = {}
         if tool.wire_name != tool.name:
             about["ferrule.tool.wire_name"] = tool.wire_name
+        attributes: Any = getattr(self._span, "attributes", None) or {}
+        if CALL_ID not in attributes:  # by this another call is told from it
+            about[CALL_ID] = cut(self._call.id, _MOST_OF_A_FACT)
         if self._opened:  # the span of a framework has that framework's own word on these
-            about |= {
-                CALL_ID: self._call.id,
-                "gen_ai.tool.description": cut(tool.description, _MOST_CONTENT),
-                **self._agent,
-            }
+            about |= {"gen_ai.tool.description": cut(tool.description, _MOST_CONTENT), **self._agent}
             about |= _who(self._trace, context.session, context.principal)
         self._span.set_attributes(about)
         if earlier is not None:
             self._span.set_attribute("ferrule.resumed", True)
-            if not self._opened:
+            if not self._opened and earlier[0].is_valid:
                 self._span.add_link(earlier[0])
-        self._keep(0.0)
 
     def _keep(self, asked_at: float) -> None:
         """Let who takes the call up again, should it be suspended, find this span, and when it was asked."""
         found = self._span.get_span_context()
-        if self._context is not None and found.is_valid:
+        if self._context is not None:
             traced = f"{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
-            self._context.keep(KEPT, f"{traced} {asked_at:.3f} {self._call.id}")
+            self._context.keep(KEPT, f"{traced} {asked_at:.3f}")
 
     def _decided(self, event: Event) -> None:
         decision: Decision = event.data["decision"]
@@ -257,10 +273,9 @@ class CallTelling:
         self._trace.instruments.queued.record(self._started - self._began, {NAME: self._name})
 
     def _tell_attempt(self, event: Event) -> None:
-        data = event.data
-        if "attempt" in data and self._span.is_recording():
-            about = {"ferrule.attempt": data["attempt"], "error.type": data.get("status", UNKNOWN)}
-            self._span.add_event("ferrule.attempt", about)
+        attempt, status = event.data.get("attempt"), event.data.get("status")
+        if isinstance(attempt, int) and status in _STATUSES and self._span.is_recording():  # a handler may say anything
+            self._span.add_event("ferrule.attempt", {"ferrule.attempt": attempt, "error.type": status})
 
     def _end(self, event: Event) -> None:
         result: ToolResult = event.data["result"]
@@ -278,8 +293,8 @@ class CallTelling:
         self._context = None  # no cycle is left for the collector
 
     def _finish(self, event: Event, result: ToolResult) -> None:
-        if self._trace.content:
-            self._span.set_attributes(_content_facts(event, result))
+        if self._trace.content and self._context is not None:
+            self._span.set_attributes(_content_facts(event, result, self._context.running))
         if result.status in _BROKEN:
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
@@ -311,25 +326,22 @@ def _is_an_sdk(provider: object) -> bool:
 
 
 def _is_of(span: Span, call: ToolCall, context: ToolContext) -> bool:
-    """Whether a span is that of this very call already, whoever has opened it."""
+    """Whether a framework has opened a span for this very call, and no other call has it."""
     attributes: Any = getattr(span, "attributes", None)
     if attributes is None:  # of a span that is not sampled nothing can be read
-        return False
-    if (known := attributes.get(CALL_ID)) is not None:
-        return bool(known == call.id and attributes.get(OPERATION_NAME) == OPERATION)
-    if call.parent is not None:
         return False
     tool = context.tool.definition
     says = attributes.get(OPERATION_NAME) == OPERATION and attributes.get(NAME) in (tool.name, tool.wire_name)
     # Google ADK says the rest once the tool has returned.
-    return says or getattr(span, "name", "") in (f"{OPERATION} {tool.name}", f"{OPERATION} {tool.wire_name}")
+    named = says or getattr(span, "name", "") in (f"{OPERATION} {tool.name}", f"{OPERATION} {tool.wire_name}")
+    return bool(named and attributes.get(CALL_ID, call.id) == call.id)
 
 
-def _earlier(call: ToolCall, context: ToolContext) -> tuple[SpanContext, float] | None:
+def _earlier(context: ToolContext) -> tuple[SpanContext, float] | None:
     """Of a call that was suspended, its span before, and when it was asked; 0 where nobody was."""
-    kept = context.metadata.get(KEPT)
-    found = _TRACED(kept) if isinstance(kept, str) else None
-    if found is None or found[5] != call.id:  # a call that it made has its metadata, too
+    kept = context.kept(KEPT)
+    found = None if kept is None else _TRACED(kept)
+    if found is None:
         return None
     trace_id, span_id, flags = (int(part, 16) for part in found.group(1, 2, 3))
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags)), float(found[4])
@@ -337,8 +349,8 @@ def _earlier(call: ToolCall, context: ToolContext) -> tuple[SpanContext, float] 
 
 def _who(trace: Trace, session: str | None, principal: str | None) -> dict[str, str]:
     """The conversation; and on whose behalf, where that is asked for."""
-    told = {} if session is None else {"gen_ai.conversation.id": session}
-    return {**told, "user.id": principal} if trace.principal and principal is not None else told
+    told = {} if session is None else {"gen_ai.conversation.id": cut(session, _MOST_OF_A_FACT)}
+    return {**told, "user.id": cut(principal, _MOST_OF_A_FACT)} if trace.principal and principal is not None else told
 
 
 def _error_type(result: ToolResult) -> str:
@@ -351,10 +363,8 @@ def _error_type(result: ToolResult) -> str:
     return cut(name.removeprefix("builtins."), _MOST_OF_A_FACT)
 
 
-def _content_facts(event: Event, result: ToolResult) -> dict[str, str]:
-    """Arguments and result, as they may leave the program, within bounds."""
-    arguments = json.dumps(jsonable(event.data["input"]), ensure_ascii=False)
-    return {
-        "gen_ai.tool.call.arguments": cut(arguments, _MOST_CONTENT),
-        "gen_ai.tool.call.result": cut(result.text, _MOST_CONTENT),
-    }
+def _content_facts(event: Event, result: ToolResult, running: RunningCall | None) -> dict[str, str]:
+    """Arguments and result without what is known to be secret or a credential, within bounds."""
+    told = {"arguments": json.dumps(jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
+    hidden = told if running is None else hide(running, told)
+    return {f"gen_ai.tool.call.{name}": cut(without_keys(text), _MOST_CONTENT) for name, text in hidden.items()}

@@ -22,7 +22,7 @@ from ferrule.errors import NotStartedError
 from ferrule.executors.threads import Raised, begin
 from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
-from ferrule.pipeline.hiding import hide, hide_question, log_extra, log_raised
+from ferrule.pipeline.hiding import facts_of, hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import Suspended, denied
 from ferrule.pipeline.state import CallState, ancestors
@@ -37,8 +37,8 @@ from ferrule.values.event import emit
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import SECRET_STARS, same
+from ferrule.values.logged import write_log
 
-log = logging.getLogger("ferrule")
 ROUNDS = 8
 VALUE_MISSING = "a value that only the program or a person can supply is missing"
 
@@ -221,7 +221,7 @@ def _misfit(plan: Plan, state: CallState, whose: str, given: JsonObject, error: 
         log_raised(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
         return deny(f"{whose} arguments cannot be read")
     text = hide(state, str(error), given)
-    log.error("%s arguments for tool %r do not fit: %r", whose, plan.name, text, extra=log_extra(state))
+    write_log(logging.ERROR, facts_of(state), "%s arguments for tool %r do not fit: %r", whose, plan.name, text)
     misfit = "" if plan.hidden else f": {text.partition(' Nothing was run')[0]}"
     return deny(f"{whose} arguments do not fit{misfit}")
 

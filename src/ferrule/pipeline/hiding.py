@@ -9,12 +9,13 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from logging import ERROR, INFO, getLogger
+from logging import ERROR, INFO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.logged import CallFacts, call_facts, write_log
 from ferrule.values.masking import without_keys
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     AnyCall: TypeAlias = RunningCall | CallState
 
 Json = TypeVar("Json")
-log = getLogger("ferrule")
 _WRITTEN_ONE_WAY = re.compile(r"[\w.~-]+", re.ASCII).fullmatch
 _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
@@ -67,22 +67,20 @@ def log_raised(call: AnyCall, message: str, *about: object, error: BaseException
     hiding, whole = _hiding(call), "".join(traceback.format_exception(error)).rstrip()
     shown = without_keys(hiding(whole))
     if hiding is str and shown == whole:
-        log.log(level, message, *about, exc_info=error, extra=log_extra(call))
+        write_log(level, facts_of(call), message, *about, error=error)
     else:
-        log.log(level, "%s\n%s", hiding(message % about), shown, extra=log_extra(call))
+        write_log(level, facts_of(call), "%s\n%s", hiding(message % about), shown)
 
 
 def log_said(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
     """Write down a tool's name and the beginning of what it said, whose known secrets are hidden already."""
     said = without_keys(text[:_LONGEST_SAID])
-    log.log(level, f"{message}: %.500r", call.tool.name, said, extra=log_extra(call))
+    write_log(level, facts_of(call), f"{message}: %.500r", call.tool.name, said)
 
 
-def log_extra(call: AnyCall) -> dict[str, str | None]:
+def facts_of(call: AnyCall) -> CallFacts:
     """What a record of the log about a call has as attributes: which one it is, and whose."""
-    context = call.context
-    who = {"session": context.session, "principal": context.principal}
-    return {"tool_name": call.tool.name, "tool_call_id": call.call.id, **who}
+    return call_facts(call.tool.name, call.call.id, call.context.session, call.context.principal)
 
 
 def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
@@ -98,6 +96,8 @@ def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]
 def _each_text(value: Any, hiding: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return hiding(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if hiding(shown := str(value)) == shown else SECRET_STARS
     if isinstance(value, Mapping):
         return {hiding(key): _each_text(inner, hiding) for key, inner in value.items()}
     return [_each_text(inner, hiding) for inner in value] if isinstance(value, list | tuple) else value

@@ -21,7 +21,7 @@ from typing import Any
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
 from ferrule.pipeline.call_key import in_journal, reference_of, ticket_result
-from ferrule.pipeline.hiding import hide, log_extra, log_raised
+from ferrule.pipeline.hiding import facts_of, hide, log_raised
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import (
@@ -43,10 +43,8 @@ from ferrule.values.context import CURRENT
 from ferrule.values.frozen import freeze, thaw
 from ferrule.values.input import Answer
 from ferrule.values.kept import Intent, Kept, restored, stored
+from ferrule.values.logged import write_log
 from ferrule.values.result import ToolResult
-
-log = logging.getLogger("ferrule")
-
 
 # -- before ------------------------------------------------------------------------------------------------------------
 
@@ -164,7 +162,7 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
         return found
     gave = type(found).__name__
     wanted = "it is a ToolResult of what has ended, False or None"
-    log.error("reconcile of tool %r gave %r: %s", plan.name, gave, wanted, extra=log_extra(state))
+    write_log(logging.ERROR, facts_of(state), "reconcile of tool %r gave %r: %s", plan.name, gave, wanted)
     return None
 
 
@@ -188,7 +186,7 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
     result = _of_kernel(state, handling if isinstance(handling, ToolResult) else await handling)
     if begun.other_arguments:
         what = "a call of tool %r came under an id that another call with other arguments had"
-        log.warning(what, plan.name, extra=log_extra(state))
+        write_log(logging.WARNING, facts_of(state), what, plan.name)
         result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
     return await end(plan, state, result)
 

@@ -18,7 +18,7 @@ from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import jsonable
+from ferrule.values.content import cut, jsonable
 from ferrule.values.frozen import JsonObject, freeze
 from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
@@ -103,7 +103,13 @@ class LiveCall(CallState):
         self.observers = (*self.observers, observer)
 
     def keep(self, name: str, text: str) -> None:
-        self.attempt.noted = {**self.attempt.noted, name: text}
+        if self.inside:
+            raise RuntimeError("context.keep(...) is for middleware around a call, and this one runs")
+        self.attempt.noted = {**self.attempt.noted, name: cut(text, _MOST_SAID)}
+
+    def kept(self, name: str) -> str | None:
+        answered = self.origin.answered
+        return None if answered is None else answered.record["noted"].get(name)
 
     def note_started(self) -> None:
         self.attempt.executed = None

@@ -69,7 +69,7 @@ class Attempt:
     """What is known of one run of the handler; a new one is made for each, so that nothing has to be forgotten.
 
     Attributes:
-        noted: Texts that the record of the call has in its metadata, where it is suspended.
+        noted: Texts of middleware that the record of the call has, where it is suspended.
         open: Whether a middleware's `next` is under way.
         runs: How often the handler of the call was started, which no middleware can say otherwise.
         executed: Whether it was started (`None`) and has ended (`True`), now or before.

@@ -121,8 +121,6 @@ def pending_record(
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     offered = state.origin.offered
     judged = without(plan.parameters.hidden, call.arguments)
-    if state.attempt.noted:
-        fields = fields._replace(metadata={**fields.metadata, **state.attempt.noted})
     kept = {
         "version": _VERSION,
         "kind": kind,
@@ -132,6 +130,7 @@ def pending_record(
         "arguments": judged,
         "supplied": sorted(supplied_names(plan, call.arguments)),
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
+        "noted": hide(state, dict(state.attempt.noted)),
         "reason": clean(decision.reason),
         "into": decision.into,
         "rule": decision.rule,

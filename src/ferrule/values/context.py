@@ -105,6 +105,8 @@ class RunningCall(Protocol):
 
     def keep(self, name: str, text: str) -> None: ...
 
+    def kept(self, name: str) -> str | None: ...
+
     def note_started(self) -> None: ...
 
     def failure(self, error: BaseException) -> ToolResult: ...
@@ -382,10 +384,18 @@ class ToolContext(_ContextFields, Generic[Deps]):
             self.running.observe(observer)
 
     def keep(self, name: str, text: str) -> None:
-        """Keep a text with this call, for a middleware: where the call is suspended, its sealed record has it, and
-        `metadata` once it is taken up again."""
+        """Keep a text of at most 500 characters with this call, for a middleware in `around`: where the call is
+        suspended, its sealed record has it, with stars for what is known to be secret, and `kept` once it is taken up.
+
+        Raises:
+            RuntimeError: while the handler runs.
+        """
         if self.running is not None:
             self.running.keep(name, text)
+
+    def kept(self, name: str) -> str | None:
+        """What `keep` was given under that name, before the call was suspended; `None` where there is none."""
+        return None if self.running is None else self.running.kept(name)
 
     def note_started(self) -> None:
         """Say that the tool may have its effect from now on, for a middleware that runs it elsewhere itself: without a

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias, cast
 from ferrule.values.call import ToolCall, run_id, told_input
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, frozen
+from ferrule.values.logged import call_facts, write_log
 from ferrule.values.result import ToolResult
 
-log = logging.getLogger("ferrule")
 EventKind: TypeAlias = Literal[
     "tool:pre",
     "tool:decided",
@@ -145,6 +145,6 @@ def emit(
             observer(event)
         except KeyboardInterrupt:
             raise
-        except BaseException:
-            about = {"tool_name": call.name, "tool_call_id": call.id, "session": who[0], "principal": who[1]}
-            log.exception("an observer broke on %s of %r", kind, call.name, extra=about)
+        except BaseException as error:
+            facts = call_facts(call.name, call.id, who[0], who[1])
+            write_log(logging.ERROR, facts, "an observer broke on %s of %r", kind, call.name, error=error)
