@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from base64 import b64decode
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def test_what_was_recorded_is_given_again_in_order_and_nothing_runs(tmp_path: Pa
         after = runs(shop, replayed, *orders, observers=[seen])
     assert told(after) == told(before) and before[2].output == {"paid": 80, "asked": 3}
     assert [result.executed for result in after] == [False] * 4 and shop.runs == 0
-    seen.assert_not_called(shop.tool)
+    assert {result.metadata["cassette"] for result in after} == {"replayed"}
+    seen.assert_called(shop.tool, order="4712", times=1)
 
 
 RESULTS = st.builds(
@@ -88,7 +90,9 @@ RESULTS = st.builds(
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
         max_leaves=10,
     ),
-    metadata=st.dictionaries(st.text(min_size=1).filter(lambda name: name != "replayed"), st.integers()),
+    metadata=st.dictionaries(
+        st.text(min_size=1).filter(lambda name: name not in ("replayed", "cassette")), st.integers()
+    ),
     content=st.none()
     | st.lists(
         st.builds(Text, st.text()) | st.builds(Media, st.just("image"), st.binary(min_size=1), st.just("image/png")),
@@ -112,7 +116,9 @@ def test_any_result_comes_back_as_a_model_and_a_program_have_seen_it(
         with cassette(path, mode) as tape:
             runner = Runner([anything], inside=[tape])
             found = [go(runner.run("anything")) for _ in results]
-        return [(one.status, one.output, one.content, dict(one.metadata), one.error) for one in found]
+        told = [{**one.metadata} for one in found]
+        assert {one.pop("cassette", None) for one in told} == ({None} if mode == "record" else {"replayed"})
+        return [(one.status, one.output, one.content, more, one.error) for one, more in zip(found, told, strict=True)]
 
     assert all_of("record") == all_of("strict")
 
@@ -178,7 +184,7 @@ def test_a_call_without_a_recording_runs_nothing_and_tells_the_nearest(tmp_path:
     path, shop = tmp_path / "orders.json", Shop()
     recorded(path, "4711")
     results, said = missed(path, shop, "4713")
-    assert (results[0].status, results[0].executed) == ("failed", False)
+    assert (results[0].status, results[0].executed, results[0].metadata["cassette"]) == ("failed", False, "missed")
     assert '-  "order": "4711"' in said and '+  "order": "4713"' in said
     assert results[0].error == said
 
@@ -219,11 +225,45 @@ def test_strict_wants_the_order_of_each_tool_and_all_of_it(tmp_path: Path) -> No
         runs(Shop(), replayed, "4712", "4711")
 
 
-def test_what_the_block_raised_is_not_hidden_by_a_miss(tmp_path: Path) -> None:
+def test_what_the_block_raised_is_told_with_the_misses_that_it_may_come_from(tmp_path: Path) -> None:
     path = tmp_path / "orders.json"
     recorded(path, "4711")
-    with pytest.raises(ZeroDivisionError), cassette(path, "strict"):
+    with pytest.raises(ZeroDivisionError) as raised, cassette(path, "strict") as replayed:
+        runs(Shop(), replayed, "4712")
         raise ZeroDivisionError
+    assert "no recording of this call" in "".join(raised.value.__notes__)
+
+
+def test_a_block_that_raises_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "orders.json"
+    recorded(path, "4711")
+    before = path.read_text()
+    with pytest.raises(ZeroDivisionError), cassette(path, "record") as recording:
+        runs(Shop(), recording, "4712")
+        raise ZeroDivisionError
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize("mode", ["replay", "strict"])
+def test_what_a_recorded_call_calls_is_in_its_result(tmp_path: Path, mode: Any) -> None:
+    path, shop = tmp_path / "orders.json", Shop()
+
+    @tool(read_only=True)
+    async def outer(context: ToolContext) -> Any:
+        return (await context.run("find_order", {"order": "4711"})).output
+
+    def both(tape: Any) -> list[Any]:
+        inner = Runner([shop.tool], inside=[tape])
+        runner = Runner([outer, *inner.as_tools()], inside=[tape])
+        return [go(runner.run(*given)).output for given in (("outer",), ("find_order", {"order": "4712"}))]
+
+    with cassette(path, "record") as recording:
+        before = both(recording)
+    names = [one["tool"] for one in json.loads(path.read_text())["tools"] for _ in one["calls"]]
+    assert sorted(names) == ["find_order", "outer"]
+    with cassette(path, mode) as replayed:
+        assert both(replayed) == before
+    assert shop.runs == 2
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -266,8 +306,12 @@ def test_what_is_secret_is_stars_before_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "doors.json"
 
     @tool(private=("pin",))
-    async def open_door(door: str, context: ToolContext, pin: str = "") -> str:
-        return f"opened {door} with {pin} and {context.secrets['token']}"
+    async def open_door(door: str, context: ToolContext, pin: str = "") -> Any:
+        said = f"opened {door} with {pin} and {context.secrets['token']}"
+        data = f"PNG {context.secrets['token']}".encode()
+        return ToolResult(
+            [int(pin)], metadata={"pin": int(pin)}, content=[Text(said), Media("image", data, "image/png")]
+        )
 
     def guard(call: ToolCall, context: ToolContext) -> Any:
         return {**call.arguments, "pin": "471147"}
@@ -275,11 +319,13 @@ def test_what_is_secret_is_stars_before_it_is_written(tmp_path: Path) -> None:
     def results(mode: Any) -> list[Any]:
         with cassette(path, mode) as tape:
             runner = Runner([open_door], inside=[tape], guards=[guard])
-            context = ToolContext(secrets={"token": "tok-123456"})
+            context = ToolContext(secrets={"token": "tok-123456", "seed": b"seed-987654"})
             return [go(runner.run("open_door", {"door": d}, context)).text for d in ("front", "ghp_" + "a1B2" * 9)]
 
     results("record")
     written = path.read_text()
+    media = json.loads(written)["tools"][0]["calls"][0]["result"]["content"][1]["data"]
+    assert b"tok-123456" not in b64decode(media) and b64decode(media).startswith(b"PNG **")
     assert not any(secret in written for secret in ("471147", "tok-123456"))
     assert "ghp_" not in written, written
     assert results("strict")[0].startswith("opened front with **")
@@ -336,7 +382,17 @@ def test_what_was_cancelled_or_waits_for_somebody_is_not_recorded(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"ferrule": "cassette 9", "tools": []}', '{"ferrule": "cassette 1", "tools": [{}]}']
+    "text",
+    [
+        json.dumps({"ferrule": "cassette 1", "tools": [{"tool": "t", "fingerprint": "f", "calls": [call]}]})
+        for call in (
+            {"arguments": {}, "result": {"status": "bogus"}},
+            {"arguments": {}, "result": {"error": 7}},
+            {"arguments": {}, "result": 7},
+            {"result": {}},
+        )
+    ]
+    + ["", "[]", "{}", '{"ferrule": "cassette 9", "tools": []}', '{"ferrule": "cassette 1", "tools": [{}]}'],
 )
 def test_what_is_no_cassette_is_refused_at_once(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.json"

@@ -20,14 +20,19 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from ferrule.errors import JournalError
+from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._lockfile import open_lock_file
 from ferrule.journal._rows import LOST, column, json_text, text_of
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
-from ferrule.values.frozen import JsonObject
+from ferrule.values.call import ToolCall
+from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.json_text import SECRET_STARS
+
+if TYPE_CHECKING:
+    from ferrule.definition.toolset import Toolset
 
 __all__ = ["UNFINISHED", "Filter", "Following", "LoggedCall", "LoggedEvent", "LoggedIntent", "Reader"]
 
@@ -175,6 +180,23 @@ class LoggedCall:
         if self.result.get("input") is not None:
             return self.result["input"]
         return self.intent.arguments if self.intent is not None else self.events[0].data.get("input")
+
+    def sent(self, tools: Toolset | None = None) -> ToolCall:
+        """The call again, without what is bound or private in its tool, which no model fills: of `tools`, where they
+        are given.
+
+        Raises:
+            DefinitionError: where its arguments are not all there, as for what is secret the journal has stars.
+        """
+        given, tool = thaw(self.input), None if tools is None else tools.find(self.tool_name)
+        if tool is not None and isinstance(given, dict):
+            given = {name: value for name, value in given.items() if name not in tool.hidden}
+        if SECRET_STARS in json.dumps(given, ensure_ascii=False):
+            raise DefinitionError(
+                f"the call {self.call_id!r} of {self.tool_name!r} cannot be made again: the journal has stars in its "
+                "arguments. Give tools=… where they stand for what is bound or private, and leave out other such calls"
+            )
+        return ToolCall(self.call_id, self.tool_name, given)
 
     @property
     def decisions(self) -> list[LoggedEvent]:

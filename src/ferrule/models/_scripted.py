@@ -47,19 +47,12 @@ class RecordedCall(Protocol):
     """A call as a journal has it, such as a `LoggedCall` of its reader."""
 
     @property
-    def call_id(self) -> str: ...
-
-    @property
-    def tool_name(self) -> str: ...
-
-    @property
-    def input(self) -> Any: ...
-
-    @property
     def began_at(self) -> float: ...
 
     @property
     def parent(self) -> str | None: ...
+
+    def sent(self, tools: Toolset | None = None) -> ToolCall: ...
 
 
 class Scripted:
@@ -115,7 +108,9 @@ class Scripted:
         return self._reply(step(messages) if callable(step) else step)
 
     @classmethod
-    def from_run(cls, recorded: RecordedRun | Iterable[RecordedCall], *, pause: float = 0.0) -> Scripted:
+    def from_run(
+        cls, recorded: RecordedRun | Iterable[RecordedCall], *, tools: Toolset | None = None, pause: float = 0.0
+    ) -> Scripted:
         """A model that says and calls what the model of a run did: of the result of `loop.run`, or of the calls that a
         journal has of one, such as `Reader("calls.db").calls(Filter(session="s7"))`, in any order.
 
@@ -123,15 +118,20 @@ class Scripted:
         that tools made are left out, as tools make them again. Where the last turn has calls, another one follows that
         says that the recording ends.
 
+        Args:
+            recorded: The run.
+            tools: Of a journal's calls, what is bound or private in these is left out, as no model fills it.
+            pause: Seconds before each answer.
+
         Raises:
-            DefinitionError: where that is neither, or has no turns.
+            DefinitionError: where that is neither, has no turns, or has a call whose arguments a journal has stars in.
         """
         model = cls((), pause=pause)
         if isinstance(recorded, RecordedRun):
             model._steps = [model._again(reply) for reply in recorded.replies]
             ended = not (recorded.replies and recorded.replies[-1].calls)
         else:
-            model._steps, ended = [[call] for call in _recorded_calls(recorded)], False
+            model._steps, ended = [[call] for call in _recorded_calls(recorded, tools)], False
         if not model._steps:
             raise DefinitionError("from_run takes a run in which the model has answered, and this one has no turns")
         model._steps += [] if ended else ["The recorded run ends here."]
@@ -216,7 +216,7 @@ class Scripted:
         return openai_chat.results(results)
 
 
-def _recorded_calls(recorded: Iterable[RecordedCall]) -> list[ToolCall]:
+def _recorded_calls(recorded: Iterable[RecordedCall], tools: Toolset | None) -> list[ToolCall]:
     """The calls that the model made, in the order in which they came."""
     given: Any = list(recorded) if isinstance(recorded, Iterable) else [recorded]  # type: ignore[redundant-expr]
     for one in given:
@@ -226,7 +226,7 @@ def _recorded_calls(recorded: Iterable[RecordedCall]) -> list[ToolCall]:
                 f"not {one!r:.200}"
             )
     calls = sorted((one for one in given if one.parent is None), key=lambda one: one.began_at)
-    return [ToolCall(one.call_id, one.tool_name, one.input) for one in calls]
+    return [one.sent(tools) for one in calls]
 
 
 def _text_and_calls(answer: str | Sequence[Call] | tuple[str, Sequence[Call]]) -> tuple[str, Sequence[Call]]:

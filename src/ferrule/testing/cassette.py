@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.pipeline.hiding import hide
+from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.content import jsonable
-from ferrule.values.context import ToolContext
+from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.kept import restored, stored
 from ferrule.values.masking import without_keys
-from ferrule.values.result import ToolResult
+from ferrule.values.result import Status, ToolResult
 
 Mode: TypeAlias = Literal["record", "replay", "strict"]
 """How a cassette is used. See docs/testing.md#record-and-replay."""
 _CASSETTE_VERSION = "cassette 1"
-_LEFT_OUT: dict[str, Any] = {"error": None, "executed": True, "metadata": {}, "repairs": []}
-"""What a result has that a file leaves out."""
-_MOST_OF_DIFF = 40  # lines
+_ASSUMED: dict[str, Any] = {"error": None, "executed": True, "metadata": {}, "repairs": []}
+"""What a result has where a file says nothing."""
+_TAPING: ContextVar[bool] = ContextVar("ferrule.taping", default=False)
+"""Whether the present code belongs to a call that is being recorded: what that calls is in its result."""
 
 
 def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
@@ -45,15 +49,16 @@ def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
     A recording is known by the tool's name and fingerprint and by the judged arguments; of several of one kind each is
     given once, in order. It stands in `inside`, the outermost: guards, validation and approvals go on as ever, and no
     handler runs. A call that has no recording fails, tells the nearest one, and runs nothing; the end of `with` raises
-    `CassetteError` then.
+    `CassetteError` then. Calls that a recorded call makes are in its result, and have no recordings of their own.
 
     What is bound, private, or a value of `secrets=`, is stars in the file, and so is what `middleware.redact` knows as
     a credential. What else is secret in a result, an `after(…)` behind it takes away: `inside=[recorded, after(mine)]`.
 
     Args:
         path: The file, as JSON that can be read in a review.
-        mode: `"record"` runs the tools and writes the file anew, at the end; `"replay"` runs none; `"strict"` is the
-            same where the calls of each tool come in the order in which they were recorded, and all of them do.
+        mode: `"record"` runs the tools and writes the file anew, at the end, where nothing was raised; `"replay"` runs
+            none; `"strict"` is the same where the calls of each tool come in the order in which they were recorded, and
+            all of them do. Those that ran side by side may come in any order.
 
     Raises:
         DefinitionError: for another mode, a file that is not there or was not written by a cassette, and where it
@@ -82,6 +87,7 @@ class _Recording:
 
     arguments: Any
     result: dict[str, Any] | None = None
+    is_beside: bool = False
     is_used: bool = False
 
 
@@ -92,6 +98,13 @@ class _TapedTool:
     name: str
     fingerprint: str
     calls: list[_Recording] = field(default_factory=list)
+    running: int = 0
+
+    def nexts(self) -> Iterator[_Recording]:
+        """The first recording that was not given yet, and those that were made beside it."""
+        left = [one for one in self.calls if not one.is_used]
+        yield from left[:1]
+        yield from takewhile(lambda one: one.is_beside, left[1:])
 
 
 class Cassette:
@@ -116,20 +129,29 @@ class Cassette:
             return await next(call, context)
         tool = context.tool.definition
         shown = jsonable(thaw(starred(call.arguments, tool.hidden)))
-        arguments = _masked_for_file(hide(context.running, shown))
+        arguments = _for_file(shown, context.running)
         key = (tool.name, tool.fingerprint)
         if self.mode != "record":
             return self._given(call, key, arguments)
+        if _TAPING.get():
+            return await next(call, context)
         recording = self._begun(key, arguments)
-        result = await next(call, context)
+        taping = _TAPING.set(True)
+        try:
+            result = await next(call, context)
+        finally:
+            _TAPING.reset(taping)
+            self._tools[key].running -= 1
         if result.status != "suspended":  # what takes it up again is good for this call alone
-            recording.result = _masked_for_file(hide(context.running, _without_defaults(result)))
+            recording.result = _for_file(_without_defaults(result), context.running)
         return result
 
     def _begun(self, key: tuple[str, str], arguments: Any) -> _Recording:
         with self._lock:
-            recording = _Recording(arguments)
-            self._tools.setdefault(key, _TapedTool(*key)).calls.append(recording)
+            tape = self._tools.setdefault(key, _TapedTool(*key))
+            recording = _Recording(arguments, is_beside=tape.running > 0)
+            tape.calls.append(recording)
+            tape.running += 1
             return recording
 
     def _given(self, call: ToolCall, key: tuple[str, str], arguments: Any) -> ToolResult:
@@ -138,18 +160,15 @@ class Cassette:
             if found is None or found.result is None:
                 miss = self._miss(key, arguments)
                 self.misses.append(miss)
-                return ToolResult(error=miss, executed=False)
+                return ToolResult(error=miss, executed=False, metadata={"cassette": "missed"})
             found.is_used = True
-        said = {"status": "ok", "output": None, "content": [], **_LEFT_OUT, **found.result}
-        whole = {**said, "executed": False}
-        result = restored(whole, call, key[0])
-        return result if "content" in found.result else result.replace(content=None)
+        result = _result_of(found.result, call, key[0])
+        return result.replace(executed=False, metadata={**result.metadata, "cassette": "replayed"})
 
     def _next_of(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
         """The first of this kind that was not given yet; in strict mode only where it is the next of its tool."""
-        left = [one for one in self._tools.get(key, _TapedTool(*key)).calls if not one.is_used]
-        if self.mode == "strict":
-            left = left[:1]
+        tape = self._tools.get(key, _TapedTool(*key))
+        left = tape.nexts() if self.mode == "strict" else (one for one in tape.calls if not one.is_used)
         return next((one for one in left if one.arguments == arguments), None)
 
     def _miss(self, key: tuple[str, str], arguments: Any) -> str:
@@ -160,13 +179,13 @@ class Cassette:
         if not there:
             names = ", ".join(sorted({repr(one.name) for one in self._tools.values()})) or "none"
             return f"{what}: the tools that it has are {names}. Record it again: mode='record'."
-        tape, nearest = max(there, key=lambda pair: _arguments_ratio(pair[1].arguments, arguments))
+        tape, nearest = max(there, key=lambda pair: json_ratio(pair[1].arguments, arguments))
         if nearest.arguments == arguments:
             why = f"{name!r} is another one than when it was recorded, in its definition"
             if tape.fingerprint == fingerprint:
                 why = "it was given already" if nearest.is_used else "another call of it was recorded before this one"
             return f"{what}, {json.dumps(arguments, ensure_ascii=False)}: {why}. Record it again: mode='record'."
-        return f"{what}. The nearest one (-), and the call (+):\n{_diff(nearest.arguments, arguments)}"
+        return f"{what}. The nearest one (-), and the call (+):\n{json_diff(nearest.arguments, arguments)}"
 
     def assert_done(self) -> None:
         """Look whether every call had its recording; in strict mode also whether every recording had its call.
@@ -184,13 +203,14 @@ class Cassette:
         if wrong:
             raise CassetteError(wrong)
 
-    def close(self) -> None:
-        """Write the file, where it records; what is not closed is written at the end of the program.
+    def close(self, *, keep: bool = True) -> None:
+        """Write the file, where it records, or leave it as it was; what is not closed is written at the end of the
+        program.
 
         Raises:
             OSError: where it cannot be written.
         """
-        if self._finish is not None and self._finish.detach() is not None:
+        if self._finish is not None and self._finish.detach() is not None and keep:
             _write_cassette(self.path, self._tools)
 
     def __enter__(self) -> Cassette:
@@ -200,27 +220,63 @@ class Cassette:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         __tracebackhide__ = True
-        self.close()
+        self.close(keep=kind is None)
         if kind is None:
             self.assert_done()
+        elif error is not None and self.misses:  # what a miss has led to
+            error.add_note("\n".join(self.misses))
 
 
-def _masked_for_file(value: Any) -> Any:
+def _for_file(value: Any, running: RunningCall) -> Any:
+    """JSON data without what is known to be secret, in the bytes of media too, and without credentials."""
     if isinstance(value, str):
-        return without_keys(value)
+        return without_keys(hide(running, value))
     if isinstance(value, Mapping):
-        return {without_keys(key): _masked_for_file(inner) for key, inner in value.items()}
-    return [_masked_for_file(inner) for inner in value] if isinstance(value, list | tuple) else value
+        if isinstance(value.get("data"), str) and "mime_type" in value:
+            return {**value, "data": _media_for_file(value["data"], running)}
+        return {_for_file(key, running): _for_file(inner, running) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_for_file(inner, running) for inner in value]
+    return hide(running, value)
+
+
+def _media_for_file(data: str, running: RunningCall) -> str:
+    text = b64decode(data).decode("utf-8", "surrogateescape")
+    hidden = _for_file(text, running)
+    return data if hidden == text else b64encode(hidden.encode("utf-8", "surrogateescape")).decode()
 
 
 def _without_defaults(result: ToolResult) -> dict[str, Any]:
     """A result without what goes without saying."""
-    kept = {name: value for name, value in stored(result).items() if name not in _LEFT_OUT or value != _LEFT_OUT[name]}
+    kept = {name: value for name, value in stored(result).items() if name not in _ASSUMED or value != _ASSUMED[name]}
     if ToolResult(result.output, result.error).content == result.content:
         del kept["content"]
     if kept["status"] == "ok":
         del kept["status"]
     return kept
+
+
+def _as_json(one: _Recording) -> dict[str, Any]:
+    return {"arguments": one.arguments, **({"beside": True} if one.is_beside else {}), "result": one.result}
+
+
+def _recording_of(call: Mapping[str, Any]) -> _Recording:
+    """A recording of a file.
+
+    Raises:
+        TypeError, LookupError, ValueError: where it is none.
+    """
+    result = {**call["result"]}
+    if _result_of(result, ToolCall("", ""), "").status not in get_args(Status):
+        raise ValueError(f"there is no status {result['status']!r}")
+    return _Recording(call["arguments"], result, bool(call.get("beside", False)))
+
+
+def _result_of(recorded: Mapping[str, Any], call: ToolCall, tool_name: str) -> ToolResult:
+    """The result that was recorded."""
+    whole = {"status": "ok", "output": None, "content": [], **_ASSUMED, **recorded}
+    result = restored(whole, call, tool_name)
+    return result if "content" in recorded else result.replace(content=None)
 
 
 def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
@@ -240,8 +296,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         tools: dict[tuple[str, str], _TapedTool] = {}
         for one in read["tools"]:
             key = (one["tool"], one["fingerprint"])
-            calls = [_Recording(call["arguments"], {**call["result"]}) for call in one["calls"]]
-            tools.setdefault(key, _TapedTool(*key)).calls += calls
+            tools.setdefault(key, _TapedTool(*key)).calls += [_recording_of(call) for call in one["calls"]]
     except (ValueError, LookupError, TypeError) as error:
         raise DefinitionError(f"{path} is no cassette: {type(error).__name__}: {error}") from None
     return tools
@@ -253,9 +308,7 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
         {
             "tool": name,
             "fingerprint": fingerprint,
-            "calls": [
-                {"arguments": one.arguments, "result": one.result} for one in tape.calls if one.result is not None
-            ],
+            "calls": [_as_json(one) for one in tape.calls if one.result is not None],
         }
         for (name, fingerprint), tape in sorted(tools.items())
     ]
@@ -269,16 +322,3 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
         with suppress(OSError):
             os.unlink(file.name)
         raise
-
-
-def _json_lines(arguments: Any) -> list[str]:
-    return json.dumps(arguments, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
-
-
-def _arguments_ratio(one: Any, other: Any) -> float:
-    return difflib.SequenceMatcher(None, _json_lines(one), _json_lines(other)).ratio()
-
-
-def _diff(recorded: Any, now: Any) -> str:
-    lines = list(difflib.unified_diff(_json_lines(recorded), _json_lines(now), n=2, lineterm=""))[3:]
-    return "\n".join(f"  {line}" for line in lines[:_MOST_OF_DIFF])

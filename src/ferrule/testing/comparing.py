@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, unified_diff
 from typing import Any
 
 from ferrule.arguments.names import Names
@@ -17,6 +18,7 @@ from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
 _MOST_OF_A_VALUE = 200
+_MOST_OF_DIFF = 40  # lines
 _LEFT_OUT = object()
 
 
@@ -59,6 +61,21 @@ def _equal(expected: Any, actual: Any) -> bool:
 def alike(one: str, other: str) -> float:
     """How much one shown call looks like another, from 0 to 1."""
     return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
+
+
+def json_ratio(one: Any, other: Any) -> float:
+    """How much one JSON value looks like another, from 0 to 1."""
+    return SequenceMatcher(None, _json_lines(one), _json_lines(other)).ratio()
+
+
+def json_diff(one: Any, other: Any) -> str:
+    """Where two JSON values differ, line by line: what the first has (-), and the other (+)."""
+    lines = list(unified_diff(_json_lines(one), _json_lines(other), n=2, lineterm=""))[3:]
+    return "\n".join(f"  {line}" for line in lines[:_MOST_OF_DIFF])
+
+
+def _json_lines(value: Any) -> list[str]:
+    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
 
 
 def as_call(name: str, arguments: Mapping[str, object]) -> str:

@@ -30,9 +30,9 @@ class Recorder:
         await run(model, model.user("Delete my note a."), runner)
         recorder.assert_called(delete_note, path="a")
 
-    A tool was called where its handler was started, whatever came of it. A call that was refused, put off, invalid, or
-    answered by a middleware, such as a cache, or from the journal, did not call it; one that was tried again called it
-    once. Failures list these too, the nearest first.
+    A tool was called where its handler was started, whatever came of it, or a cassette stood in its place. A call that
+    was refused, put off, invalid, or answered by another middleware, such as a cache, or from the journal, did not call
+    it; one that was tried again called it once. Failures list these too, the nearest first.
 
     Arguments that are not named are not looked at. Python values stand for their JSON (`on=date(2026, 1, 2)`), and
     what has an `==` of its own, such as `pytest.approx` or `unittest.mock.ANY`, decides by itself. Arguments whose
@@ -130,7 +130,9 @@ class _Recorded:
 
     @property
     def was_started(self) -> bool:
-        return self.result is not None and self.result.executed is not False and not self.was_replayed
+        if self.result is None or self.was_replayed:
+            return False
+        return self.result.executed is not False or self.result.metadata.get("cassette") == "replayed"
 
     @property
     def was_replayed(self) -> bool:

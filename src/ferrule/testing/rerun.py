@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import unified_diff
 from typing import Any
 
-from ferrule import loop
+from ferrule.errors import DefinitionError
 from ferrule.journal.reading import LoggedCall
 from ferrule.loop import LoopResult
-from ferrule.models import Scripted
 from ferrule.runner import Runner
+from ferrule.testing.comparing import json_diff
+from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 _COMPARED_FACTS = ("status", "output", "error")
-_MOST_TURNS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,8 @@ class Difference:
     now: Mapping[str, Any]
 
     def __str__(self) -> str:
-        lines = list(unified_diff(_facts_as_lines(self.recorded), _facts_as_lines(self.now), n=1, lineterm=""))[3:]
         called = f"{self.tool_name} {json.dumps(self.arguments, ensure_ascii=False, default=str)}"
-        return "\n".join([called, *(f"  {line}" for line in lines)])
+        return f"{called}\n{json_diff(self.recorded, self.now)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +45,14 @@ class Rerun:
     """What came of `rerun`. See docs/testing.md#rerun.
 
     Attributes:
-        result: The new run.
-        calls: How many calls were made again.
-        differences: Those of them whose results differ, in order.
+        results: What the calls came to now, in order.
+        differences: Those whose results differ, in order.
+        left_out: How many calls of the recording were not made, because nothing had run then.
     """
 
-    result: LoopResult
-    calls: int
+    results: Sequence[ToolResult]
     differences: Sequence[Difference]
+    left_out: int
 
     def assert_same(self) -> None:
         """Look whether nothing differs.
@@ -66,22 +65,23 @@ class Rerun:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        said = f"{len(self.differences)} of {self.calls} results differ; recorded (-), now (+)"
-        return "\n\n".join(
-            [said if self.differences else f"all {self.calls} results are the same"]
-            + [str(one) for one in self.differences]
-        )
+        said = f"{len(self.differences)} of {len(self.results)} results differ; recorded (-), now (+)"
+        if not self.differences:
+            said = f"all {len(self.results)} results are the same"
+        if self.left_out:
+            said += f" ({self.left_out} calls were not made: nothing had run)"
+        return "\n\n".join([said, *map(str, self.differences)])
 
 
 async def rerun(
     recorded: LoopResult | Iterable[LoggedCall], runner: Runner, *, context: ToolContext | None = None
 ) -> Rerun:
-    """Make the calls of a recorded run again, with the tools, the guards and the approver of `runner`, and compare what
-    they come to: status, output and error. See docs/testing.md#rerun.
+    """Make the calls of a recorded run again, one after the other, with the tools, the guards and the approver of
+    `runner`, and compare what they come to: status, output and error. See docs/testing.md#rerun.
 
         (await rerun(result, Runner(tools))).assert_same()
 
-    The model is the recorded one (`models.Scripted.from_run`), so it goes on as it did, whatever it is told now.
+    What had not run then, because it was denied, invalid, suspended or too much, is not run now.
 
     Args:
         recorded: The result of `loop.run`, or the calls of a session as a journal's `Reader` has them.
@@ -89,30 +89,36 @@ async def rerun(
         context: What the calls may use.
 
     Raises:
-        DefinitionError: where that is neither, or has no turns.
+        DefinitionError: where that is neither, has no calls, or has one whose arguments are not all there: a journal
+            has stars for what is secret.
     """
-    if not isinstance(recorded, LoopResult):
-        recorded = sorted(recorded, key=lambda call: call.began_at)
-    model = Scripted.from_run(recorded)
-    most = _MOST_TURNS
-    if isinstance(recorded, LoopResult) and recorded.status == "limited":
-        most = len(recorded.replies)  # what was not run then is not run now
-    result = await loop.run(model, model.user(""), runner, context=context, max_turns=most, max_calls=_MOST_TURNS)
-    pairs = list(zip(_records(recorded), _records(result), strict=False))
-    found = [Difference(then["tool_name"], then["input"], _facts(then), _facts(now)) for then, now in pairs]
-    return Rerun(result, len(pairs), tuple(one for one in found if one.recorded != one.now))
+    pairs = _of_run(recorded) if isinstance(recorded, LoopResult) else _of_journal(recorded, runner)
+    if not pairs:
+        raise DefinitionError("rerun: there are no calls; a journal that is open writes down what there was by flush()")
+    made = [(call, then) for call, then in pairs if then["executed"] is not False]
+    results = [await runner.run(call, context) for call, _ in made]
+    found = [
+        Difference(call.name, then["input"], _facts(then), _facts(now.record()))
+        for (call, then), now in zip(made, results, strict=True)
+    ]
+    different = tuple(one for one in found if one.recorded != one.now)
+    return Rerun(tuple(results), different, len(pairs) - len(made))
 
 
-def _records(run: LoopResult | Iterable[LoggedCall]) -> list[dict[str, Any]]:
-    """The record of each call that the model made, in order."""
-    if isinstance(run, LoopResult):
-        return [result.record() for result in run.results]
-    return [call.record() for call in run if call.parent is None]
+def _of_run(run: LoopResult) -> list[tuple[ToolCall, dict[str, Any]]]:
+    """The calls as the model sent them, with what they came to."""
+    return [(_sent(result.call), result.record()) for result in run.results if result.call is not None]
+
+
+def _sent(call: ToolCall) -> ToolCall:
+    return ToolCall("", call.name, call.raw, problem=call.problem)
+
+
+def _of_journal(calls: Iterable[LoggedCall], runner: Runner) -> list[tuple[ToolCall, dict[str, Any]]]:
+    """The calls that a model made, in the order in which they came, with what they came to."""
+    listed = sorted((call for call in calls if call.parent is None), key=lambda call: call.began_at)
+    return [(_sent(call.sent(runner.tools)), call.record()) for call in listed]
 
 
 def _facts(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record[name] for name in _COMPARED_FACTS}
-
-
-def _facts_as_lines(facts: Mapping[str, Any]) -> list[str]:
-    return json.dumps(facts, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
