@@ -162,7 +162,7 @@ class Cassette:
                 self.misses.append(miss)
                 return ToolResult(error=miss, executed=False, metadata={"cassette": "missed"})
             found.is_used = True
-        result = _result_of(found.result, call, key[0])
+        result = _recorded_result(found.result, call, key[0])
         return result.replace(executed=False, metadata={**result.metadata, "cassette": "replayed"})
 
     def _next_of(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
@@ -256,7 +256,7 @@ def _without_defaults(result: ToolResult) -> dict[str, Any]:
     return kept
 
 
-def _as_json(one: _Recording) -> dict[str, Any]:
+def _recording_json(one: _Recording) -> dict[str, Any]:
     return {"arguments": one.arguments, **({"beside": True} if one.is_beside else {}), "result": one.result}
 
 
@@ -267,12 +267,12 @@ def _recording_of(call: Mapping[str, Any]) -> _Recording:
         TypeError, LookupError, ValueError: where it is none.
     """
     result = {**call["result"]}
-    if _result_of(result, ToolCall("", ""), "").status not in get_args(Status):
+    if _recorded_result(result, ToolCall("", ""), "").status not in get_args(Status):
         raise ValueError(f"there is no status {result['status']!r}")
     return _Recording(call["arguments"], result, bool(call.get("beside", False)))
 
 
-def _result_of(recorded: Mapping[str, Any], call: ToolCall, tool_name: str) -> ToolResult:
+def _recorded_result(recorded: Mapping[str, Any], call: ToolCall, tool_name: str) -> ToolResult:
     """The result that was recorded."""
     whole = {"status": "ok", "output": None, "content": [], **_ASSUMED, **recorded}
     result = restored(whole, call, tool_name)
@@ -308,7 +308,7 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
         {
             "tool": name,
             "fingerprint": fingerprint,
-            "calls": [_as_json(one) for one in tape.calls if one.result is not None],
+            "calls": [_recording_json(one) for one in tape.calls if one.result is not None],
         }
         for (name, fingerprint), tape in sorted(tools.items())
     ]
