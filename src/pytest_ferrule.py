@@ -35,14 +35,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the conversation beneath a test that failed, where it has the fixture `recorder`."""
+    """Show beneath a test that failed what its `recorder` has seen, and what its `cassette` did not have."""
     report = yield
     if call.when == "call" and report.failed:
         item.stash[_FAILED] = True
-        shown = getattr(getattr(item, "funcargs", {}).get("recorder"), "conversation", None)
+        shown = getattr(_given(item, "recorder"), "conversation", None)
         if callable(shown):
             report.sections.append(("what the tools were called with (Ferrule)", str(shown())))
+        if misses := getattr(_given(item, "cassette"), "misses", None):
+            report.sections.append(("calls without a recording (Ferrule)", "\n\n".join(map(str, misses))))
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """A test that passes, and whose cassette did not have what was called, fails."""
+    __tracebackhide__ = True
+    yield
+    done = getattr(_given(item, "cassette"), "assert_done", None)
+    if callable(done):
+        done()
+
+
+def _given(item: pytest.Item, fixture: str) -> object:
+    return getattr(item, "funcargs", {}).get(fixture)
 
 
 @pytest.fixture
@@ -76,7 +92,7 @@ def manual_clock() -> ManualClock:
 def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
     """The `ferrule.testing.cassette` of this test, for `inside=[cassette]`: `cassettes/FILE/TEST.json` beside it.
 
-    `pytest --cassettes=record` records it. A call without a recording fails the test at its end, if nothing else did.
+    `pytest --cassettes=record` records it, where the test passes. A call without a recording fails the test.
     """
     from ferrule.testing import cassette as opened
 
@@ -85,13 +101,12 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
         pytest.fail(f"there is no recording {path}: make it with pytest --cassettes=record", pytrace=False)
     made = opened(path, mode)
     yield made
-    made.close()
-    if not request.node.stash.get(_FAILED, False):
-        made.assert_done()
+    made.close(keep=not request.node.stash.get(_FAILED, False))
 
 
 def _path_of(request: pytest.FixtureRequest) -> Path:
-    name = re.sub(r"[^\w.-]+", "-", request.node.name)
-    if name != request.node.name:  # two parameters may come out the same
-        name += "-" + hashlib.sha256(request.node.name.encode()).hexdigest()[:8]
+    place = request.node.nodeid.partition("::")[2].replace("::", ".")  # with its class
+    name = re.sub(r"[^\w.-]+", "-", place)
+    if name != place:  # two parameters may come out the same
+        name += "-" + hashlib.sha256(place.encode()).hexdigest()[:8]
     return request.path.parent / "cassettes" / request.path.stem / f"{name}.json"

@@ -801,6 +801,7 @@ def test_the_demo_shows_what_its_tools_really_gave_and_keeps_it(tmp_path: Path) 
             (["list", "--tools", "leaves.py"], ["'leaves.py'", "SystemExit: 3"]),
             (["-x"], ["'-x'", "--help"]),
             (["call"], ["name is missing: the tool ("]),
+            (["test"], ["FILE is missing: a file of tests"]),
             (["list", "tools.py"], ["'tools.py'", "ferrule list --tools tools.py"]),
             (["schema", "my tools.py", "--provider", "anthropic"], ["ferrule schema --tools 'my tools.py'"]),
             (["lint", "tools.py"], ["ferrule lint --tools tools.py"]),

@@ -65,7 +65,7 @@ class Trials:
         """What is said of each test to programs."""
         first = "".join(f"{key} = {value}\n" for key, value in {"tools": f'["{tools}"]', **head}.items())
         Path("mine.toml").write_text(first + text, encoding="utf-8")
-        code = main(["test", "mine.toml", "--json"])
+        code = main(["test", "mine.toml", "--json", *(["--live"] if head.get("live") == "true" else [])])
         shown = self.capsys.readouterr()
         found: list[dict[str, Any]] = json.loads(shown.out)
         assert code == int(any(not one["passed"] for one in found)), shown
@@ -189,7 +189,8 @@ def test_turns_of_the_model_that_are_left_over_or_missing_fail(trials: Trials) -
     assert "1 of 3 steps are left over" in trials.wrong(
         TALK.replace(end, f'{{ say = "A." }}, {end}') + 'not_called = "order"'
     )
-    assert "the model was asked once more" in trials.wrong(TALK.replace(end, "]") + 'not_called = "order"')
+    wrong = trials.wrong(TALK.replace(end, "]") + 'called = "order"')
+    assert 'let its last one be { say = "…" }' in wrong and "order() was not called" in wrong
 
 
 def test_a_conversation_waits_where_a_person_answers_later(trials: Trials) -> None:
@@ -217,6 +218,14 @@ def test_tools_run_where_the_file_is_live_and_nowhere_else(here: Path, trials: T
     assert trials.wrong(f"{stock}'7'", live="true", answers="{ stock = 7 }") == ""
     assert trials.wrong(f"{test}\nresult_contains = 'ordered 1'", live="true") == ""
     assert (here / "ran").read_text() == "tea"
+
+
+def test_a_file_that_is_live_runs_nothing_where_nobody_said_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = '[[test]]\ncall = "order"\narguments = { article = "tea" }\napprove = "yes"\nstatus = "ok"\n'
+    (here / "mine.toml").write_text(f'tools = ["ran.py"]\nlive = true\n{test}', encoding="utf-8")
+    assert main(["test", "mine.toml"]) == 2
+    assert "'mine.toml' says live = true" in capsys.readouterr().err
+    assert not (here / "ran").exists()
 
 
 def test_guards_of_a_runner_hold_and_its_observers_and_journal_see_nothing(
@@ -322,7 +331,7 @@ def test_what_a_file_names_and_is_not_there_is_said(
 ) -> None:
     (here / "misspelt.toml").write_text('deny = ["refnd"]\n', encoding="utf-8")
     (here / "mine.toml").write_text(f"{head}\n[[test]]\ncall = 'refund'\nstatus = 'ok'\n", encoding="utf-8")
-    assert main(["test", "mine.toml"]) == 2
+    assert main(["test", "mine.toml", "--live"]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -114,9 +114,35 @@ def test_orders(cassette):
 """
     pytest_of(tmp_path, f"\nORDER = '4711'{program}", "--cassettes=record")
     said = pytest_of(tmp_path, f"\nORDER = '4712'{program}", code=1)
-    assert '-  "order": "4711"' in said and "1 error" in said
+    assert '-  "order": "4711"' in said and "1 failed" in said and "pytest_ferrule.py" not in said
     strict = f"\nORDER = '4711'{program}".replace("    Runner", "    return\n    Runner")
     assert "was not called with" in pytest_of(tmp_path, strict, "--cassettes=strict", code=1)
+
+
+def test_tests_of_one_name_in_two_classes_have_a_recording_each(tmp_path: Path) -> None:
+    program = "".join(
+        f"""
+class Test{name}:
+    def test_it(self, cassette):
+        result = Runner([find_order], inside=[cassette]).run_sync("find_order", {{"order": {name!r}}})
+        assert result.output == {{"paid": 80}}
+"""
+        for name in ("A", "B")
+    )
+    pytest_of(tmp_path, program, "--cassettes=record")
+    assert "2 passed" in pytest_of(tmp_path, program)
+    files = sorted(path.name for path in (tmp_path / "cassettes" / "test_it").iterdir())
+    assert files == ["TestA.test_it.json", "TestB.test_it.json"]
+
+
+def test_a_recording_of_a_test_that_fails_is_not_kept(tmp_path: Path) -> None:
+    program = """
+def test_orders(cassette):
+    assert Runner([find_order], inside=[cassette]).run_sync("find_order", {"order": "4711"}).output == PAID
+"""
+    pytest_of(tmp_path, f"\nPAID = {{'paid': 80}}{program}", "--cassettes=record")
+    pytest_of(tmp_path, f"\nPAID = 7{program.replace('4711', '4712')}", "--cassettes=record", code=1)
+    assert "1 passed" in pytest_of(tmp_path, f"\nPAID = {{'paid': 80}}{program}")
 
 
 def test_a_test_that_fails_by_itself_is_not_told_twice(tmp_path: Path) -> None:
@@ -128,3 +154,4 @@ def test_orders(cassette):
     pytest_of(tmp_path, program, "--cassettes=record")
     said = pytest_of(tmp_path, program.replace("4711", "4712"), code=1)
     assert "1 failed" in said and "error" not in said.splitlines()[-1]
+    assert "calls without a recording (Ferrule)" in said and '-  "order": "4711"' in said

@@ -134,7 +134,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, required, names = message.partition(" are required: ")
         if required:
-            said = {one: (*one.option_strings, str(one.metavar or one.dest), one.dest) for one in self._actions}
+            said = {one: one.option_strings or (str(one.metavar or one.dest), one.dest) for one in self._actions}
             missing = [one for one in said if {*said[one]} & {*names.split(", ")}]
             message = "; ".join(f"{said[one][0]} is missing: {one.help}" for one in missing)
         raise UsageError(f"{message} ({' '.join(self.format_usage().split())})")

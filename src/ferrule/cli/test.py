@@ -27,6 +27,9 @@ _WRONG_FILE = 2
 def options(parser: argparse.ArgumentParser) -> None:
     """Which files."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a file of tests, such as tests.toml")
+    parser.add_argument(
+        "--live", action="store_true", help="let the tools of files that say live = true run, with what these approve"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
@@ -38,8 +41,12 @@ def command(options: argparse.Namespace) -> int:
         print_findings(screen(), findings)
         print(f"{count_text(len(findings), 'error')}, so no test was run")
         return _WRONG_FILE
-    live = any(file.live for file in files)
-    with servers.connected(options, openapi.BUDGET, calls=live) as (work, more):
+    live = [file.source for file in files if file.live]
+    if live and not options.live:
+        raise UsageError(
+            f"{live[0]!r} says live = true: its tools run, and what it approves is done. Say so too, by --live"
+        )
+    with servers.connected(options, openapi.BUDGET, calls=bool(live)) as (work, more):
         outcomes = _run_all(files, options.tools, more, work)
     if options.json:
         print(json.dumps([_ran_for_programs(one) for one in outcomes], indent=2, ensure_ascii=False))

@@ -135,6 +135,8 @@ async def _run_case(one: _Prepared) -> Outcome:
     except Exception as raised:  # whatever a model raises is the end of its case, and of no other
         error = f"{type(raised).__name__}: {raised}"
     replies = tuple(one.running.replies)
+    missed = [result.error for result in one.running.results if result.metadata.get("cassette") == "missed"]
+    error = error if error is not None else next(iter(missed), None)
     called = tuple(_call_made(result, one.tools) for result in one.running.results)
     if error is not None:
         return Outcome(one.case, one.expected, called, scores_of_failed(one.case), error=error, replies=replies)
