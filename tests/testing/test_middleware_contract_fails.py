@@ -97,6 +97,19 @@ class Answers:
         return self.kept[key]
 
 
+class AnswersRepeats:
+    """A call that is taken up has an id that it knows."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        if call.id in self.seen:
+            return ToolResult("it was asked before", executed=False)
+        self.seen.add(call.id)
+        return await next(call, context)
+
+
 class Mixes:
     async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
         self.result = await next(call, context)
@@ -155,7 +168,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("a_failure_passes", lambda: makes_errors_of_its_own, "with it {"),
     ("a_failure_passes", lambda: makes_successes_of_errors, "with it {'status': 'ok'"),
     ("a_suspension_passes_and_is_taken_up", lambda: ends_what_is_suspended, "asks, and is failed"),
-    ("a_suspension_passes_and_is_taken_up", Answers, "was answered, and is ok"),
+    ("a_suspension_passes_and_is_taken_up", AnswersRepeats, "was answered, and is ok"),
     ("what_follows_raises_and_that_is_not_swallowed", lambda: swallows, "it made a result that is ok of it"),
     ("what_follows_raises_and_that_is_not_swallowed", lambda: makes_results_of_exceptions, "it made a result that is"),
     ("what_follows_raises_and_that_is_not_swallowed", lambda: raises_its_own, "it made RuntimeError of it"),
