@@ -9,6 +9,7 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
+from kits import expect_kit_failure, run_kit_test
 
 from ferrule import Decision, DefinitionError, ToolCall, ToolContext, allow, deny
 from ferrule.testing import ApproverContract
@@ -48,6 +49,16 @@ class SaysYesAlways(Right):
     async def waits(self, call: ToolCall) -> Any:
         await super().waits(call)
         return allow()
+
+
+class PaysSomebodyElse(Right):
+    async def waits(self, call: ToolCall) -> Any:
+        return allow({"to": "eve", "euros": 5}) if await super().waits(call) else False
+
+
+class TakesANoForAnEdit(Right):
+    async def waits(self, call: ToolCall) -> Any:
+        return await super().waits(call) or allow({"to": "eve", "euros": 0})
 
 
 class ReadsOnlyAscii(Right):
@@ -103,6 +114,22 @@ class LeavesItsQuestion(Right):
         return await asyncio.shield(self.asking)
 
 
+class SaysNoWhenItIsCancelled(Right):
+    async def waits(self, call: ToolCall) -> Any:
+        try:
+            return await super().waits(call)
+        except asyncio.CancelledError:
+            return False
+
+
+class WaitsOnWhenItIsCancelled(Right):
+    async def waits(self, call: ToolCall) -> Any:
+        try:
+            return await super().waits(call)
+        except asyncio.CancelledError:
+            return await super().waits(call)
+
+
 class TakesTheFirstAnswer(Right):
     """The question of a call that was cancelled is still the one that is answered."""
 
@@ -122,20 +149,33 @@ class TakesTheFirstAnswer(Right):
             self.answer_to(call).set_result(deny("it was answered before") if answer else True)
 
 
-WRONG: list[tuple[str, type[Right]]] = [
-    ("it_gives_a_decision_or_a_bool", SaysByWord),
-    ("a_yes_runs_the_call_and_anything_else_does_not", SaysByWord),
-    ("a_yes_runs_the_call_and_anything_else_does_not", SaysYesAlways),
-    ("it_breaks_on_no_question", ReadsOnlyAscii),
-    ("a_value_that_nobody_gave_is_not_made_up", MakesUpValues),
-    ("what_is_bound_or_secret_is_not_shown", LooksBehindTheStars),
-    ("what_is_bound_or_secret_is_not_shown", TellsSecrets),
-    ("two_calls_that_wait_at_once_get_each_its_own_answer", MixesUp),
-    ("a_yes_for_one_call_is_none_for_another", RemembersByTool),
-    ("an_edit_is_judged_again", RunsWhatWasAskedAbout),
-    ("a_cancelled_call_leaves_nothing_waiting", LeavesItsQuestion),
-    ("a_cancelled_call_leaves_nothing_waiting", TakesTheFirstAnswer),
+WRONG: list[tuple[str, type[Right], str]] = [
+    ("it_gives_a_decision_or_a_bool", SaysByWord, "it gave ['yes']"),
+    ("a_yes_runs_the_call_and_anything_else_does_not", SaysByWord, "the answer was yes, and it is denied"),
+    ("a_yes_runs_the_call_and_anything_else_does_not", SaysYesAlways, "the answer was no, and it is ok"),
+    ("a_yes_runs_the_call_and_anything_else_does_not", PaysSomebodyElse, "and what ran is [('eve', 5)]"),
+    ("a_yes_runs_the_call_and_anything_else_does_not", TakesANoForAnEdit, "the answer was no, and it is ok"),
+    ("it_breaks_on_no_question", ReadsOnlyAscii, "it raised [UnicodeEncodeError("),
+    ("a_value_that_nobody_gave_is_not_made_up", MakesUpValues, "given a yes, and it is ok"),
+    ("what_is_bound_or_secret_is_not_shown", LooksBehindTheStars, "it shows 'bound-4711-abcd'"),
+    ("what_is_bound_or_secret_is_not_shown", TellsSecrets, "it says 'secret-4712-efgh'"),
+    ("two_calls_that_wait_at_once_get_each_its_own_answer", MixesUp, "and it is ok"),
+    ("a_yes_for_one_call_is_none_for_another", RemembersByTool, "the answer was no, and it is ok"),
+    ("an_edit_is_judged_again", RunsWhatWasAskedAbout, "ran [('ada', 5)]"),
+    (
+        "a_cancelled_call_leaves_nothing_waiting",
+        SaysNoWhenItIsCancelled,
+        "its call was cancelled, and is <Task finished",
+    ),
+    (
+        "a_cancelled_call_leaves_nothing_waiting",
+        WaitsOnWhenItIsCancelled,
+        "its call was cancelled, and is <Task cancelling",
+    ),
+    ("a_cancelled_call_leaves_nothing_waiting", LeavesItsQuestion, "after the call was cancelled there are"),
+    ("a_cancelled_call_leaves_nothing_waiting", TakesTheFirstAnswer, "the answer was yes, and it is denied"),
 ]
+"""A test of the kit, an approver that breaks what it is about, and what the failure says."""
 
 
 class Contract(ApproverContract):
@@ -157,14 +197,16 @@ class Contract(ApproverContract):
 
 def test_every_test_of_the_contract_has_an_approver_that_fails_it() -> None:
     tests = {name.removeprefix("test_") for name in vars(ApproverContract) if name.startswith("test_")}
-    assert tests == {name for name, _ in WRONG}
+    assert tests == {name for name, _, _ in WRONG}
 
 
-@pytest.mark.parametrize(("name", "made"), WRONG)
-def test_an_approver_that_breaks_it_fails(name: str, made: type[Right]) -> None:
-    getattr(Contract(Right), f"test_{name}")()
-    with pytest.raises(AssertionError):
-        getattr(Contract(made), f"test_{name}")()
+@pytest.mark.parametrize(("name", "made", "said"), WRONG)
+def test_an_approver_that_breaks_it_fails(
+    name: str, made: type[Right], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_kit_test(Contract(Right), name)
+    monkeypatch.setattr("ferrule.testing.approver_contract.SECONDS", 0.6)
+    expect_kit_failure(Contract(made), name, said)
 
 
 def test_what_a_contract_needs_is_said() -> None:
@@ -199,3 +241,23 @@ def test_one_that_can_only_say_yes_is_held_to_that() -> None:
             getattr(Bare(), name)()
     with pytest.raises(AssertionError, match="the answer was no"):
         type("Both", (Bare,), {"says": ("yes", "no")})().test_a_yes_runs_the_call_and_anything_else_does_not()
+
+
+class PutsOff(ApproverContract):
+    says = ("later",)
+
+    def approver(self) -> Approver:
+        return lambda call, decision, context: decision
+
+    def shown(self, approver: Approver) -> str:
+        return ""
+
+
+def test_one_that_suspends_the_call_is_held_to_what_comes_of_it_later() -> None:
+    names = [name for name in vars(ApproverContract) if name.startswith("test_") and "edit" not in name]
+    for name in names:
+        run_kit_test(PutsOff(), name.removeprefix("test_"))
+    unsaid = type("Unsaid", (PutsOff,), {"says": ("yes", "no")})()
+    expect_kit_failure(
+        unsaid, "a_yes_runs_the_call_and_anything_else_does_not", "it suspends the call, and says ('yes'"
+    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 from unittest import SkipTest
 
 import pytest
+from kits import expect_kit_failure, run_kit_test
 
 from ferrule import Decision, DefinitionError, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.testing import GuardContract, Judged
@@ -112,6 +113,37 @@ def grows(call: ToolCall, context: ToolContext[Any]) -> Any:
     return right(call, context)
 
 
+class HalvesOnce:
+    """A new guard halves what another has halved."""
+
+    halved = False
+
+    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        if call.name != "pay" or self.halved:
+            return None
+        self.halved = True
+        return {**call.arguments, "euros": call.arguments["euros"] // 2}
+
+
+class RefusesWhatItMakes:
+    """It lets fifty pass where it has made that itself."""
+
+    made = False
+
+    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        if call.name != "pay" or self.made:
+            return None
+        self.made = True
+        return deny("fifty is odd") if call.arguments["euros"] == 50 else {**call.arguments, "euros": 50}
+
+
+def says_a_name(call: ToolCall, context: ToolContext[Any]) -> Any:
+    return right(call, context)
+
+
+says_a_name.asks = "pay"  # type: ignore[attr-defined]
+
+
 def asks_of_all(call: ToolCall, context: ToolContext[Any]) -> Any:
     return right(call, context)
 
@@ -119,20 +151,24 @@ def asks_of_all(call: ToolCall, context: ToolContext[Any]) -> Any:
 asks_of_all.asks = False  # type: ignore[attr-defined]
 
 
-WRONG: list[tuple[str, Callable[[], Any]]] = [
-    ("each_call_is_decided_as_it_is_to_be", lambda: too_mild),
-    ("it_breaks_on_no_call_and_in_no_context", lambda: needs_a_principal),
-    ("it_breaks_on_no_call_and_in_no_context", lambda: answers_by_bool),
-    ("the_same_call_has_the_same_decision", Remembers),
-    ("it_changes_nothing_that_it_was_given", lambda: writes),
-    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", lambda: runs),
-    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", AllowsOnceItWasAsked),
-    ("what_another_guard_changes_is_judged", RemembersByName),
-    ("what_a_repair_makes_of_a_text_is_judged", lambda: reads_the_text),
-    ("what_a_person_edits_is_judged", RemembersByName),
-    ("a_change_of_its_own_settles", lambda: grows),
-    ("it_asks_about_no_tool_of_which_it_says_that_it_does_not", lambda: asks_of_all),
+WRONG: list[tuple[str, Callable[[], Any], str]] = [
+    ("each_call_is_decided_as_it_is_to_be", lambda: too_mild, "is to be 'deny', and is Decision(kind='ask'"),
+    ("it_breaks_on_no_call_and_in_no_context", lambda: needs_a_principal, "it says [AttributeError("),
+    ("it_breaks_on_no_call_and_in_no_context", lambda: answers_by_bool, "it says [True]"),
+    ("the_same_call_has_the_same_decision", Remembers, "asked once more"),
+    ("it_changes_nothing", lambda: writes, "changed what world() gives"),
+    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", lambda: runs, "made calls: ['tool:pre'"),
+    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", AllowsOnceItWasAsked, "0 calls ran: "),
+    ("what_another_guard_changes_is_judged", RemembersByName, "that another guard changes to"),
+    ("what_a_repair_makes_of_a_text_is_judged", lambda: reads_the_text, "with the text"),
+    ("what_a_person_edits_is_judged", RemembersByName, "that a person changes to"),
+    ("a_change_of_its_own_settles", lambda: grows, "kept changing the arguments"),
+    ("a_change_of_its_own_settles", HalvesOnce, "and judges that otherwise: Decision(kind='allow'"),
+    ("a_change_of_its_own_settles", RefusesWhatItMakes, "and judges that otherwise: Decision(kind='deny'"),
+    ("it_asks_about_no_tool_of_which_it_says_that_it_does_not", lambda: asks_of_all, "its asks says never for pay"),
+    ("it_asks_about_no_tool_of_which_it_says_that_it_does_not", lambda: says_a_name, "a function of a tool, not 'pay'"),
 ]
+"""A test of the kit, what makes a guard that breaks what it is about, and what the failure says."""
 
 
 def contract_of(make: Callable[[], Any], calls: list[Judged] = CALLS) -> GuardContract:
@@ -161,14 +197,31 @@ class ByCall:
 
 def test_every_test_of_the_contract_has_a_guard_that_fails_it() -> None:
     tests = {name.removeprefix("test_") for name in vars(GuardContract) if name.startswith("test_")}
-    assert tests == {name for name, _ in WRONG}
+    assert tests == {name for name, _, _ in WRONG}
 
 
-@pytest.mark.parametrize(("name", "make"), WRONG)
-def test_a_guard_that_breaks_it_fails(name: str, make: Callable[[], Any]) -> None:
-    getattr(contract_of(lambda: right), f"test_{name}")()
-    with pytest.raises(AssertionError):
-        getattr(contract_of(make), f"test_{name}")()
+@pytest.mark.parametrize(("name", "make", "said"), WRONG)
+def test_a_guard_that_breaks_it_fails(name: str, make: Callable[[], Any], said: str) -> None:
+    run_kit_test(contract_of(lambda: right), name)
+    expect_kit_failure(contract_of(make), name, said)
+
+
+def test_arguments_that_no_repair_reads_are_not_judged() -> None:
+    @tool
+    async def rate(stars: Literal[1, 2, 3]) -> str:
+        return f"{stars} stars"
+
+    class Contract(GuardContract):
+        def guard(self) -> Any:
+            return lambda call, context: None
+
+        def tools(self) -> Iterable[Any]:
+            return [rate]
+
+        def calls(self) -> Iterable[Judged]:
+            return [("rate", {"stars": 2}, "allow")]
+
+    run_kit_test(Contract(), "what_a_repair_makes_of_a_text_is_judged")
 
 
 def test_a_failure_says_which_call_and_what_was_decided() -> None:

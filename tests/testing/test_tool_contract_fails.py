@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 from unittest import SkipTest
 
 import pytest
+from kits import expect_kit_failure, run_kit_test
 from pydantic import AfterValidator, BeforeValidator
 
-from ferrule import DefinitionError, Tool, ToolContext, ToolError, tool
+from ferrule import DefinitionError, Tool, ToolCall, ToolContext, ToolError, ToolResult, deny, tool
 from ferrule.testing import CallArguments, ToolContract
+from ferrule.types import Next
 
 RELEASED = threading.Event()
 """What the handlers wait for that do not hear that they are to end."""
@@ -48,6 +51,17 @@ async def validates_too_much(line: Annotated[str, AfterValidator(lambda line: li
 @tool
 async def takes_anything(line: Annotated[str, BeforeValidator(str)]) -> str:
     return line
+
+
+denies_anything = takes_anything.replace(guards=[lambda call, context: deny("not now")])
+
+
+async def says_invalid(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    await next(call, context)
+    return ToolResult(status="invalid", error="that does not fit")
+
+
+runs_and_says_invalid = takes_anything.replace(inside=[says_invalid])
 
 
 WRITTEN: list[str] = []
@@ -145,6 +159,14 @@ async def hears_no_cancellation(line: str, seconds: int = 0) -> str:
 
 
 @tool
+async def goes_on_when_it_is_cancelled(line: str, seconds: int = 0) -> str:
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)
+    return line
+
+
+@tool
 async def is_quick(line: str, seconds: int = 0) -> str:
     return line
 
@@ -174,33 +196,45 @@ class BadContract(Contract):
         return [{"line": "bad"}]
 
 
-WRONG: list[tuple[str, Tool]] = [
-    ("what_its_schema_takes_it_takes", looks_up),
-    ("what_its_schema_takes_it_takes", validates_too_much),
-    ("what_its_schema_does_not_take_runs_nothing", takes_anything),
-    ("what_its_schema_does_not_take_runs_nothing", writes_while_it_validates),
-    ("a_call_that_says_that_it_only_reads_changes_nothing", only_seems_to_read),
-    ("a_call_that_says_that_it_is_idempotent_may_come_twice", adds),
-    ("calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other", reads_and_writes),
-    ("calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other", the_last_one_wins),
-    ("its_outputs_fit", gives_another_type),
-    ("its_outputs_fit", gives_what_is_no_json),
-    ("its_outputs_fit", gives_too_much),
-    ("its_errors_are_of_use", says_nothing),
-    ("its_errors_are_of_use", says_too_much),
-    ("its_errors_are_of_use", says_where_it_stood),
-    ("its_errors_are_of_use", fails_by_a_fault),
-    ("its_errors_are_of_use", never_fails),
-    ("a_deadline_is_heard", hears_nothing),
-    ("a_deadline_is_heard", is_quick),
-    ("a_cancellation_is_heard", hears_nothing),
-    ("a_cancellation_is_heard", hears_no_cancellation),
+WRONG: list[tuple[str, Tool, str]] = [
+    ("what_its_schema_takes_it_takes", looks_up, "end as failed"),
+    ("what_its_schema_takes_it_takes", validates_too_much, "and are invalid"),
+    ("what_its_schema_does_not_take_runs_nothing", takes_anything, "and are ok"),
+    ("what_its_schema_does_not_take_runs_nothing", denies_anything, "and are denied"),
+    ("what_its_schema_does_not_take_runs_nothing", runs_and_says_invalid, "} ran"),
+    ("what_its_schema_does_not_take_runs_nothing", writes_while_it_validates, "changed what world() gives"),
+    ("a_call_that_says_that_it_only_reads_changes_nothing", only_seems_to_read, "(ok: one) made"),
+    ("a_call_that_says_that_it_is_idempotent_may_come_twice", adds, "twice (ok: one) made"),
+    (
+        "calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other",
+        reads_and_writes,
+        "side by side they leave",
+    ),
+    (
+        "calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other",
+        the_last_one_wins,
+        "in another order they leave",
+    ),
+    ("its_outputs_fit", gives_another_type, "was run, but "),
+    ("its_outputs_fit", gives_what_is_no_json, "give an object, not data"),
+    ("its_outputs_fit", gives_too_much, "max_output cuts them"),
+    ("its_errors_are_of_use", says_nothing, "the model reads"),
+    ("its_errors_are_of_use", says_too_much, "2000 characters, at most 500"),
+    ("its_errors_are_of_use", says_where_it_stood, "a model cannot use"),
+    ("its_errors_are_of_use", fails_by_a_fault, "the model reads"),
+    ("its_errors_are_of_use", never_fails, "are to fail, and give 'bad'"),
+    ("a_deadline_is_heard", hears_nothing, "its work goes on 0.2 s after its deadline"),
+    ("a_deadline_is_heard", is_quick, "are to take long, and are ok"),
+    ("a_cancellation_is_heard", hears_nothing, "its work goes on 0.2 s after its cancellation"),
+    ("a_cancellation_is_heard", hears_no_cancellation, "were cancelled, and are"),
+    ("a_cancellation_is_heard", goes_on_when_it_is_cancelled, "go on 0.2 s after their cancellation"),
 ]
+"""A test of the kit, a tool that breaks what it is about, and what the failure says."""
 
 
 def test_every_test_of_the_contract_has_a_tool_that_fails_it() -> None:
     tests = {name.removeprefix("test_") for name in vars(ToolContract) if name.startswith("test_")}
-    assert tests == {name for name, _ in WRONG}
+    assert tests == {name for name, _, _ in WRONG}
 
 
 @pytest.fixture
@@ -211,14 +245,17 @@ def _released() -> Iterable[None]:
 
 
 @pytest.mark.usefixtures("_released")
-@pytest.mark.parametrize(("name", "broken"), WRONG, ids=lambda one: getattr(one, "name", one))
-def test_a_tool_that_breaks_it_fails(name: str, broken: Tool) -> None:
+@pytest.mark.parametrize(("name", "broken", "said"), WRONG, ids=lambda one: getattr(one, "name", one))
+def test_a_tool_that_breaks_it_fails(name: str, broken: Tool, said: str) -> None:
     made = BadContract if broken is validates_too_much else Contract
-    getattr(made(right), f"test_{name}")()
+    run_kit_test(made(right), name)
     contract = made(broken)
     contract.seconds = 0.2
-    with pytest.raises(AssertionError):
-        getattr(contract, f"test_{name}")()
+    expect_kit_failure(contract, name, said)
+
+
+def test_a_tool_that_drops_what_it_does_not_know_keeps_the_contract() -> None:
+    run_kit_test(Contract(right.replace(unknown="drop")), "what_its_schema_does_not_take_runs_nothing")
 
 
 def test_a_failure_says_which_arguments_and_what_was_seen() -> None:
@@ -231,8 +268,14 @@ def test_what_a_contract_needs_is_said() -> None:
         def tool(self) -> Tool:
             return fails_by_a_fault
 
+    class Without(Bare):
+        def arguments(self) -> Iterable[CallArguments]:
+            return []
+
     with pytest.raises(DefinitionError, match=r"needs a method tool\(self\)"):
         ToolContract().test_its_outputs_fit()
+    with pytest.raises(DefinitionError, match=r"Without.arguments\(self\) gives none; give at least one"):
+        Without().test_what_its_schema_takes_it_takes()
     skips = {"its_outputs_fit": "arguments", "its_errors_are_of_use": "failing", "a_deadline_is_heard": "slow"}
     for name, hook in skips.items():
         with pytest.raises(SkipTest, match=f"give {hook}"):

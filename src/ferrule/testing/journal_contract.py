@@ -77,7 +77,7 @@ class JournalContract:
             for wait in (False, True):
                 found = await journal.find("0" * 32, wait=wait)
                 assert found is None, f"find gave {found!r} for a key that is not there"
-            assert await journal.unfinished() == []
+            _are_kept(await journal.unfinished(), [])
 
         self._run(check)
 
@@ -241,7 +241,7 @@ class JournalContract:
             await journal.end(first, _ENDED)
             for again in range(2):
                 assert (await journal.begin(another)).other_arguments, f"begun {again + 1} times, and nothing was told"
-            assert (await journal.begin(_comes_again(first))).other_arguments
+            assert (await journal.begin(_comes_again(first))).other_arguments, "of the first one nothing was told"
             assert not (await journal.begin(_new_intent())).other_arguments, "of another reference"
             await journal.end(another, None)
             assert not (await journal.begin(_comes_again(first))).other_arguments, "of one that was forgotten"
@@ -277,11 +277,11 @@ class JournalContract:
             begun = await _gathered(journal.begin(_comes_again(old), after=read) for _ in range(100))
             assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
             kept = await journal.find(old.key)
-            assert kept is not None and kept.state == "running" and kept.intent.claim != old.claim, f"{kept!r}"
+            assert kept is not None and kept.state == "running", f"it was begun, and {kept!r} is kept"
             for outcome in (_NOTHING_CAME, None):
                 await journal.end(old, outcome)  # as one that was thought dead might
                 _is_kept(await journal.find(old.key), kept)
-            assert await journal.unfinished() == []
+            _are_kept(await journal.unfinished(), [])
             await journal.end(kept.intent, _ENDED)
             _is_kept(await journal.find(old.key), replace(kept, state="ended", outcome=_ENDED))
 
@@ -300,8 +300,9 @@ class JournalContract:
             begun = await _gathered(both[at % 2].begin(_comes_again(intent), after=kept) for at in range(100))
             assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
             found = await journal.find(intent.key)
-            assert found is not None and (found.state, found.outcome) == ("running", None), f"{found!r}"
-            assert await journal.unfinished() == [] == await journal.unfinished(ticket="t1")
+            assert found is not None and (found.state, found.outcome) == ("running", None), f"it runs, and is {found!r}"
+            _are_kept(await journal.unfinished(), [])
+            _are_kept(await journal.unfinished(ticket="t1"), [])
 
         self._run(check)
 
@@ -315,7 +316,7 @@ class JournalContract:
             assert settled.count(True) == 1, f"{settled.count(True)} of a hundred have settled it"
             ended = Kept(intent=intent, state="ended", outcome={**_ENDED, "by": settled.index(True)})
             _is_kept(await journal.find(intent.key), ended)
-            assert await journal.unfinished() == []
+            _are_kept(await journal.unfinished(), [])
             assert not await journal.settle(ended, _NOTHING_CAME), "it settled a call that has its outcome"
             _is_kept(await journal.find(intent.key), ended)
 
@@ -335,7 +336,7 @@ class JournalContract:
             assert later is not None
             assert await journal.settle(later, _ENDED)
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
-            assert not await journal.settle(later, _NOTHING_CAME)
+            assert not await journal.settle(later, _NOTHING_CAME), "it settled twice what was deferred"
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
@@ -354,7 +355,7 @@ class JournalContract:
             assert not await journal.settle(replace(kept, intent=intent), _NOTHING_CAME), (
                 "it settled what was forgotten"
             )
-            assert await journal.find(intent.key) is None
+            assert await journal.find(intent.key) is None, "what was forgotten is there after it was to be settled"
 
         self._run(check)
 
@@ -374,11 +375,11 @@ class JournalContract:
                 _are_kept(await one.unfinished(), kept)
                 for call in kept:
                     _are_kept(await one.unfinished(ticket=f"{_ODD_TEXT} {call.intent.at}"), [call])
-                assert await one.unfinished(ticket="t") == [], "of a call that has ended"
-                assert await one.unfinished(ticket="") == []
+                assert await one.unfinished(ticket="t") == [], "it told of the ticket of a call that has ended"
+                assert await one.unfinished(ticket="") == [], "it took an empty ticket for none"
             assert await journal.settle(kept[0], _ENDED)
             _are_kept(await journal.unfinished(), kept[1:])
-            assert await journal.unfinished(ticket=f"{_ODD_TEXT} {kept[0].intent.at}") == []
+            _are_kept(await journal.unfinished(ticket=f"{_ODD_TEXT} {kept[0].intent.at}"), [])
 
         self._run(check)
 
@@ -450,7 +451,7 @@ class JournalContract:
                     assert not await one.take(key, later), f"{key!r} was taken twice"
             assert await journal.take("old", time.time() - 1)
             assert await journal.take("old", later), "it had expired"
-            assert not await journal.take("old", later)
+            assert not await journal.take("old", later), "it was taken twice after it had expired"
             taken = await _gathered(journal.take("raced", later) for _ in range(100))
             assert taken.count(True) == 1, f"{taken.count(True)} of a hundred have taken it"
             return later
@@ -469,19 +470,19 @@ class JournalContract:
             await _begun(journal)
             for at, one in enumerate((journal, self._another(journal))):
                 store, key = one.store, f"{_ODD_TEXT}{at}"
-                assert store.get(key) is None and not store.compare_and_set(key, {"a": 1}, 2)
-                assert store.compare_and_set(key, None, {"b": [1], "a": _ODD_TEXT})
+                assert not store.compare_and_set(key, {"a": 1}, 2), "it changed what was not there"
+                assert store.compare_and_set(key, None, {"b": [1], "a": _ODD_TEXT}), "it did not take a new key"
                 assert not store.compare_and_set(key, None, 3), "what was there was taken for nothing"
-                assert store.get(key) == {"a": _ODD_TEXT, "b": [1]}
+                assert store.get(key) == {"a": _ODD_TEXT, "b": [1]}, f"get gave {store.get(key)!r}"
                 assert store.compare_and_set(key, {"a": _ODD_TEXT, "b": [1]}, [at]), "equal JSON was not equal"
-                assert not store.compare_and_set(key, [at, at], [7]) and store.get(key) == [at]
+                assert not store.compare_and_set(key, [at, at], [7]), "it changed what had another value"
                 assert store.compare_and_set("gone", None, 1) and store.compare_and_set("gone", 1, None)
             found = journal.store.items()
             assert found == {f"{_ODD_TEXT}0": [0], f"{_ODD_TEXT}1": [1]}, f"items gave {found!r}"
             return found
 
         async def after(journal: Journal, found: dict[str, Any]) -> None:
-            assert journal.store.items() == found
+            assert journal.store.items() == found, f"a new process finds {journal.store.items()!r}"
 
         self._run_twice(before, after)
 
@@ -489,9 +490,10 @@ class JournalContract:
         async def check(journal: Journal) -> None:
             for key in ("b/2", "a/1", "b/10", "B/1", "b", "b%"):
                 assert journal.store.compare_and_set(key, None, key)
-            assert list(journal.store.items("b/").items()) == [("b/10", "b/10"), ("b/2", "b/2")]
-            assert list(journal.store.items()) == ["B/1", "a/1", "b", "b%", "b/10", "b/2"]
-            assert list(journal.store.items("b%")) == ["b%"] and journal.store.items("c") == {}
+            every = ["B/1", "a/1", "b", "b%", "b/10", "b/2"]
+            for prefix, keys in {"b/": ["b/10", "b/2"], "": every, "b%": ["b%"], "c": []}.items():
+                found = list(journal.store.items(prefix).items())
+                assert found == [(key, key) for key in keys], f"items({prefix!r}) gave {found!r}"
 
         self._run(check)
 
@@ -507,7 +509,7 @@ class JournalContract:
 
         try:
             _in_threads(4, count)
-            assert journal.store.get("count") == 100
+            assert journal.store.get("count") == 100, f"it counted {journal.store.get('count')} of a hundred"
         finally:
             self._close(*both)
 

@@ -114,8 +114,8 @@ class ToolContract:
 
     def test_what_its_schema_does_not_take_runs_nothing(self) -> None:
         async def check(place: _Place) -> None:
-            before = self.world(place.folder)
             for arguments in _misfits(place.tool, self._arguments()):
+                before = self.world(place.folder)
                 place.events.clear()
                 result = await place.run(arguments)
                 if result.repairs:
