@@ -626,7 +626,7 @@ class Hangs(DeskRun):
 
 
 def test_a_run_that_hangs_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferrule.testing.world._LONGEST_RUN", 0.05)
+    monkeypatch.setattr("ferrule.testing.bounded.SECONDS", 0.05)
     with pytest.raises(AssertionError, match=r"the run has not ended after 0\.05 s"):
         contract_of(framework_of(Hangs, Desk())).test_a_picture_arrives_as_a_picture()
 

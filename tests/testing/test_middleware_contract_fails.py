@@ -162,6 +162,19 @@ async def waits_on_when_it_is_cancelled(call: ToolCall, context: ToolContext[Any
     return ToolResult("gone on")
 
 
+class KnowsNobody:
+    """A cache for all, whoever asks."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, ToolResult] = {}
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        if call.name not in self._kept:
+            self._kept[call.name] = await next(call, context)
+            return self._kept[call.name]
+        return self._kept[call.name].replace(executed=False)
+
+
 WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("a_success_passes", lambda: gives_the_text_alone, "with it {"),
     ("a_success_passes", lambda: loses_metadata, "the metadata {'unit'} of look_up are lost"),
@@ -177,6 +190,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("the_handler_runs_once", lambda: never_runs, "ran 0 times"),
     ("what_it_answers_itself_was_not_executed", Answers, "says executed=True"),
     ("calls_at_once_do_not_mix", Mixes, "beside others"),
+    ("what_one_caller_gets_no_other_gets", KnowsNobody, "bob in s1 got ok: 'ada in s1'"),
     ("it_serves_two_runners_and_two_loops_one_after_the_other", OfOneLoop, "beside others"),
     ("it_keeps_nothing_of_a_call_that_has_ended", KeepsTheLast, "it keeps 1"),
     ("it_keeps_nothing_of_a_call_that_has_ended", KeepsContexts, "it keeps 4"),

@@ -196,8 +196,38 @@ class BadContract(Contract):
         return [{"line": "bad"}]
 
 
+LEFT: set[asyncio.Task[None]] = set()
+
+
+@tool
+async def leaves_a_task(line: str, seconds: int = 0) -> str:
+    """What it has begun goes on without it."""
+    task = asyncio.ensure_future(asyncio.sleep(seconds))
+    LEFT.add(task)
+    await asyncio.shield(task)
+    return line
+
+
+@tool
+async def leaves_a_thread(line: str, seconds: int = 0) -> str:
+    if seconds:
+        threading.Thread(target=RELEASED.wait, args=(60,), daemon=True).start()
+        await asyncio.sleep(seconds)
+    return line
+
+
+@tool(private=("pin",))
+async def never_runs(line: str, pin: str) -> str:
+    return line
+
+
 WRONG: list[tuple[str, Tool, str]] = [
     ("what_its_schema_takes_it_takes", looks_up, "end as failed"),
+    ("what_its_schema_takes_it_takes", never_runs, "none of these calls ran"),
+    ("a_deadline_is_heard", leaves_a_task, "its work goes on"),
+    ("a_cancellation_is_heard", leaves_a_task, "its work goes on"),
+    ("a_deadline_is_heard", leaves_a_thread, "its work goes on"),
+    ("a_cancellation_is_heard", leaves_a_thread, "its work goes on"),
     ("what_its_schema_takes_it_takes", validates_too_much, "and are invalid"),
     ("what_its_schema_does_not_take_runs_nothing", takes_anything, "and are ok"),
     ("what_its_schema_does_not_take_runs_nothing", denies_anything, "and are denied"),

@@ -11,9 +11,10 @@ from unittest import SkipTest
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
+from ferrule.testing.bounded import in_time
 from ferrule.testing.expected import expect, expect_failure, logged, seen_of
 from ferrule.testing.framework import Driven, Framework, Said, Seen
-from ferrule.testing.world import PNG, World, in_time
+from ferrule.testing.world import PNG, World
 from ferrule.values.event import Event
 
 _NAMES = ("ctx", "self", "runtime", "config", "context", "function")

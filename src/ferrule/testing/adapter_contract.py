@@ -16,9 +16,10 @@ from unittest import SkipTest
 from ferrule.journal import MemoryJournal, memory
 from ferrule.store import Memory, Store, StoreError
 from ferrule.testing.adapter_calls import AdapterCalls
+from ferrule.testing.bounded import in_time
 from ferrule.testing.expected import expect, logged, seen_of
 from ferrule.testing.framework import Driven, Framework, RecordState, Said, Seen
-from ferrule.testing.world import PAY, World, in_time
+from ferrule.testing.world import PAY, World
 from ferrule.types import Journal
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext

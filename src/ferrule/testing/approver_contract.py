@@ -13,7 +13,7 @@ from ferrule.definition.handler import is_async
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
-from ferrule.testing.bounded import SECONDS, run_bounded
+from ferrule.testing.bounded import SECONDS, in_time
 from ferrule.types import Approver
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -82,7 +82,7 @@ class ApproverContract:
                 wrong = [one for one in desk.said if not isinstance(one, Decision | bool)]
                 assert not wrong, f"it gave {desk.said!r}"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_a_yes_runs_the_call_and_anything_else_does_not(self) -> None:
         async def check() -> None:
@@ -91,7 +91,7 @@ class ApproverContract:
                 result = await self._answered(desk, desk.call("ada"), yes)
                 desk.check(result, yes, "ada")
 
-        run_bounded(check())
+        in_time(check())
 
     def test_it_breaks_on_no_question(self) -> None:
         async def check() -> None:
@@ -103,7 +103,7 @@ class ApproverContract:
                     assert not broke, f"asked about {text!r:.200} it raised {broke!r}"
                     desk.check(result, yes, text)
 
-        run_bounded(check())
+        in_time(check())
 
     def test_a_value_that_nobody_gave_is_not_made_up(self) -> None:
         """The question is for a value, `decision.into`, and a yes or a no gives none."""
@@ -116,7 +116,7 @@ class ApproverContract:
                     f"it was asked for a value, given {'a yes' if yes else 'a no'}, and it is {_as_told(result)}"
                 )
 
-        run_bounded(check())
+        in_time(check())
 
     # -- what it sees and shows ---------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ApproverContract:
                     for hidden in (_BOUND, _SECRET):
                         assert hidden not in text, f"it {what} {hidden!r}, which is bound or secret: {text!r:.1000}"
 
-        run_bounded(check())
+        in_time(check())
 
     # -- which call it is about ---------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class ApproverContract:
                 for (to, yes, _), result in zip(calls, results, strict=True):
                     desk.check(result, yes, to)
 
-        run_bounded(check())
+        in_time(check())
 
     def test_a_yes_for_one_call_is_none_for_another(self) -> None:
         async def check() -> None:
@@ -155,7 +155,7 @@ class ApproverContract:
                 desk.paid.clear()
                 desk.check(await self._answered(desk, desk.call(others), last), last, others)
 
-        run_bounded(check())
+        in_time(check())
 
     def test_an_edit_is_judged_again(self) -> None:
         async def check() -> None:
@@ -170,7 +170,7 @@ class ApproverContract:
                     f"an edit to {euros} EUR ran {desk.paid!r}, and is {_as_told(result)}"
                 )
 
-        run_bounded(check())
+        in_time(check())
 
     # -- when a call is cancelled -------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class ApproverContract:
                 result = await self._answered(desk, desk.call("bob"), yes)
                 desk.check(result, yes, "bob")
 
-        run_bounded(check())
+        in_time(check())
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from ferrule.approval import later
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
 from ferrule.testing.adapter_calls import ENDS, LOOK, AdapterCalls
+from ferrule.testing.bounded import in_time
 from ferrule.testing.expected import expect, expect_failure
 from ferrule.testing.framework import Said, Seen
-from ferrule.testing.world import World, in_time
+from ferrule.testing.world import World
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision

@@ -11,6 +11,16 @@ SECONDS = 60.0
 """How long any test of a contract waits for something that has to come."""
 
 
-def run_bounded(check: Coroutine[Any, Any, _T]) -> _T:
-    """What the check returns, which takes at most a minute."""
-    return asyncio.run(asyncio.wait_for(check, SECONDS))
+def in_time(made: Coroutine[Any, Any, _T]) -> _T:
+    """What it gives; a run that hangs fails after a minute."""
+
+    async def bounded() -> _T:
+        try:
+            async with asyncio.timeout(SECONDS) as limit:
+                return await made
+        except TimeoutError as error:
+            if limit.expired():
+                raise AssertionError(f"the run has not ended after {SECONDS:g} s") from error
+            raise
+
+    return asyncio.run(bounded())

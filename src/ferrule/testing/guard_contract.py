@@ -15,7 +15,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.pipeline.guards import guard_function
 from ferrule.runner import Runner
-from ferrule.testing.bounded import run_bounded
+from ferrule.testing.bounded import in_time
 from ferrule.testing.fake import replaced, toolset_of
 from ferrule.testing.generated import generated_arguments
 from ferrule.types import Approver, Guard, GuardFunction, Observer
@@ -80,7 +80,7 @@ class GuardContract:
                 decision = await runner.decide(_call(name, arguments), self.context())
                 assert decision.kind == expected, f"{name}({arguments!r}) is to be {expected!r}, and is {decision!r}"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_it_breaks_on_no_call_and_in_no_context(self) -> None:
         async def check() -> None:
@@ -95,7 +95,7 @@ class GuardContract:
                     wrong = [one for one in said if not _is_a_verdict(one)]
                     assert not wrong, f"of {tool.name}({arguments!r}) in {context!r} it says {wrong!r}"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_the_same_call_has_the_same_decision(self) -> None:
         async def check() -> None:
@@ -110,7 +110,7 @@ class GuardContract:
                 for call, one, other in zip(calls, first, decisions, strict=True):
                     assert one == other, f"{call!r} is {one!r}, and asked {asked} {other!r}"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_it_changes_nothing(self) -> None:
         async def check() -> None:
@@ -119,7 +119,7 @@ class GuardContract:
                 await self._decide(tool.name, arguments)
                 assert self.world() == before, f"judging {tool.name}({arguments!r}) changed what world() gives"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call(self) -> None:
         async def check() -> None:
@@ -134,7 +134,7 @@ class GuardContract:
                     f"{call!r} is {decision!r}, and {len(started)} calls ran: {result.text}"
                 )
 
-        run_bounded(check())
+        in_time(check())
 
     # -- changed arguments --------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class GuardContract:
                             f"and is {decision!r}"
                         )
 
-        run_bounded(check())
+        in_time(check())
 
     def test_what_a_repair_makes_of_a_text_is_judged(self) -> None:
         async def check() -> None:
@@ -167,7 +167,7 @@ class GuardContract:
                         f"{name} with the text {text!r} is to be {expected!r}, and is {decision!r}"
                     )
 
-        run_bounded(check())
+        in_time(check())
 
     def test_what_a_person_edits_is_judged(self) -> None:
         """Where no other call of the same tool is allowed or asked about, there is nothing to edit."""
@@ -191,7 +191,7 @@ class GuardContract:
                     )
             return edits
 
-        if not run_bounded(check()):
+        if not in_time(check()):
             raise SkipTest("give two calls of one tool in calls(self), at least one of which is not denied")
 
     def test_a_change_of_its_own_settles(self) -> None:
@@ -206,7 +206,7 @@ class GuardContract:
                     f"it makes {decision.arguments!r} of {arguments!r}, and judges that otherwise: {again!r}"
                 )
 
-        run_bounded(check())
+        in_time(check())
 
     # -- what it says of itself ---------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class GuardContract:
                 decision = await self._decide(tool.name, arguments)
                 assert decision.kind != "ask", f"its asks says never for {tool.name}, and {arguments!r} is {decision!r}"
 
-        run_bounded(check())
+        in_time(check())
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

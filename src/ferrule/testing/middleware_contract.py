@@ -13,7 +13,7 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.runner import Runner
 from ferrule.scheduling.clock import Clock
-from ferrule.testing.bounded import SECONDS, run_bounded
+from ferrule.testing.bounded import SECONDS, in_time
 from ferrule.types import Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Text
@@ -109,7 +109,7 @@ class MiddlewareContract:
                 result = await runner.resume(asked.record(), allow({"day": "friday"}))
                 assert result.output == ["friday", 80], f"{name} was answered, and is {_outcome_text(result)}"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_what_follows_raises_and_that_is_not_swallowed(self) -> None:
         error = RuntimeError("of another middleware")
@@ -126,7 +126,7 @@ class MiddlewareContract:
                     f"what follows raised {error!r}, it made {ends[0]} of it, and the call is {_outcome_text(result)}"
                 )
 
-        run_bounded(check())
+        in_time(check())
 
     # -- what the handler gets ----------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class MiddlewareContract:
                     wanted = ({"key": key, "count": 1}, *same)
                     assert got and all(one == wanted for one in got), f"{wanted!r} was sent, {got!r} came"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_the_handler_runs_once(self) -> None:
         async def check() -> None:
@@ -158,7 +158,7 @@ class MiddlewareContract:
                     most = _OCCASIONS if self.may_repeat else 1
                     assert 1 <= len(runs) <= most, f"the handler of {name} ran {len(runs)} times, at most {most}"
 
-        run_bounded(check())
+        in_time(check())
 
     def test_what_it_answers_itself_was_not_executed(self) -> None:
         async def check() -> int:
@@ -175,7 +175,7 @@ class MiddlewareContract:
                             assert result.executed is False, f"it ran nothing, and says executed={result.executed!r}"
             return answers
 
-        answers = run_bounded(check())
+        answers = in_time(check())
         assert self.may_answer or not answers, f"it answered {answers} calls itself; is may_answer = True meant?"
         assert answers or not self.may_answer, f"may_answer is True, and each of {_OCCASIONS} equal calls ran"
 
@@ -186,14 +186,29 @@ class MiddlewareContract:
             for name in _NAMES:
                 await self._all_have_their_own(self._runner(_gives_key), name)
 
-        run_bounded(check())
+        in_time(check())
+
+    def test_what_one_caller_gets_no_other_gets(self) -> None:
+        """The same call, of another principal and of another session."""
+
+        async def check() -> None:
+            for name in _NAMES:
+                runner = self._runner(_gives_caller)
+                for principal, session in (("ada", "s1"), ("bob", "s1"), ("bob", "s2")):
+                    context = self.context().replace(principal=principal, session=session)
+                    result = await runner.run(ToolCall("call", name, {"key": "a"}), context)
+                    limited = self.may_answer and result.status == "limited"
+                    wanted = f"{principal} in {session}"
+                    assert limited or result.output == wanted, f"{wanted} got {_outcome_text(result)} of {name}"
+
+        in_time(check())
 
     def test_it_serves_two_runners_and_two_loops_one_after_the_other(self) -> None:
         for name in _NAMES:
             middleware = self.middleware()
             for _ in range(2):
-                run_bounded(self._cancelled(middleware, name))
-                run_bounded(self._all_have_their_own(self._runner(_gives_key, middleware=middleware), name))
+                in_time(self._cancelled(middleware, name))
+                in_time(self._all_have_their_own(self._runner(_gives_key, middleware=middleware), name))
 
     def test_it_keeps_nothing_of_a_call_that_has_ended(self) -> None:
         """What may answer by itself may keep what it answers with."""
@@ -212,7 +227,7 @@ class MiddlewareContract:
         if self.may_answer:
             return
         middleware = self.middleware()
-        run_bounded(check(self._runner(_gives_key, middleware=middleware, after=[adds])))
+        in_time(check(self._runner(_gives_key, middleware=middleware, after=[adds])))
         gc.collect()
         left = sum(one() is not None for one in kept)
         assert not left, f"of {len(kept)} results and contexts it keeps {left} ({middleware!r})"
@@ -221,7 +236,7 @@ class MiddlewareContract:
 
     def test_a_cancellation_passes_and_the_call_ends(self) -> None:
         for name in _NAMES:
-            ends = run_bounded(self._cancelled(self.middleware(), name))
+            ends = in_time(self._cancelled(self.middleware(), name))
             assert ends == ["CancelledError"], f"a call of {name} was cancelled, and it made {ends} of that"
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -263,7 +278,7 @@ class MiddlewareContract:
                     lost = bare.metadata.keys() - result.metadata.keys()
                     assert not lost, f"the metadata {lost!r} of {name} are lost"
 
-        run_bounded(check())
+        in_time(check())
 
     def _facts(self, result: ToolResult) -> dict[str, Any]:
         read = {} if self.changes_text else {"text": result.text, "error": result.error, "content": result.content}
@@ -329,6 +344,10 @@ def _call(name: str) -> ToolCall:
 async def _gives_key(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
     await asyncio.sleep(0)
     return arguments["key"]
+
+
+async def _gives_caller(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+    return f"{context.principal} in {context.session}"
 
 
 async def _fails(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:

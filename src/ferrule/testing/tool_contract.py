@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +17,7 @@ from ferrule.definition.decorator import as_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.runner import EXPOSED, Runner
-from ferrule.testing.bounded import run_bounded
+from ferrule.testing.bounded import in_time
 from ferrule.testing.generated import generated_arguments
 from ferrule.types import ToolForm
 from ferrule.values.call import ToolCall
@@ -35,6 +37,7 @@ _OF_THE_INSIDE = re.compile(r"Traceback \(most recent call last\)| at 0x[0-9a-fA
 _OBJECT = re.compile(r"<[\w.<>]+ object at 0x[0-9a-fA-F]+>")
 """What `repr` writes of an object that has none of its own."""
 _ANY_TYPE: tuple[Any, ...] = ("no such value", 0.5, True, [[{}]], {"no such": {"key": []}})
+_POOLS = ("ferrule-", "asyncio_", "ThreadPoolExecutor-")
 _ENDED = {"ok", "denied", "suspended", "limited"}
 
 
@@ -61,8 +64,9 @@ class ToolContract:
             def failing(self):
                 return [{"path": "no/such/folder/a.txt", "text": "a"}]
 
-    Each test has a new folder, in which calls may change something. What the tool itself asks a person about is
-    allowed. A promise that cannot be meant for a tool is left out by name: `test_a_deadline_is_heard = None`.
+    The calls run for real. Each test has a new folder, in which they may change something, and which is the working
+    directory meanwhile. What the tool itself asks a person about is allowed. A promise that cannot be meant for a tool
+    is left out by name: `test_a_deadline_is_heard = None`.
 
     Attributes:
         max_output: Characters of a result, as your runner has it.
@@ -102,6 +106,7 @@ class ToolContract:
 
     def test_what_its_schema_takes_it_takes(self) -> None:
         async def check(place: _Place) -> None:
+            result = None
             for arguments in self._arguments():
                 result = await place.run(arguments)
                 assert result.status != "invalid", f"{arguments!r} fit the schema, and are invalid: {result.error}"
@@ -109,6 +114,9 @@ class ToolContract:
                     f"{arguments!r} fit the schema, and end as {result.status}: {_raised(result)}; what is to be told "
                     "to a model is a ToolError, or of a kind in `expose`"
                 )
+            assert any(event.kind == "tool:started" for event in place.events), (
+                f"none of these calls ran, so nothing is tested: the last is {result and _outcome_text(result)}"
+            )
 
         self._run(check)
 
@@ -220,9 +228,10 @@ class ToolContract:
         arguments = self._slow()
 
         async def check(place: _Place) -> None:
+            before = _at_work()
             result = await place.run(arguments, timeout=_SOON)
             assert result.status == "timeout", f"{arguments!r} are to take long, and are {_outcome_text(result)}"
-            await self._ended(place.runner, "its deadline")
+            await self._ended(place.runner, before, "its deadline")
 
         self._run(check)
 
@@ -230,7 +239,7 @@ class ToolContract:
         arguments = self._slow()
 
         async def check(place: _Place) -> None:
-            started = asyncio.Event()
+            started, before = asyncio.Event(), _at_work()
             seen = [lambda event: started.set() if event.kind == "tool:started" else None]
             running = asyncio.create_task(place.run(arguments, observers=seen))
             running.add_done_callback(lambda _: started.set())
@@ -239,7 +248,7 @@ class ToolContract:
             done, _ = await asyncio.wait([running], timeout=self.seconds)
             assert done, f"{arguments!r} go on {self.seconds:g} s after their cancellation"
             assert running.cancelled(), f"{arguments!r} were cancelled, and are {running.result()!r:.300}"
-            await self._ended(place.runner, "its cancellation")
+            await self._ended(place.runner, before, "its cancellation")
 
         self._run(check)
 
@@ -261,15 +270,17 @@ class ToolContract:
             raise SkipTest("give slow(self): the arguments of a call that takes long")
         return arguments
 
-    async def _ended(self, runner: Runner, after: str) -> None:
-        """Wait until nothing of its calls is left running."""
+    async def _ended(self, runner: Runner, before: set[object], after: str) -> None:
+        """Wait until nothing of its calls is left running, and no task and no thread is at work that was not before."""
         try:
             async with asyncio.timeout(self.seconds):
-                while runner.left_running:  # noqa: ASYNC110  # nobody is told when it ends
+                while runner.left_running or _at_work() - before:  # noqa: ASYNC110  # nobody is told when it ends
                     await asyncio.sleep(0.001)
         except TimeoutError:
+            left = ", ".join(map(repr, _at_work() - before)) or "its handler"
             raise AssertionError(
-                f"its work goes on {self.seconds:g} s after {after}: look at context.cancelled"
+                f"its work goes on {self.seconds:g} s after {after}: look at context.cancelled, and end what was begun "
+                f"({left:.300})"
             ) from None
 
     def _run(self, check: Callable[[_Place], Awaitable[Any]]) -> Any:
@@ -278,8 +289,14 @@ class ToolContract:
             runner = Runner([tool], approve=_yes, observers=[events.append], max_output=1_000_000_000)
             return await check(_Place(tool, runner, self.context(folder), folder, events))
 
-        with TemporaryDirectory() as name:
-            return run_bounded(run(Path(name).resolve()))
+        with TemporaryDirectory() as name, chdir(name):
+            return in_time(run(Path(name).resolve()))
+
+
+def _at_work() -> set[object]:
+    """The tasks of this loop, and the threads but for those that wait for others' work."""
+    threads = (one for one in threading.enumerate() if not one.name.startswith(_POOLS))
+    return {*asyncio.all_tasks(), *threads}
 
 
 def _yes(call: object, decision: object, context: object) -> bool:

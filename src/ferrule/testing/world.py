@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
@@ -17,26 +17,8 @@ from ferrule.values.content import Media, Text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
-_Gives = TypeVar("_Gives")
-_LONGEST_RUN = 60.0
-
 PNG = b"\x89PNG\r\n\x1a\n"
 PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
-
-
-def in_time(made: Coroutine[Any, Any, _Gives]) -> _Gives:
-    """What it gives; a run that hangs fails after a minute."""
-
-    async def bounded() -> _Gives:
-        try:
-            async with asyncio.timeout(_LONGEST_RUN) as limit:
-                return await made
-        except TimeoutError as error:
-            if limit.expired():
-                raise AssertionError(f"the run has not ended after {_LONGEST_RUN:g} s") from error
-            raise
-
-    return asyncio.run(bounded())
 
 
 class World:

@@ -20,7 +20,8 @@ from ferrule.guards import ask_before_changes
 from ferrule.interop import amplifier
 from ferrule.middleware import before
 from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
-from ferrule.testing.world import World, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import World
 
 EVENTS = ("tool:pre", "tool:post", "tool:error")
 

@@ -30,7 +30,8 @@ from ferrule.guards import ask_before_changes
 from ferrule.interop import fastmcp
 from ferrule.middleware import limit_output, untrusted
 from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
-from ferrule.testing.world import PNG, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import PNG
 
 ASKED = {"approve": True}
 

@@ -33,7 +33,8 @@ from ferrule import (
 from ferrule.interop import google_adk
 from ferrule.journal import memory
 from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
-from ferrule.testing.world import PNG, World, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import PNG, World
 
 APP = "app"
 ASKS = "adk_request_confirmation"

@@ -56,7 +56,8 @@ from ferrule.interop import langchain
 from ferrule.journal import memory
 from ferrule.store import Memory
 from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
-from ferrule.testing.world import PAY, World, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import PAY, World
 from ferrule.values.frozen import thaw
 
 

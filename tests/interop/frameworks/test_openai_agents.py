@@ -53,7 +53,8 @@ from ferrule import (
 from ferrule.guards import ask_before_changes
 from ferrule.interop import openai_agents
 from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
-from ferrule.testing.world import PNG, World, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import PNG, World
 from ferrule.values.frozen import thaw
 
 set_trace_processors([])  # nothing is sent anywhere

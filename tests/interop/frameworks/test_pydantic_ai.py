@@ -61,7 +61,8 @@ from ferrule.interop.adapter import record_of
 from ferrule.journal import memory
 from ferrule.store import Memory
 from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
-from ferrule.testing.world import PNG, World, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import PNG, World
 
 REQUESTS = TypeAdapter(DeferredToolRequests)
 

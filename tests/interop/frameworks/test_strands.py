@@ -36,7 +36,8 @@ from ferrule.guards import ask_before_changes
 from ferrule.interop import strands
 from ferrule.journal import memory
 from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
-from ferrule.testing.world import PNG, World, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import PNG, World
 
 
 class Scripted(Model):

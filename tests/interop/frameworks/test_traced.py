@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from ferrule.middleware import trace
 from ferrule.testing import Driven, Said
-from ferrule.testing.world import World, in_time
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import World
 
 FRAMEWORK = os.environ["FERRULE_FRAMEWORK"]
 PAGE = Path(__file__).parents[3] / "docs" / "telemetry.md"
