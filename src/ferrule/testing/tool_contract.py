@@ -37,7 +37,7 @@ _OF_THE_INSIDE = re.compile(r"Traceback \(most recent call last\)| at 0x[0-9a-fA
 _OBJECT = re.compile(r"<[\w.<>]+ object at 0x[0-9a-fA-F]+>")
 """What `repr` writes of an object that has none of its own."""
 _ANY_TYPE: tuple[Any, ...] = ("no such value", 0.5, True, [[{}]], {"no such": {"key": []}})
-_POOLS = ("ferrule-", "asyncio_", "ThreadPoolExecutor-")
+_POOL_THREADS = ("ferrule-", "asyncio_", "ThreadPoolExecutor-")
 _ENDED = {"ok", "denied", "suspended", "limited"}
 
 
@@ -295,7 +295,7 @@ class ToolContract:
 
 def _at_work() -> set[object]:
     """The tasks of this loop, and the threads but for those that wait for others' work."""
-    threads = (one for one in threading.enumerate() if not one.name.startswith(_POOLS))
+    threads = (one for one in threading.enumerate() if not one.name.startswith(_POOL_THREADS))
     return {*asyncio.all_tasks(), *threads}
 
 
