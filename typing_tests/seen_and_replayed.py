@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from typing_extensions import assert_type
+from typing import assert_type
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.journal.reading import Filter, Reader
