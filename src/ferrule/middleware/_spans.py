@@ -127,11 +127,12 @@ class Trace:
         except Exception:  # of an SDK, a sampler or a processor: what tells of a call does not break it
             log.exception("OpenTelemetry is not told of a call of tool %r", call.name)
             span = INVALID_SPAN
-        claimed = _CLAIM.set(_Claim(context.running, span))
+        claimed = _CLAIM.set(_Claim(context.running, span)) if self._metrics or span.is_recording() else None
         try:
             return await next(call, context)
         finally:
-            _CLAIM.reset(claimed)
+            if claimed is not None:
+                _CLAIM.reset(claimed)
             if token is not None:
                 current.detach(token)
 
