@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 from collections.abc import Callable, Iterable
 from math import nan
 from typing import Any
@@ -121,53 +123,105 @@ class NoLimit(Overlap):
         return super().rank(tools, query, limit=99)
 
 
-FAULTS: list[tuple[str, Callable[[], Any], type[Exception]]] = [
-    ("has_an_async_select", NeverAwaited, AssertionError),
+class AddsToTools(Overlap):
+    async def select(self, messages: Any, tools: Any) -> list[Tool]:
+        if isinstance(tools, list):
+            tools.append(spare)
+        return await super().select(messages, tools)
+
+
+class ReadsThemTwice(Overlap):
+    async def select(self, messages: Any, tools: Any) -> list[Tool]:
+        return await super().select(messages, tools) if list(tools) else []
+
+
+NUMBERS = itertools.count()
+
+
+class IsItsOwn(Overlap):
+    """Every second one leaves out what it has found first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = next(NUMBERS) % 2
+
+    async def select(self, messages: Any, tools: Any) -> list[Tool]:
+        return (await super().select(messages, tools))[self.skipped :]
+
+
+def twisted(twist: Callable[[list[Match], list[Tool], int], list[Match]]) -> Callable[[], Twisted]:
+    return lambda: Twisted(twist)
+
+
+FAULTS: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
+    ("has_an_async_select", NeverAwaited, AssertionError, "which cannot be awaited"),
+    ("has_an_async_select", object, AssertionError, "has no select"),
+    ("has_an_async_select", lambda: Overlap, AssertionError, "has no select"),
     (
         "only_tools",
-        lambda: Twisted(lambda found, tools, _: [m._replace(tool=m.tool.replace()) for m in found]),
+        twisted(lambda found, tools, _: [m._replace(tool=m.tool.replace()) for m in found]),
         AssertionError,
+        "was not among the tools",
     ),
-    ("no_tool_twice", lambda: Twisted(lambda found, tools, _: found * 2), AssertionError),
-    ("of_no_tools", lambda: Twisted(lambda found, tools, _: found or [Match(spare, 1.0)]), AssertionError),
-    ("of_one_tool", lambda: Twisted(lambda found, tools, _: [Match(spare, 1.0)] * (len(tools) == 1)), AssertionError),
-    ("say_nothing", ReadsOneForm, LookupError),
-    ("the_same_question", lambda: Twisted(lambda found, tools, asked: found[asked % 2 :]), AssertionError),
-    ("two_questions_at_once", SharesState, AssertionError),
-    ("stay_as_they_were", AddsToMessages, AssertionError),
-    ("one_by_one", NeedsLength, TypeError),
-    ("leaves_nothing_behind", KeepsTheFirstTools, AssertionError),
+    ("only_tools", twisted(lambda found, tools, _: [Match("a name", 1.0)]), AssertionError, "which are not tools"),  # type: ignore[arg-type]
+    ("no_tool_twice", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
+    (
+        "of_no_tools",
+        twisted(lambda found, tools, _: found or [Match(spare, 1.0)]),
+        AssertionError,
+        "it gave [<Tool spare",
+    ),
+    ("of_one_tool", twisted(lambda found, tools, _: [Match(spare, 1.0)]), AssertionError, "alone it gave [<Tool spare"),
+    ("say_nothing", ReadsOneForm, LookupError, "list index out of range"),
+    ("say_nothing", twisted(lambda found, tools, _: [Match(spare, 1.0)]), AssertionError, "it gave [<Tool spare"),
+    ("the_same_question", twisted(lambda found, tools, asked: found[asked % 2 :]), AssertionError, ", and then ["),
+    ("the_same_question", IsItsOwn, AssertionError, ", and a new one ["),
+    ("two_questions_at_once", SharesState, AssertionError, "beside others, and alone"),
+    ("stay_as_they_were", AddsToMessages, AssertionError, "it changed the messages"),
+    ("stay_as_they_were", AddsToTools, AssertionError, "it made ["),
+    ("one_by_one", NeedsLength, TypeError, "has no len()"),
+    ("one_by_one", ReadsThemTwice, AssertionError, "it gave [], not ["),
+    ("leaves_nothing_behind", KeepsTheFirstTools, AssertionError, ", and a new one ["),
     (
         "a_thousand_tools",
-        lambda: Twisted(lambda found, tools, _: found[: 1 // (len(tools) < 1_000)]),
+        twisted(lambda found, tools, _: found[: 1 // (len(tools) < 1_000)]),
         ZeroDivisionError,
+        "division",
     ),
-    ("each_once", lambda: Twisted(lambda found, tools, _: found * 2), AssertionError),
-    ("descend", lambda: Twisted(lambda found, tools, _: found[::-1]), AssertionError),
-    ("descend", lambda: Twisted(lambda found, tools, _: [m._replace(score=nan) for m in found]), AssertionError),
-    ("than_the_limit", NoLimit, AssertionError),
+    ("a_thousand_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
+    ("each_once", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
+    ("descend", twisted(lambda found, tools, _: found[::-1]), AssertionError, "its scores are [1.0, 2.0"),
+    (
+        "descend",
+        twisted(lambda found, tools, _: [m._replace(score=nan) for m in found]),
+        AssertionError,
+        "and not numbers",
+    ),
+    ("than_the_limit", NoLimit, AssertionError, "limit="),
     (
         "order_of_the_tools",
-        lambda: Twisted(lambda found, tools, _: [m for m in found if m.tool != tools[0]]),
+        twisted(lambda found, tools, _: [m for m in found if m.tool != tools[0]]),
         AssertionError,
+        "in another order it gave",
     ),
 ]
+"""A part of the name of a test, a selector that breaks what it is about, and how that fails."""
 
 
-@pytest.mark.parametrize(("law", "make", "error"), FAULTS)
-def test_the_contract_finds_a_fault(law: str, make: Callable[[], Any], error: type[Exception]) -> None:
+@pytest.mark.parametrize(("law", "make", "error", "said"), FAULTS)
+def test_the_contract_finds_a_fault(law: str, make: Callable[[], Any], error: type[Exception], said: str) -> None:
     class Theirs(SelectorContract):
         def selector(self) -> Any:
             return make()
 
     (name,) = (name for name in dir(Theirs) if name.startswith("test_") and law in name)
-    with pytest.raises(error):
+    with pytest.raises(error, match=re.escape(said)):
         getattr(Theirs(), name)()
 
 
 def test_each_law_has_a_fault_that_breaks_it() -> None:
     laws = [name for name in dir(SelectorContract) if name.startswith("test_")]
-    assert [name for name in laws if not any(law in name for law, _, _ in FAULTS)] == []
+    assert [name for name in laws if not any(law in name for law, *_ in FAULTS)] == []
 
 
 def test_a_class_without_a_selector_says_what_is_missing() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from mcp_servers import Made, text
 from openapi_wire import document
 
-from ferrule import DefinitionError, Tool, Toolset
+from ferrule import DefinitionError, Tool, ToolError, Toolset
 from ferrule.sources import mcp, openapi, plugins, python
 from ferrule.testing import Offer, SourceContract
 from ferrule.testing.source_contract import Opened
@@ -166,24 +167,40 @@ class Broken(TestPython):
             yield Toolset(self.spoil(tool) for tool in tools), left_out
 
 
-class SaysThatItReads(Broken):
-    def spoil(self, tool: Tool) -> Tool:
-        return tool.replace(read_only=True)
+def spoiled(spoil: Callable[[Tool], Tool]) -> type[Broken]:
+    return type("Spoiled", (Broken,), {"spoil": lambda self, tool: spoil(tool)})
 
 
-class IsOpen(Broken):
-    def spoil(self, tool: Tool) -> Tool:
-        async def handler(payload: dict[str, Any]) -> str:
-            return f"said {payload['text']}"
+def giving(change: Callable[[list[Tool], list[object]], Opened]) -> type[Broken]:
+    """A source that gives other tools, or other reports of what is left out."""
 
-        return Tool(
-            tool.name, handler, description=tool.description, input_schema={**TEXT, "additionalProperties": True}
-        )
+    class Giving(Broken):
+        @asynccontextmanager
+        async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
+            async with super().opened(offers) as (tools, left_out):
+                yield change(list(tools), [*left_out])
+
+    return Giving
 
 
-class DropsWhatItDoesNotKnow(Broken):
-    def spoil(self, tool: Tool) -> Tool:
-        return tool.replace(unknown="drop")
+def answering(handler: Callable[[dict[str, Any]], Any], **schema: Any) -> Callable[[Tool], Tool]:
+    def made(tool: Tool) -> Tool:
+        options = {"description": tool.description, "input_schema": {**TEXT, "additionalProperties": False, **schema}}
+        return Tool(tool.name, handler, **options)
+
+    return made
+
+
+async def say(payload: dict[str, Any]) -> str:
+    return f"said {payload['text']}"
+
+
+async def say_nothing(payload: dict[str, Any]) -> str:
+    return "done"
+
+
+async def fail(payload: dict[str, Any]) -> str:
+    raise ToolError("it is broken")
 
 
 class IsNewEachTime(Broken):
@@ -194,11 +211,17 @@ class IsNewEachTime(Broken):
         return tool.replace(version=str(self.count))
 
 
-class KeepsSilent(Broken):
-    @asynccontextmanager
-    async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
-        async with super().opened(offers) as (tools, _):
-            yield tools, ()
+class BreaksForGood(Broken):
+    """After a failure every call fails."""
+
+    broken = False
+
+    def spoil(self, tool: Tool) -> Tool:
+        async def handler(payload: dict[str, Any]) -> str:
+            self.broken = self.broken or tool.name == "failing"
+            return await (fail if self.broken else say)(payload)
+
+        return answering(handler)(tool)
 
 
 class StopsAtTheFirst(Broken):
@@ -210,19 +233,137 @@ class StopsAtTheFirst(Broken):
             yield tools, left_out
 
 
-@pytest.mark.parametrize(
-    ("broken", "test"),
-    [
-        (SaysThatItReads, "test_a_tool_says_nothing_of_itself_that_it_does_not_know"),
-        (IsOpen, "test_wrong_and_unknown_arguments_reach_no_tool"),
-        (IsOpen, "test_the_schema_says_what_is_taken_and_that_nothing_else_is"),
-        (DropsWhatItDoesNotKnow, "test_wrong_and_unknown_arguments_reach_no_tool"),
-        (IsNewEachTime, "test_it_lists_the_same_each_time"),
-        (IsNewEachTime, "test_what_has_changed_is_another_tool_and_nothing_else_is"),
-        (KeepsSilent, "test_what_is_wrong_is_left_out_and_told_and_stops_nothing"),
-        (StopsAtTheFirst, "test_what_is_wrong_is_left_out_and_told_and_stops_nothing"),
-    ],
-)
-def test_a_source_that_breaks_a_promise_fails_its_test(broken: type[Broken], test: str) -> None:
-    with pytest.raises((AssertionError, DefinitionError)):
-        getattr(broken(), test)()
+class TakesOneOfTwo(Broken):
+    """And says nothing of the other."""
+
+    @asynccontextmanager
+    async def twice(self, name: str) -> AsyncIterator[Opened]:
+        async with super().opened({name: Offer()}) as (tools, _):
+            yield tools, ()
+
+
+class LeavesOneOutInSilence(TakesOneOfTwo):
+    same_name = "left out"
+
+
+class RefusesWhatItLeavesOut(Broken):
+    same_name = "left out"
+
+
+def with_another(name: str) -> Callable[[list[Tool], list[object]], Opened]:
+    return lambda tools, left_out: (Toolset([*tools, answering(say)(Tool(name, say, input_schema=TEXT))]), left_out)
+
+
+def by_all_of_them(tools: list[Tool], left_out: list[object]) -> Opened:
+    every = " ".join(tool.description for tool in tools)
+    return Toolset(tool.replace(version=every) for tool in tools), left_out
+
+
+def by_their_count(tools: list[Tool], left_out: list[object]) -> Opened:
+    return Toolset(tool.replace(version=str(len(tools))) for tool in tools), left_out
+
+
+TWO = {"type": "object", "properties": {**TEXT["properties"], "more": {"type": "string"}}, "required": ["text"]}
+
+WRONG: list[tuple[str, type[Broken], str]] = [
+    (
+        "every_tool_is_there_with_its_name_and_description",
+        giving(lambda tools, left_out: (Toolset(tools[:2]), left_out)),
+        "it has ['first', 'second']",
+    ),
+    (
+        "every_tool_is_there_with_its_name_and_description",
+        spoiled(lambda tool: tool.replace(description="It is a tool.")),
+        "first: 'It is a tool.'",
+    ),
+    (
+        "every_tool_is_there_with_its_name_and_description",
+        giving(lambda tools, left_out: (Toolset(tools), ["another one"])),
+        "it leaves out ['another one']",
+    ),
+    ("a_source_without_tools_is_empty_or_says_so", giving(with_another("help")), "it has "),
+    ("it_lists_the_same_each_time", IsNewEachTime, "the same tools have another fingerprint"),
+    ("what_has_changed_is_another_tool_and_nothing_else_is", giving(by_all_of_them), "'second' has changed, and"),
+    ("what_has_changed_is_another_tool_and_nothing_else_is", giving(by_their_count), "'third' is gone, and"),
+    (
+        "a_tool_says_nothing_of_itself_that_it_does_not_know",
+        spoiled(lambda tool: tool.replace(read_only=True, parallel=False)),
+        "says that it only reads",
+    ),
+    (
+        "a_tool_says_nothing_of_itself_that_it_does_not_know",
+        spoiled(lambda tool: tool.replace(parallel=True)),
+        "may run beside others",
+    ),
+    (
+        "each_tool_is_found_by_its_name_and_by_the_one_that_every_api_takes",
+        spoiled(answering(fail)),
+        "a: it is broken",
+    ),
+    (
+        "each_tool_is_found_by_its_name_and_by_the_one_that_every_api_takes",
+        spoiled(lambda tool: tool.replace(name=f"shop_{tool.name}")),
+        "there is no 'a' in",
+    ),
+    ("two_tools_of_one_name_never_stand_for_each_other", TakesOneOfTwo, "and the error is ''"),
+    ("two_tools_of_one_name_never_stand_for_each_other", LeavesOneOutInSilence, "it says only []"),
+    ("two_tools_of_one_name_never_stand_for_each_other", RefusesWhatItLeavesOut, "were to be left out, and the error"),
+    ("a_call_goes_to_its_tool_with_its_arguments", spoiled(answering(fail)), "failed: it is broken"),
+    ("a_call_goes_to_its_tool_with_its_arguments", spoiled(answering(say_nothing)), "it gave 'done'"),
+    (
+        "wrong_and_unknown_arguments_reach_no_tool",
+        spoiled(answering(say, additionalProperties=True)),
+        "{'text': 'a', 'more': 1} gave ok",
+    ),
+    (
+        "wrong_and_unknown_arguments_reach_no_tool",
+        spoiled(lambda tool: tool.replace(unknown="drop")),
+        "{'text': 'a', 'more': 1} gave ok",
+    ),
+    (
+        "the_schema_says_what_is_taken_and_that_nothing_else_is",
+        spoiled(answering(say, additionalProperties=True)),
+        "does not say that it is closed",
+    ),
+    (
+        "the_schema_says_what_is_taken_and_that_nothing_else_is",
+        spoiled(answering(say, properties=TWO["properties"])),
+        "and not one text that is required",
+    ),
+    (
+        "the_schema_says_what_is_taken_and_that_nothing_else_is",
+        spoiled(answering(say, required=[])),
+        "and not one text that is required",
+    ),
+    (
+        "what_is_wrong_is_left_out_and_told_and_stops_nothing",
+        giving(lambda tools, left_out: (Toolset(tools), ())),
+        "it says []",
+    ),
+    (
+        "what_is_wrong_is_left_out_and_told_and_stops_nothing",
+        giving(lambda tools, left_out: (Toolset(tools[:1]), left_out)),
+        "it has ",
+    ),
+    ("what_is_wrong_is_left_out_and_told_and_stops_nothing", giving(with_another("broken")), "it has the one that is"),
+    ("what_is_wrong_is_left_out_and_told_and_stops_nothing", spoiled(answering(fail)), "the third is failed"),
+    ("a_tool_that_fails_gives_a_failure_and_the_next_call_runs", spoiled(answering(say)), "it fails, and is ok"),
+    ("a_tool_that_fails_gives_a_failure_and_the_next_call_runs", BreaksForGood, "after one that failed the next is"),
+]
+"""A test, a source that breaks what it is about, and what the failure says."""
+
+
+def test_every_test_of_the_contract_has_a_source_that_fails_it() -> None:
+    tests = {name.removeprefix("test_") for name in vars(SourceContract) if name.startswith("test_")}
+    assert tests == {name for name, _, _ in WRONG}
+
+
+@pytest.mark.parametrize(("name", "broken", "said"), WRONG)
+def test_a_source_that_breaks_a_promise_fails_its_test(name: str, broken: type[Broken], said: str) -> None:
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        getattr(broken(), f"test_{name}")()
+
+
+def test_a_source_that_stops_at_what_is_wrong_fails() -> None:
+    with pytest.raises(DefinitionError):
+        StopsAtTheFirst().test_what_is_wrong_is_left_out_and_told_and_stops_nothing()

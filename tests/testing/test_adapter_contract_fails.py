@@ -649,11 +649,25 @@ class YesOrNo(Desk):
     edits = False
 
 
-def test_what_a_framework_cannot_do_is_skipped_with_the_reason() -> None:
-    contract = contract_of(YesOrNo())
-    assert isinstance(contract, AdapterContract)
-    with pytest.raises(SkipTest, match="a person cannot change the arguments"):
-        contract.test_a_person_may_change_what_runs()
+class InOneProcess(Desk):
+    def stored(self, waiting: DeskRun) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("unable", "name", "reason"),
+    [
+        (YesOrNo(), "a_person_may_change_what_runs", "a person cannot change the arguments"),
+        (
+            InOneProcess(),
+            "an_answer_that_comes_to_other_processes_runs_once_what_was_asked",
+            "only the process that asked can be answered",
+        ),
+    ],
+)
+def test_what_a_framework_cannot_do_is_skipped_with_the_reason(unable: Desk, name: str, reason: str) -> None:
+    with pytest.raises(SkipTest, match=reason):
+        getattr(contract_of(unable), f"test_{name}")()
 
 
 class Bare(AdapterContract):

@@ -184,8 +184,8 @@ class ApproverContract:
                 if running.done():  # it answers by itself, or has the call suspended
                     return
                 running.cancel()
-                done, _ = await asyncio.wait([running], timeout=SECONDS / 6)
-                assert done and running.cancelled(), f"its call was cancelled, and is {running!r}"
+                await asyncio.wait([running], timeout=SECONDS / 6)
+                assert running.cancelled(), f"its call was cancelled, and is {running!r}"
                 left = asyncio.all_tasks() - before
                 if left:  # they may be ending
                     _, left = await asyncio.wait(left, timeout=_ENDING)

@@ -29,7 +29,7 @@ Judged: TypeAlias = tuple[str, Mapping[str, Any], Literal["allow", "ask", "deny"
 """A call that a guard is to judge: the tool's name, the arguments, and what is to come of it.
 See docs/contracts.md#a-guard."""
 
-_KIT_KINDS = ("allow", "ask", "deny")
+_DECISION_KINDS = ("allow", "ask", "deny")
 
 
 class GuardContract:
@@ -226,7 +226,7 @@ class GuardContract:
 
     def _calls(self) -> list[Judged]:
         calls = list(self.calls())
-        if not calls or any(expected not in _KIT_KINDS for _, _, expected in calls):
+        if not calls or any(expected not in _DECISION_KINDS for _, _, expected in calls):
             raise DefinitionError('calls(self) gives (name, arguments, "allow" | "ask" | "deny"), at least one')
         return calls
 

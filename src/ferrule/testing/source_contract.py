@@ -98,13 +98,17 @@ class SourceContract:
         self._open({**_THREE, "second": Offer("Say another thing.")}, look)
         self._open({name: offer for name, offer in _THREE.items() if name != "third"}, look)
         before, changed, fewer = found
-        assert {name for name in before if before[name] != changed.get(name)} == {"second"}
-        assert fewer == {name: before[name] for name in ("first", "second")}
+        others = {name for name in before if before[name] != changed.get(name)}
+        assert others == {"second"}, f"'second' has changed, and {others} have another fingerprint"
+        others = {name for name in fewer if fewer[name] != before[name]}
+        assert not others, f"'third' is gone, and {others} have another fingerprint"
 
     def test_a_tool_says_nothing_of_itself_that_it_does_not_know(self) -> None:
         async def look(tools: Toolset, left_out: Sequence[object]) -> None:
             for tool in tools:
-                assert tool.read_only is False and tool.parallel is False, f"{tool.name} says that it only reads"
+                assert tool.read_only is False and tool.parallel is False, (
+                    f"{tool.name} says that it only reads, or may run beside others"
+                )
 
         self._open(_THREE, look)
 
@@ -118,8 +122,8 @@ class SourceContract:
             for name in names:
                 if name in tools:  # a source may have names of its own for some
                     result = await runner.run(wire_name(name), {"text": "hello"})
-                    assert result.success and result.tool_name == name, f"{name}: {result.text}"
-            assert "a" in tools
+                    assert result.success, f"{name}: {result.text}"
+            assert "a" in tools, f"there is no 'a' in {tools!r}"
 
         self._open(dict.fromkeys(names, Offer()), look)
 
@@ -128,18 +132,17 @@ class SourceContract:
             return
 
         async def look(tools: Toolset, left_out: Sequence[object]) -> None:
-            assert [tool.name for tool in tools].count("same") <= 1
-            assert any("same" in str(one) for one in left_out), f"it says only {[*map(str, left_out)]}"
+            if self.same_name == "left out":
+                assert any("twin" in str(one) for one in left_out), f"it says only {[*map(str, left_out)]}"
 
-        if self.same_name == "left out":
-            self._run(self.twice("same"), look)
-            return
         refused = ""
         try:
-            self._run(self.twice("same"), look)
+            self._run(self.twice("twin"), look)
         except DefinitionError as error:
             refused = str(error)
-        assert "same" in refused, f"two tools of one name were taken, or the error does not name it: {refused!r}"
+        assert ("twin" in refused) == (self.same_name == "refused"), (
+            f"two tools of one name were to be {self.same_name}, and the error is {refused!r}"
+        )
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class SourceContract:
             runner = Runner(tools)
             for text in ("hello", 'é 文 🙂 " \\ & = % {} \n'):
                 result = await runner.run("second", {"text": text})
-                assert result.success and result.executed, f"{result.status}: {result.text}"
+                assert result.success, f"{result.status}: {result.text}"
                 assert text in _all_text_of(result.output), f"of {text!r} it gave {result.output!r}"
 
         self._open(_THREE, look)
@@ -166,7 +169,9 @@ class SourceContract:
         async def look(tools: Toolset, left_out: Sequence[object]) -> None:
             for tool in tools:
                 schema = tool.input_schema
-                assert [*schema["properties"]] == ["text"] and [*schema["required"]] == ["text"], f"{schema}"
+                assert [*schema["properties"]] == ["text"] and [*schema["required"]] == ["text"], (
+                    f"{tool.name} takes {schema}, and not one text that is required"
+                )
                 assert schema.get("additionalProperties") is False, f"{tool.name} does not say that it is closed"
 
         self._open(_THREE, look)
@@ -176,9 +181,10 @@ class SourceContract:
     def test_what_is_wrong_is_left_out_and_told_and_stops_nothing(self) -> None:
         async def look(tools: Toolset, left_out: Sequence[object]) -> None:
             assert {"first", "third"} <= {tool.name for tool in tools}, f"it has {tools!r}"
-            assert "broken" not in tools
+            assert "broken" not in tools, "it has the one that is wrong"
             assert any("broken" in str(one) for one in left_out), f"it says {[*map(str, left_out)]}"
-            assert (await Runner(tools).run("third", {"text": "hello"})).success
+            result = await Runner(tools).run("third", {"text": "hello"})
+            assert result.success, f"beside one that is wrong the third is {result.status}: {result.text}"
 
         self._open({"first": Offer(), "broken": Offer(is_wrong=True), "third": Offer()}, look)
 
@@ -186,8 +192,9 @@ class SourceContract:
         async def look(tools: Toolset, left_out: Sequence[object]) -> None:
             runner = Runner(tools)
             failed = await runner.run("failing", {"text": "hello"})
-            assert failed.status == "failed" and failed.error, f"{failed.status}: {failed.text}"
-            assert (await runner.run("first", {"text": "hello"})).success
+            assert failed.status == "failed", f"it fails, and is {failed.status}: {failed.text}"
+            result = await runner.run("first", {"text": "hello"})
+            assert result.success, f"after one that failed the next is {result.status}: {result.text}"
 
         self._open({"first": Offer(), "failing": Offer(fails=True)}, look)
 
