@@ -335,6 +335,7 @@ def test_no_text_of_a_model_or_a_handler_is_in_a_span_without_bound(told: Told) 
     @tool
     async def talks(context: ToolContext) -> None:
         context.announce({"attempt": 1, "status": "x" * 5000})
+        context.announce({"attempt": 1, "status": ["failed"]})
         context.announce({"attempt": "y" * 5000, "status": "failed"})
 
     runner = told.runner(talks, told={"principal": True})
@@ -638,6 +639,21 @@ def test_a_call_that_another_makes_under_the_same_id_has_a_span_of_its_own(told:
     assert [span.name for span in told.spans] == ["execute_tool look", "execute_tool delegate"]
 
 
+def test_work_in_the_background_has_a_span_of_its_own(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    @tool(background=True)
+    async def work() -> str:
+        return "done"
+
+    async def main() -> None:
+        async with told.runner(work) as runner:
+            ticket = (await runner.run("work", {}, ToolContext(session="s"))).output["ticket"]
+            while ticket in runner.works and not runner.works[ticket].has_ended:
+                await asyncio.sleep(0)
+
+    go(main())
+    assert [span.name for span in told.spans] == ["execute_tool work"] * 2 and not caplog.records
+
+
 def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> None:
     @tool
     async def outer(context: ToolContext) -> None:
@@ -850,6 +866,19 @@ def test_it_stands_around_and_refuses_what_could_not_work() -> None:
 
 def _denies(call: ToolCall, context: ToolContext) -> Any:
     raise RuntimeError("a guard that breaks")
+
+
+@pytest.mark.parametrize("how", ["told", "guard", "observer"])
+def test_logging_that_raises_breaks_no_call(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    def breaks(record: logging.LogRecord) -> bool:
+        raise RuntimeError("a filter that breaks")
+
+    logger = logging.getLogger("ferrule")
+    logger.addFilter(breaks)
+    try:
+        assert logged_of(how, caplog) == set()
+    finally:
+        logger.removeFilter(breaks)
 
 
 @pytest.mark.parametrize("how", ["told", "guard", "observer"])

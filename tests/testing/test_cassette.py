@@ -247,6 +247,47 @@ def test_a_block_that_raises_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert path.read_text() == before
 
 
+def test_data_that_looks_like_a_medium_is_data(tmp_path: Path) -> None:
+    path = tmp_path / "calls.json"
+
+    @tool
+    async def look(context: ToolContext) -> dict[str, Any]:
+        return {"data": "hello", "mime_type": "text/plain", "note": context.secrets["token"], "count": 4711}
+
+    def once(mode: Any) -> ToolResult:
+        with cassette(path, mode) as tape:
+            return go(Runner([look], inside=[tape], secrets={"token": "tok-123456", "n": 471100}).run("look"))
+
+    assert once("record").success and "tok-123456" not in path.read_text()
+    assert once("strict").output == {"data": "hello", "mime_type": "text/plain", "note": "**********", "count": 4711}
+
+
+def test_what_a_recorded_call_has_begun_and_left_is_recorded_by_itself(tmp_path: Path) -> None:
+    path, shop = tmp_path / "calls.json", Shop()
+
+    async def main(tape: Any) -> None:
+        asked: asyncio.Queue[asyncio.Future[ToolResult]] = asyncio.Queue()
+
+        async def works() -> None:
+            (await asked.get()).set_result(await runner.run("find_order", {"order": "4711"}))
+
+        @tool
+        async def starts() -> None:
+            left.append(asyncio.create_task(works()))
+
+        left: list[asyncio.Task[None]] = []
+        runner = Runner([shop.tool, starts], inside=[tape])
+        await runner.run("starts")
+        answer: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+        asked.put_nowait(answer)
+        assert (await answer).success
+        await left[0]
+
+    with cassette(path, "record") as tape:
+        go(main(tape))
+    assert [one["tool"] for one in json.loads(path.read_text())["tools"]] == ["find_order", "starts"]
+
+
 @pytest.mark.parametrize("mode", ["replay", "strict"])
 def test_what_a_recorded_call_calls_is_in_its_result(tmp_path: Path, mode: Any) -> None:
     path, shop = tmp_path / "orders.json", Shop()
@@ -390,6 +431,7 @@ def test_what_was_cancelled_or_waits_for_somebody_is_not_recorded(tmp_path: Path
         json.dumps({"ferrule": "cassette 1", "tools": [{"tool": "t", "fingerprint": "f", "calls": [call]}]})
         for call in (
             {"arguments": {}, "result": {"status": "bogus"}},
+            {"arguments": {}, "result": {"status": "suspended"}},
             {"arguments": {}, "result": {"error": 7}},
             {"arguments": {}, "result": 7},
             {"result": {}},

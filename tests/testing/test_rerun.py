@@ -12,6 +12,7 @@ from tests.kernel.watched import go
 
 from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, ask, deny, tool
 from ferrule.approval import later
+from ferrule.journal import memory
 from ferrule.journal.reading import Filter, Reader
 from ferrule.loop import LoopResult, resume, run
 from ferrule.models import Reply, Scripted
@@ -120,6 +121,23 @@ def test_a_journal_gives_the_calls_of_a_session_again(tmp_path: Path) -> None:
     model = Scripted.from_run(calls)
     again = go(_awaited(run(model, model.user("?"), Runner([buy, shop(PRICES)]))))
     assert (again.text, [one.output for one in again.results]) == ("The recorded run ends here.", [4, 1])
+
+
+def test_what_came_again_and_ran_once_is_made_once() -> None:
+    paid: list[str] = []
+
+    @tool
+    async def pay(to: str) -> str:
+        paid.append(to)
+        return to
+
+    steps = [[ToolCall("same", "pay", {"to": "ada"})], [ToolCall("same", "pay", {"to": "ada"})], "Paid."]
+    before = recorded(Runner([pay], journal=memory()), steps, session="s")
+    assert len(before.results) == 2
+    ran = len(paid)
+    paid.clear()
+    go(rerun(before, Runner([pay])))
+    assert len(paid) == ran
 
 
 def test_what_a_journal_has_stars_for_is_made_again_only_where_no_model_fills_it(tmp_path: Path) -> None:

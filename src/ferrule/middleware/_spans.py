@@ -275,7 +275,8 @@ class CallTelling:
 
     def _tell_attempt(self, event: Event) -> None:
         attempt, status = event.data.get("attempt"), event.data.get("status")
-        if isinstance(attempt, int) and status in _STATUSES and self._span.is_recording():  # a handler may say anything
+        told = isinstance(attempt, int) and isinstance(status, str) and status in _STATUSES
+        if told and self._span.is_recording():  # a handler may say anything
             self._span.add_event("ferrule.attempt", {"ferrule.attempt": attempt, "error.type": status})
 
     def _end(self, event: Event) -> None:

@@ -96,8 +96,6 @@ def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]
 def _each_text(value: Any, hiding: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return hiding(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value if hiding(shown := str(value)) == shown else SECRET_STARS
     if isinstance(value, Mapping):
         return {hiding(key): _each_text(inner, hiding) for key, inner in value.items()}
     return [_each_text(inner, hiding) for inner in value] if isinstance(value, list | tuple) else value

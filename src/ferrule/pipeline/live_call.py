@@ -109,7 +109,7 @@ class LiveCall(CallState):
 
     def kept(self, name: str) -> str | None:
         answered = self.origin.answered
-        return None if answered is None else answered.record["noted"].get(name)
+        return None if answered is None else answered.record.get("noted", {}).get(name)
 
     def note_started(self) -> None:
         self.attempt.executed = None

@@ -26,6 +26,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
+from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.kept import restored, stored
 from ferrule.values.masking import without_keys
 from ferrule.values.result import Status, ToolResult
@@ -33,10 +34,9 @@ from ferrule.values.result import Status, ToolResult
 Mode: TypeAlias = Literal["record", "replay", "strict"]
 """How a cassette is used. See docs/testing.md#record-and-replay."""
 _CASSETTE_VERSION = "cassette 1"
+_RECORDED = {*get_args(Status)} - {"suspended"}
 _ASSUMED: dict[str, Any] = {"error": None, "executed": True, "metadata": {}, "repairs": []}
 """What a result has where a file says nothing."""
-_TAPING: ContextVar[bool] = ContextVar("ferrule.taping", default=False)
-"""Whether the present code belongs to a call that is being recorded: what that calls is in its result."""
 
 
 def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
@@ -88,7 +88,12 @@ class _Recording:
     arguments: Any
     result: dict[str, Any] | None = None
     is_beside: bool = False
+    is_open: bool = True
     is_used: bool = False
+
+
+_TAPING: ContextVar[_Recording | None] = ContextVar("ferrule.taping", default=None)
+"""The call under way that is being recorded, and that the present code belongs to: what that calls is in its result."""
 
 
 @dataclass(slots=True)
@@ -133,17 +138,19 @@ class Cassette:
         key = (tool.name, tool.fingerprint)
         if self.mode != "record":
             return self._given(call, key, arguments)
-        if _TAPING.get():
+        above = _TAPING.get()
+        if above is not None and above.is_open:
             return await next(call, context)
         recording = self._begun(key, arguments)
-        taping = _TAPING.set(True)
+        taping = _TAPING.set(recording)
         try:
             result = await next(call, context)
         finally:
             _TAPING.reset(taping)
+            recording.is_open = False
             self._tools[key].running -= 1
         if result.status != "suspended":  # what takes it up again is good for this call alone
-            recording.result = _for_file(_without_defaults(result), context.running)
+            recording.result = _result_for_file(result, context.running)
         return result
 
     def _begun(self, key: tuple[str, str], arguments: Any) -> _Recording:
@@ -228,22 +235,36 @@ class Cassette:
 
 
 def _for_file(value: Any, running: RunningCall) -> Any:
-    """JSON data without what is known to be secret, in the bytes of media too, and without credentials."""
+    """JSON data without what is known to be secret and without credentials."""
     if isinstance(value, str):
         return without_keys(hide(running, value))
     if isinstance(value, Mapping):
-        if isinstance(value.get("data"), str) and "mime_type" in value:
-            return {**value, "data": _media_for_file(value["data"], running)}
         return {_for_file(key, running): _for_file(inner, running) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_for_file(inner, running) for inner in value]
-    return hide(running, value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if hide(running, shown := repr(value)) == shown else SECRET_STARS
+    return value
 
 
-def _media_for_file(data: str, running: RunningCall) -> str:
-    text = b64decode(data).decode("utf-8", "surrogateescape")
-    hidden = _for_file(text, running)
-    return data if hidden == text else b64encode(hidden.encode("utf-8", "surrogateescape")).decode()
+def _result_for_file(result: ToolResult, running: RunningCall) -> dict[str, Any]:
+    """A result as a file has it: without what goes without saying, and without secrets, in the bytes of media too."""
+    kept = _without_defaults(result)
+    blocks = kept.pop("content", None)
+    shown: dict[str, Any] = _for_file(kept, running)
+    if blocks is not None:
+        shown["content"] = [_block_for_file(block, running) for block in blocks]
+    return shown
+
+
+def _block_for_file(block: Mapping[str, Any], running: RunningCall) -> dict[str, Any]:
+    shown: dict[str, Any] = _for_file({name: value for name, value in block.items() if name != "data"}, running)
+    if block.get("data") is not None:
+        text = b64decode(block["data"]).decode("utf-8", "surrogateescape")
+        shown["data"] = b64encode(_for_file(text, running).encode("utf-8", "surrogateescape")).decode()
+    elif "data" in block:
+        shown["data"] = None
+    return shown
 
 
 def _without_defaults(result: ToolResult) -> dict[str, Any]:
@@ -267,8 +288,8 @@ def _recording_of(call: Mapping[str, Any]) -> _Recording:
         TypeError, LookupError, ValueError: where it is none.
     """
     result = {**call["result"]}
-    if _recorded_result(result, ToolCall("", ""), "").status not in get_args(Status):
-        raise ValueError(f"there is no status {result['status']!r}")
+    if _recorded_result(result, ToolCall("", ""), "").status not in _RECORDED:
+        raise ValueError(f"there is no recording of the status {result['status']!r}")
     return _Recording(call["arguments"], result, bool(call.get("beside", False)))
 
 
@@ -286,18 +307,16 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         DefinitionError: where there is none, or another file.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
-    try:
-        read = json.loads(text)
+        read = json.loads(path.read_text(encoding="utf-8"))
         if read["ferrule"] != _CASSETTE_VERSION:
             raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
         tools: dict[tuple[str, str], _TapedTool] = {}
         for one in read["tools"]:
             key = (one["tool"], one["fingerprint"])
             tools.setdefault(key, _TapedTool(*key)).calls += [_recording_of(call) for call in one["calls"]]
-    except (ValueError, LookupError, TypeError) as error:
+    except FileNotFoundError:
+        raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DefinitionError(f"{path} is no cassette: {type(error).__name__}: {error}") from None
     return tools
 

@@ -81,7 +81,7 @@ async def rerun(
 
         (await rerun(result, Runner(tools))).assert_same()
 
-    What had not run then, because it was denied, invalid, suspended or too much, is not run now.
+    What had not run then, because it was denied, invalid, suspended, too much, or had come before, is not run now.
 
     Args:
         recorded: The result of `loop.run`, or the calls of a session as a journal's `Reader` has them.
@@ -95,7 +95,7 @@ async def rerun(
     pairs = _of_run(recorded) if isinstance(recorded, LoopResult) else _of_journal(recorded, runner)
     if not pairs:
         raise DefinitionError("rerun: there are no calls; a journal that is open writes down what there was by flush()")
-    made = [(call, then) for call, then in pairs if then["executed"] is not False]
+    made = [(call, then) for call, then in pairs if _had_run(then)]
     results = [await runner.run(call, context) for call, _ in made]
     found = [
         Difference(call.name, then["input"], _facts(then), _facts(now.record()))
@@ -118,6 +118,11 @@ def _of_journal(calls: Iterable[LoggedCall], runner: Runner) -> list[tuple[ToolC
     """The calls that a model made, in the order in which they came, with what they came to."""
     listed = sorted((call for call in calls if call.parent is None), key=lambda call: call.began_at)
     return [(_sent(call.sent(runner.tools)), call.record()) for call in listed]
+
+
+def _had_run(record: Mapping[str, Any]) -> bool:
+    """Whether it ran then, itself: what came again had the result of the first from the journal."""
+    return record["executed"] is not False and record["metadata"].get("replayed") is not True
 
 
 def _facts(record: Mapping[str, Any]) -> dict[str, Any]:

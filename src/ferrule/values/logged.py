@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from logging import getLogger
 
 log = getLogger("ferrule")
@@ -14,8 +15,9 @@ def call_facts(tool_name: str, call_id: str, session: str | None, principal: str
 
 
 def write_log(level: int, facts: CallFacts, message: str, *about: object, error: BaseException | None = None) -> None:
-    """Write it down; without the facts where a program gives all its records attributes of these names."""
-    try:
-        log.log(level, message, *about, exc_info=error, extra=facts)
-    except KeyError:
-        log.log(level, message, *about, exc_info=error)
+    """Write it down; without the facts where a program gives all its records attributes of these names. Logging that
+    raises breaks no call: there is nowhere to tell it."""
+    for extra in (facts, None):
+        with suppress(Exception):
+            log.log(level, message, *about, exc_info=error, extra=extra)
+            return
