@@ -12,7 +12,6 @@ from tests.kernel.watched import go
 
 from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, ask, deny, tool
 from ferrule.approval import later
-from ferrule.journal import memory
 from ferrule.journal.reading import Filter, Reader
 from ferrule.loop import LoopResult, resume, run
 from ferrule.models import Reply, Scripted
@@ -123,21 +122,25 @@ def test_a_journal_gives_the_calls_of_a_session_again(tmp_path: Path) -> None:
     assert (again.text, [one.output for one in again.results]) == ("The recorded run ends here.", [4, 1])
 
 
-def test_what_came_again_and_ran_once_is_made_once() -> None:
-    paid: list[str] = []
+def test_what_came_again_and_ran_once_is_made_once(tmp_path: Path) -> None:
+    path, paid = tmp_path / "calls.db", list[str]()
 
     @tool
     async def pay(to: str) -> str:
         paid.append(to)
         return to
 
-    steps = [[ToolCall("same", "pay", {"to": "ada"})], [ToolCall("same", "pay", {"to": "ada"})], "Paid."]
-    before = recorded(Runner([pay], journal=memory()), steps, session="s")
-    assert len(before.results) == 2
-    ran = len(paid)
-    paid.clear()
-    go(rerun(before, Runner([pay])))
-    assert len(paid) == ran
+    async def twice(journal: Journal) -> None:
+        runner = Runner([pay], journal=journal)
+        for _ in range(2):
+            assert (await runner.run(ToolCall("same", "pay", {"to": "ada"}), ToolContext(session="s"))).success
+        await journal.flush()
+
+    with closing(Journal.open(path)) as journal:
+        go(twice(journal))
+    assert paid == ["ada"]
+    found = go(rerun(Reader(path).calls(Filter(session="s")), Runner([pay])))
+    assert paid == ["ada", "ada"] and found.left_out == 1
 
 
 def test_what_a_journal_has_stars_for_is_made_again_only_where_no_model_fills_it(tmp_path: Path) -> None:
