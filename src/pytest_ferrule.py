@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ferrule import Toolset
     from ferrule.testing import Cassette, ManualClock, Recorder
 
-_FAILED: pytest.StashKey[bool] = pytest.StashKey()
+_PASSED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,8 +37,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show beneath a test that failed what its `recorder` has seen, and what its `cassette` did not have."""
     report = yield
+    if call.when == "call":
+        item.stash[_PASSED] = report.passed
     if call.when == "call" and report.failed:
-        item.stash[_FAILED] = True
         shown = getattr(_given(item, "recorder"), "conversation", None)
         if callable(shown):
             report.sections.append(("what the tools were called with (Ferrule)", str(shown())))
@@ -52,9 +53,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """A test that passes, and whose cassette did not have what was called, fails."""
     __tracebackhide__ = True
     yield
-    done = getattr(_given(item, "cassette"), "assert_done", None)
-    if callable(done):
-        done()
+    cassette: Any = _given(item, "cassette")
+    if getattr(cassette, "misses", None):
+        cassette.assert_done()
 
 
 def _given(item: pytest.Item, fixture: str) -> object:
@@ -101,12 +102,15 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
         pytest.fail(f"there is no recording {path}: make it with pytest --cassettes=record", pytrace=False)
     made = opened(path, mode)
     yield made
-    made.close(keep=not request.node.stash.get(_FAILED, False))
+    passed = request.node.stash.get(_PASSED, False)
+    made.close(keep=passed)
+    if passed:  # what is left over, and what came since
+        made.assert_done()
 
 
 def _path_of(request: pytest.FixtureRequest) -> Path:
-    place = request.node.nodeid.partition("::")[2].replace("::", ".")  # with its class
-    name = re.sub(r"[^\w.-]+", "-", place)
-    if name != place:  # two parameters may come out the same
+    place = request.node.nodeid.partition("::")[2]  # with its class
+    name = re.sub(r"[^\w.-]+", "-", place.replace("::", "."))
+    if not re.fullmatch(r"\w+(::\w+)*", place):  # two parameters may come out the same
         name += "-" + hashlib.sha256(place.encode()).hexdigest()[:8]
     return request.path.parent / "cassettes" / request.path.stem / f"{name}.json"

@@ -262,6 +262,26 @@ def test_data_that_looks_like_a_medium_is_data(tmp_path: Path) -> None:
     assert once("strict").output == {"data": "hello", "mime_type": "text/plain", "note": "**********", "count": 4711}
 
 
+def test_a_secret_that_is_a_word_of_the_file_changes_nothing_of_its_form(tmp_path: Path) -> None:
+    path = tmp_path / "calls.json"
+
+    @tool
+    async def put(target: str, other: str, text: str) -> str:
+        if text == "bad":
+            raise ToolError("it failed for output and arguments")
+        return f"{text} \ud83d to {target}"
+
+    def both(mode: Any) -> list[tuple[str, str]]:
+        with cassette(path, mode) as tape:
+            runner = Runner([put.bind(target="output", other="failed")], inside=[tape])
+            return [
+                (one.status, one.text) for text in ("good", "bad") for one in [go(runner.run("put", {"text": text}))]
+            ]
+
+    assert [status for status, _ in both("record")] == [status for status, _ in both("strict")] == ["ok", "failed"]
+    assert "to output" not in path.read_text(errors="surrogatepass")
+
+
 def test_what_a_recorded_call_has_begun_and_left_is_recorded_by_itself(tmp_path: Path) -> None:
     path, shop = tmp_path / "calls.json", Shop()
 

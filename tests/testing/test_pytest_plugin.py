@@ -145,6 +145,50 @@ def test_orders(cassette):
     assert "1 passed" in pytest_of(tmp_path, f"\nPAID = {{'paid': 80}}{program}")
 
 
+def test_parameters_that_look_like_classes_have_a_recording_each(tmp_path: Path) -> None:
+    program = CASSETTE.replace('["4711", "a/b", "a-b"]', '["a::b", "a.b"]')
+    pytest_of(tmp_path, program, "--cassettes=record")
+    assert "2 passed" in pytest_of(tmp_path, program, "--cassettes=strict")
+
+
+def test_a_test_that_is_skipped_or_never_begins_keeps_the_recording_that_there_is(tmp_path: Path) -> None:
+    program = """
+import pytest
+
+@pytest.fixture
+def later(cassette):
+    if BROKEN == "setup":
+        raise RuntimeError
+
+def test_orders(cassette, later):
+    if BROKEN == "skip":
+        pytest.skip()
+    Runner([find_order], inside=[cassette]).run_sync("find_order", {"order": "4711"})
+"""
+    pytest_of(tmp_path, f"\nBROKEN = None\n{program}", "--cassettes=record")
+    pytest_of(tmp_path, f"\nBROKEN = 'setup'\n{program}", "--cassettes=record", code=1)
+    pytest_of(tmp_path, f"\nBROKEN = 'skip'\n{program}", "--cassettes=record")
+    assert "1 passed" in pytest_of(tmp_path, f"\nBROKEN = None\n{program}", "--cassettes=strict")
+
+
+def test_a_call_of_a_fixture_that_ends_counts_too(tmp_path: Path) -> None:
+    program = """
+import pytest
+
+@pytest.fixture
+def shop(cassette):
+    runner = Runner([find_order], inside=[cassette])
+    yield runner
+    runner.run_sync("find_order", {"order": ORDER})
+
+def test_orders(shop):
+    assert shop
+"""
+    pytest_of(tmp_path, f"\nORDER = '4711'\n{program}", "--cassettes=record")
+    assert "1 passed" in pytest_of(tmp_path, f"\nORDER = '4711'\n{program}", "--cassettes=strict")
+    assert "no recording" in pytest_of(tmp_path, f"\nORDER = '4712'\n{program}", code=1)
+
+
 def test_a_test_that_fails_by_itself_is_not_told_twice(tmp_path: Path) -> None:
     program = """
 def test_orders(cassette):

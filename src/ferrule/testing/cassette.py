@@ -35,6 +35,8 @@ Mode: TypeAlias = Literal["record", "replay", "strict"]
 """How a cassette is used. See docs/testing.md#record-and-replay."""
 _CASSETTE_VERSION = "cassette 1"
 _RECORDED = {*get_args(Status)} - {"suspended"}
+_OF_THE_TOOL = ("output", "error", "metadata", "repairs", "text", "uri", "name")
+"""What of a result and its blocks somebody has written; the rest is the form of the file."""
 _ASSUMED: dict[str, Any] = {"error": None, "executed": True, "metadata": {}, "repairs": []}
 """What a result has where a file says nothing."""
 
@@ -134,7 +136,7 @@ class Cassette:
             return await next(call, context)
         tool = context.tool.definition
         shown = jsonable(thaw(starred(call.arguments, tool.hidden)))
-        arguments = _for_file(shown, context.running)
+        arguments = {name: _for_file(value, context.running) for name, value in shown.items()}
         key = (tool.name, tool.fingerprint)
         if self.mode != "record":
             return self._given(call, key, arguments)
@@ -250,20 +252,17 @@ def _for_file(value: Any, running: RunningCall) -> Any:
 def _result_for_file(result: ToolResult, running: RunningCall) -> dict[str, Any]:
     """A result as a file has it: without what goes without saying, and without secrets, in the bytes of media too."""
     kept = _without_defaults(result)
-    blocks = kept.pop("content", None)
-    shown: dict[str, Any] = _for_file(kept, running)
-    if blocks is not None:
-        shown["content"] = [_block_for_file(block, running) for block in blocks]
+    shown = {name: _for_file(value, running) if name in _OF_THE_TOOL else value for name, value in kept.items()}
+    if "content" in kept:
+        shown["content"] = [_block_for_file(block, running) for block in kept["content"]]
     return shown
 
 
 def _block_for_file(block: Mapping[str, Any], running: RunningCall) -> dict[str, Any]:
-    shown: dict[str, Any] = _for_file({name: value for name, value in block.items() if name != "data"}, running)
+    shown = {name: _for_file(value, running) if name in _OF_THE_TOOL else value for name, value in block.items()}
     if block.get("data") is not None:
         text = b64decode(block["data"]).decode("utf-8", "surrogateescape")
         shown["data"] = b64encode(_for_file(text, running).encode("utf-8", "surrogateescape")).decode()
-    elif "data" in block:
-        shown["data"] = None
     return shown
 
 
@@ -307,7 +306,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         DefinitionError: where there is none, or another file.
     """
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
         if read["ferrule"] != _CASSETTE_VERSION:
             raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
         tools: dict[tuple[str, str], _TapedTool] = {}
@@ -333,11 +332,13 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
     ]
     written = json.dumps({"ferrule": _CASSETTE_VERSION, "tools": listed}, indent=2, ensure_ascii=False, sort_keys=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(written + "\n")
-    try:
-        os.replace(file.name, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(file.name)
-        raise
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+        try:
+            file.write((written + "\n").encode("utf-8", "surrogatepass"))
+            file.close()
+            os.replace(file.name, path)
+        except OSError:
+            file.close()
+            with suppress(OSError):
+                os.unlink(file.name)
+            raise
