@@ -672,6 +672,8 @@ def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and
     async def keeps(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         seen.append((context.kept("role"), dict(context.metadata)))
         context.keep("role", f"admin of {context.secrets['token']}" + "x" * 1000)
+        for n in range(10):
+            context.keep(f"cut {n}", "x" * (200 + n) + 20 * context.secrets["token"] + "x" * 500)
         return await next(call, context)  # type: ignore[no-any-return]
 
     seen: list[Any] = []
@@ -692,7 +694,7 @@ def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and
         return record["pending"]  # type: ignore[no-any-return]
 
     pending = go(main())
-    assert "tok-123456" not in json.dumps(pending) and len(pending["noted"]["role"]) <= 500
+    assert "tok-" not in json.dumps(pending) and len(pending["noted"]["role"]) <= 500
     assert pending["context"]["metadata"] == {"role": "guest"} == seen[1][1]
     assert seen[0][0] is None and seen[1][0].startswith("admin of **") and refused
 

@@ -105,7 +105,8 @@ class LiveCall(CallState):
     def keep(self, name: str, text: str) -> None:
         if self.inside:
             raise RuntimeError("context.keep(...) is for middleware around a call, and this one runs")
-        self.attempt.noted = {**self.attempt.noted, name: cut(text, _MOST_SAID)}
+        shown = cut(hide(self, text), _MOST_SAID)  # cut before, it could hold half of a secret
+        self.attempt.noted = {**self.attempt.noted, name: shown}
 
     def kept(self, name: str) -> str | None:
         answered = self.origin.answered

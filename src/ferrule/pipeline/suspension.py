@@ -130,7 +130,7 @@ def pending_record(
         "arguments": judged,
         "supplied": sorted(supplied_names(plan, call.arguments)),
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
-        "noted": hide(state, dict(state.attempt.noted)),
+        "noted": dict(state.attempt.noted),
         "reason": clean(decision.reason),
         "into": decision.into,
         "rule": decision.rule,
