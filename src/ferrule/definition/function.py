@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_origin
@@ -22,6 +23,9 @@ from ferrule.definition.signature import CONTEXT_NAMES, all_names, caller_locals
 from ferrule.errors import DefinitionError
 
 _NO_HINT = inspect.Parameter.empty
+# `inspect.ismethoddescriptor` is true of more: all that has a `__get__`, such as a cached function and, since Python
+# 3.14, a `functools.partial`.
+_METHODS_OF_CLASSES_IN_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def from_function(function: Callable[..., object], options: ToolOptions) -> Handler:
@@ -31,7 +35,7 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
         DefinitionError: for parameters that no caller can name, hints that cannot be resolved, types without a JSON
             form.
     """
-    if inspect.ismethoddescriptor(function):
+    if isinstance(function, _METHODS_OF_CLASSES_IN_C):
         raise DefinitionError(
             "nobody fills the first parameter of a method that was taken off its class; take it off an instance, or "
             "use Toolset.of(instance)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args, get_origin
@@ -84,18 +85,23 @@ def is_async(function: object) -> bool:
 
 
 def called(function: object) -> object:
-    """The function that is run where `function` is called: what a partial holds, the `__call__` of an object."""
+    """Return the function that a call of `function` runs: what a partial holds, or the `__call__` of an object."""
     function = whole(function)
-    if inspect.isroutine(function) or inspect.isclass(function):
-        return function
-    return getattr(type(function), "__call__", function)  # noqa: B004
+    call = getattr(type(function), "__call__", None)  # noqa: B004
+    is_python = call is not None and not isinstance(call, types.WrapperDescriptorType)
+    return call if is_python and not inspect.isclass(function) else function
 
 
 def whole(function: object) -> object:
-    """What a partial holds; all else is what it is."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
+    """Return the function inside partials. Whatever else is bound is taken off its instance, unless it is a function:
+    since Python 3.14 a partial in the body of a class is a method."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType) and not inspect.isfunction(function.__func__):
+            function = function.__func__
+        else:
+            return function
 
 
 def doc_of(function: object) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 from pydantic import BaseModel
 
 from ferrule.arguments.typed_parameters import TypedParameters
@@ -11,7 +9,7 @@ from ferrule.definition.docstring import parse
 from ferrule.definition.function import closed
 from ferrule.definition.handler import UNKNOWN, Handler
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import is_context, type_hints
+from ferrule.definition.signature import is_context, read_signature, type_hints
 from ferrule.errors import DefinitionError
 
 
@@ -26,7 +24,7 @@ def from_handler_class(cls: type[BaseModel], options: ToolOptions) -> Handler:
     run = cls.__call__
     contexts = tuple(key for key, hint in type_hints(run).items() if key != "return" and is_context(hint))
     try:
-        inspect.signature(run).bind(None, **dict.fromkeys(contexts))
+        read_signature(run).bind(None, **dict.fromkeys(contexts))
     except TypeError as error:
         raise DefinitionError(
             f"{cls.__name__}.__call__ takes no parameters but a `context: ToolContext` ({error}): make them fields"

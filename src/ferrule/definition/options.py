@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, Ty
 from pydantic import BaseModel
 
 from ferrule.definition.handler import called, is_async
+from ferrule.definition.signature import read_signature
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Approver, Guard, Isolation, Journal, Leases, Middleware, Observer, Reconcile
@@ -93,7 +94,7 @@ def fits(function: Any, form: str) -> bool:
     in C, fits."""
     try:
         # What is called is the wrapper, whatever the signature of what it wraps.
-        signature = inspect.signature(function, follow_wrapped=False)
+        signature = read_signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return callable(function)
     try:

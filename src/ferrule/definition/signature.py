@@ -8,7 +8,9 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import Annotated, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
+
+from typing_extensions import Format, get_annotations
 
 from ferrule.definition.handler import called, whole
 from ferrule.errors import DefinitionError
@@ -18,9 +20,22 @@ CONTEXT_NAMES = frozenset({"context", "ctx"})
 """What a parameter for the context is called, where no annotation says that it is one."""
 
 
+# Since Python 3.14 reading an annotation evaluates it, and one that names something from under TYPE_CHECKING raises.
+_UNRESOLVED: dict[str, Any] = {"annotation_format": Format.FORWARDREF} if sys.version_info >= (3, 14) else {}
+
+
+def read_signature(function: Any, *, follow_wrapped: bool = True) -> inspect.Signature:
+    """Return `inspect.signature` of any callable. An annotation that cannot be evaluated is left unresolved.
+
+    Raises:
+        TypeError, ValueError: if it is not callable, or Python does not know its signature.
+    """
+    return inspect.signature(function, follow_wrapped=follow_wrapped, **_UNRESOLVED)
+
+
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
     try:
-        signature = inspect.signature(function)
+        signature = read_signature(function)
     except (TypeError, ValueError):
         raise DefinitionError("it has no signature that Python can read; wrap it in a function") from None
     fixed = fixed_names(function)
@@ -29,7 +44,9 @@ def signature_of(function: Callable[..., object]) -> inspect.Signature:
 
 
 def fixed_names(function: Callable[..., object]) -> frozenset[str]:
-    """The parameters that a `functools.partial` has filled by name, whatever decorates it."""
+    """Return the parameters that a `functools.partial` has filled by name, whatever decorates or binds it."""
+    if isinstance(function, types.MethodType):
+        return fixed_names(function.__func__)
     if isinstance(function, functools.partial):
         return fixed_names(function.func) | function.keywords.keys()
     wrapped = getattr(function, "__wrapped__", None)
@@ -40,7 +57,7 @@ def all_names(function: Callable[..., object]) -> frozenset[str]:
     """Every parameter that might be given by name; those that no signature shows are filled already, as `self` is."""
     target = called(inspect.unwrap(whole(function)))  # type: ignore[arg-type]
     try:
-        parameters = inspect.signature(getattr(target, "__func__", target)).parameters  # type: ignore[arg-type]
+        parameters = read_signature(getattr(target, "__func__", target)).parameters
     except (TypeError, ValueError):  # some that are written in C
         return fixed_names(function)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -48,27 +65,28 @@ def all_names(function: Callable[..., object]) -> frozenset[str]:
 
 
 def type_hints(function: Callable[..., object]) -> dict[str, object]:
-    """The hints as types; that of the return may be one that only type checkers resolve.
+    """Return the hints as types, without that of the return if only type checkers can resolve it.
 
     Raises:
-        DefinitionError: where one of a parameter cannot be resolved.
+        DefinitionError: if the hint of a parameter cannot be resolved.
     """
     target = called(inspect.unwrap(whole(function)))  # type: ignore[arg-type]
     try:
         return typing.get_type_hints(target, include_extras=True)
     except Exception:  # an annotation is any expression, and may name what is local to whoever defines the tool
         names = {**getattr(target, "__globals__", {}), **caller_locals()}
-    every = getattr(target, "__annotations__", {})
-    for hints in (every, {parameter: hint for parameter, hint in every.items() if parameter != "return"}):
-        holder = type("_Holder", (), {"__annotations__": hints})
+    hints: dict[str, object] = {}
+    for name, hint in get_annotations(target, format=Format.FORWARDREF).items():  # type: ignore[arg-type]
+        holder = type("_Holder", (), {"__annotations__": {name: hint}})
         try:
-            return typing.get_type_hints(holder, names, names, include_extras=True)
+            hints |= typing.get_type_hints(holder, names, names, include_extras=True)
         except Exception as error:
-            problem = error
-    raise DefinitionError(
-        f"the annotations {hints!r} cannot be resolved ({problem}); import what they name at run time, "
-        "not under TYPE_CHECKING"
-    )
+            if name != "return":
+                raise DefinitionError(
+                    f"the annotation of {name!r} cannot be resolved: {error}; import what it names at run time, not "
+                    "under TYPE_CHECKING"
+                ) from None
+    return hints
 
 
 def caller_locals() -> dict[str, object]:
@@ -88,11 +106,15 @@ def is_context(hint: object) -> bool:
 
 def unfilled_self(function: object) -> bool:
     """Whether the function is a method that was taken off its class: nobody fills its `self`."""
-    if not inspect.isfunction(function):
+    if inspect.isclass(function) or not callable(function):
         return False
-    if not function.__dict__ and _FILLED_BY_PYTHON.isdisjoint(function.__code__.co_varnames):
-        return False  # without a signature, which would be most of the work of making a toolset
-    first = next(iter(signature_of(function).parameters.values()), None)
+    if inspect.isfunction(function) and not function.__dict__:
+        if _FILLED_BY_PYTHON.isdisjoint(function.__code__.co_varnames):
+            return False  # without a signature, which would be most of the work of making a toolset
+    try:
+        first = next(iter(signature_of(function).parameters.values()), None)
+    except DefinitionError:
+        return False
     return first is not None and first.name in _FILLED_BY_PYTHON and first.annotation is first.empty
 
 

@@ -321,9 +321,10 @@ class Tool(Generic[P, R_co]):
     def __get__(self, instance: object, owner: type | None = None) -> Tool[P, R_co]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
         """The tool bound to `instance`, where it was defined on a method."""
-        if instance is None or not unfilled_self(self.handler):
+        bind = getattr(self.handler, "__get__", None)
+        if instance is None or bind is None or not unfilled_self(self.handler):
             return self
-        return self.replace(handler=self.handler.__get__(instance, owner))
+        return self.replace(handler=bind(instance, owner))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Tool is frozen: use .replace({name}=…) for a changed copy")

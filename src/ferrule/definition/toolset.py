@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from ferrule.arguments.names import Names, as_seen, folded
 from ferrule.definition.decorator import as_tool, tool
+from ferrule.definition.handler import whole
 from ferrule.definition.options import texts
 from ferrule.definition.signature import unfilled_self
 from ferrule.definition.tool import Tool
@@ -300,7 +301,7 @@ def _check_self(item: Tool) -> None:
 
 
 def _origin(item: Tool) -> str:
-    function = item.handling.function
+    function = whole(item.handling.function)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return f"{module}.{name}" if module and name else repr(function)
 

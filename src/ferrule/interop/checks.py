@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.handler import Handler
+from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.pipeline.guards import name_of
@@ -36,7 +37,7 @@ def guard_of(guard: Guard, check: Callable[..., object], tool: Tool) -> GuardFun
         DefinitionError: where it is none of the forms, or does not go with the tool.
     """
     try:
-        signature = inspect.signature(check)
+        signature = read_signature(check)
     except (TypeError, ValueError):  # some that are written in C
         raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, and its check has no signature") from None
     parameters = list(signature.parameters.values())
@@ -112,10 +113,10 @@ def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Ask
     function, given = (check.__func__, (guard, tool)) if inspect.ismethod(check) else (check, (tool,))
     names = tool.handling.parameters.schema.get("properties", {})
     try:
-        inspect.signature(function).bind(*given, **dict.fromkeys(names))
+        read_signature(function).bind(*given, **dict.fromkeys(names))
     except TypeError as error:
         raise DefinitionError(
-            f"the guard {guard!r} has check{inspect.signature(check)}, which cannot be given the arguments of "
+            f"the guard {guard!r} has check{read_signature(check)}, which cannot be given the arguments of "
             f"{tool.name!r}: {error}; write check(self, tool, /, **arguments)"
         ) from None
     ask_tool: Callable[..., object] = guard if _takes_tool(guard) else check  # type: ignore[assignment]
@@ -125,7 +126,7 @@ def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Ask
 def _takes_tool(guard: Guard) -> bool:
     """Whether the guard itself is called with the tool: axio's may keep a limit there, round their `check`."""
     entry = getattr(type(guard), "__call__", None)  # noqa: B004
-    return inspect.isfunction(entry) and [*inspect.signature(entry).parameters][1:2] == ["tool"]
+    return inspect.isfunction(entry) and [*read_signature(entry).parameters][1:2] == ["tool"]
 
 
 def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Asked:

@@ -9,7 +9,6 @@ Read in strands-agents 1.62.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import re
 import sys
@@ -23,6 +22,7 @@ from strands.tools.decorator import DecoratedFunctionTool
 from strands.types.events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolSpec, ToolUse
 
+from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
@@ -369,7 +369,7 @@ def _injected(theirs: AgentTool, schema: Mapping[str, Any]) -> list[str]:
     """The parameters of a function that Strands fills."""
     if not isinstance(theirs, DecoratedFunctionTool):
         return []
-    parameters = inspect.signature(theirs).parameters.values()
+    parameters = read_signature(theirs).parameters.values()
     named = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     return [name for name in named if name not in (*schema.get("properties", ()), "self", "cls")]
 

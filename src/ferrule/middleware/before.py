@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ferrule.definition.signature import CONTEXT_NAMES
+from ferrule.definition.signature import CONTEXT_NAMES, read_signature
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.hooks import Hook
 from ferrule.types import Middleware
@@ -69,7 +69,7 @@ def takes_two(name: str, function: Callable[..., Any]) -> bool:
     if not callable(function):
         raise DefinitionError(f"{name} takes a function, not {function!r}")
     try:
-        signature = inspect.signature(function)
+        signature = read_signature(function)
     except ValueError:
         raise DefinitionError(f"{name}: {function!r} does not say which arguments it takes; wrap it in one") from None
     positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

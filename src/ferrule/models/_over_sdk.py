@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from ferrule.definition.signature import read_signature
 from ferrule.errors import DefinitionError
 from ferrule.models import Message, Reply
 from ferrule.models._errors import model_error, reported_error
@@ -276,7 +277,7 @@ def _forces(key: str, choice: Any) -> bool:
 def parameters_of(send: Any) -> list[str] | None:
     """The names that the SDK's function takes; `None` where nobody can tell, as with one that is wrapped."""
     try:
-        parameters = inspect.signature(send).parameters.values()
+        parameters = read_signature(send).parameters.values()
     except (TypeError, ValueError):
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

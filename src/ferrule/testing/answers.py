@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
@@ -12,7 +11,7 @@ from pydantic import BaseModel
 from ferrule.arguments.names import Names
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import Call
-from ferrule.definition.signature import signature_of, type_hints
+from ferrule.definition.signature import read_signature, signature_of, type_hints
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.interop.args_model import contexts_of, taking_whole
@@ -76,7 +75,7 @@ def _own_names(tool: Tool) -> list[str]:
 def _defaults(tool: Tool, own: Sequence[str]) -> dict[str, Any]:
     """What the real function has for what is left out."""
     try:
-        parameters = inspect.signature(tool.handling.function).parameters
+        parameters = read_signature(tool.handling.function).parameters
     except (TypeError, ValueError):
         return {}
     return {name: p.default for name, p in parameters.items() if name in own and p.default is not p.empty}
