@@ -36,8 +36,10 @@ def read_signature(function: Any, *, follow_wrapped: bool = True) -> inspect.Sig
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
     try:
         signature = read_signature(function)
-    except (TypeError, ValueError):
+    except ValueError:
         raise DefinitionError("it has no signature that Python can read; wrap it in a function") from None
+    except Exception as error:  # of an annotation such as "Node" | None, which Python 3.14 evaluates here
+        raise DefinitionError(f"its annotations cannot be read: {error}; write them as Python can") from None
     fixed = fixed_names(function)
     kept = [parameter for parameter in signature.parameters.values() if parameter.name not in fixed]
     return signature.replace(parameters=kept)
@@ -76,7 +78,7 @@ def type_hints(function: Callable[..., object]) -> dict[str, object]:
     except Exception:  # an annotation is any expression, and may name what is local to whoever defines the tool
         names = {**getattr(target, "__globals__", {}), **caller_locals()}
     hints: dict[str, object] = {}
-    for name, hint in get_annotations(target, format=Format.FORWARDREF).items():  # type: ignore[arg-type]
+    for name, hint in get_annotations(target, format=Format.FORWARDREF).items():
         holder = type("_Holder", (), {"__annotations__": {name: hint}})
         try:
             hints |= typing.get_type_hints(holder, names, names, include_extras=True)
@@ -104,7 +106,7 @@ def is_context(hint: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, ToolContext)
 
 
-def unfilled_self(function: object) -> bool:
+def unfilled_self(function: Any) -> bool:
     """Whether the function is a method that was taken off its class: nobody fills its `self`."""
     if inspect.isclass(function) or not callable(function):
         return False
