@@ -33,12 +33,12 @@ _RUNNING_WORDS: Final = COMMAND_NAMES | {
 """One of these anywhere in a name says that the value is run."""
 _CODE_WORDS: Final = frozenset(
     {"code", "snippet", "python", "javascript", "js", "typescript", "ruby", "perl", "lua", "php"}
-    | {"repl", "interpreter"}
+    | {"repl", "interpreter", "run", "execute"}
 )
 """One of these says so where every other word of the name is one of them, or a filler: a `zip_code` is not run."""
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "to", "of", "in", "raw", "user", "full", "source", "input", "text", "txt", "string", "str"}
-    | {"line", "lines", "body", "block", "content", "value", "run", "execute", "tool", "call", "do"}
+    | {"line", "lines", "body", "block", "content", "value", "tool", "call", "do"}
 )
 
 
@@ -212,7 +212,7 @@ class LineParameters:
         harmless: Names of parameters that change nothing about what a line runs.
         has_line: Whether one of them is a shell line.
         options: The names of those that may change what a line runs.
-        may_be_code: The names of those that may be shell lines or programs, and are not known to be.
+        possible_code: The names of those that may be shell lines or programs, and are not known to be.
     """
 
     tool: str
@@ -222,14 +222,14 @@ class LineParameters:
     harmless: Collection[str] = ()
     has_line: bool = field(init=False)
     options: list[str] = field(init=False)
-    may_be_code: list[str] = field(init=False, default_factory=list)
+    possible_code: list[str] = field(init=False, default_factory=list)
     _found: dict[frozenset[int], list[str] | None] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         options = self._find_options([self.schema])
         self.has_line, self.options = options is not None, options or []
-        if not (self.has_line or self.may_be_code) and may_run_code(self.tool):
-            self.may_be_code = self.free
+        if not (self.has_line or self.possible_code) and may_run_code(self.tool):
+            self.possible_code = self.free
 
     @property
     def free(self) -> list[str]:
@@ -244,7 +244,7 @@ class LineParameters:
         forms = forms_of(nodes, self.schema)
         key = frozenset(map(id, forms))
         if key not in self._found:
-            self._found[key] = None  # for a schema that has itself in it
+            self._found[key] = _UNDER_WAY
             self._found[key] = self._options_of(forms)
         return self._found[key]
 
@@ -260,8 +260,10 @@ class LineParameters:
         read_with_a_line = _READ_WITH_A_LINE if commands else frozenset[str]()
         for name, nodes in entries.items():
             if may_be_code(name) and name not in commands and name not in self.texts and any(map(self._is_free, nodes)):
-                self.may_be_code.append(name)
+                self.possible_code.append(name)
             found = self._find_options(nodes)
+            if found is _UNDER_WAY:
+                continue
             if found is not None:
                 has_line = True
                 options += found
@@ -269,7 +271,7 @@ class LineParameters:
                 options.append(name)
         for form in forms:
             found = self._find_options([*first_items(form), *of_item(form, None), *of_property(form, None)])
-            if found is not None:
+            if found is not None and found is not _UNDER_WAY:
                 has_line = True
                 options += found
         return options if has_line else None
@@ -300,6 +302,8 @@ class LineParameters:
         return [form for form in forms_of([node], self.schema) if not _MADE_OF_OTHERS & form.keys()]
 
 
+_UNDER_WAY: Final[list[str]] = []
+"""The answer for a schema that stands in itself."""
 _MADE_OF_OTHERS: Final = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
 

@@ -488,10 +488,10 @@ def _as_read_again(word: str) -> str:
 def runs_what_it_says(line: Line) -> bool:
     """Whether the words of a line say all that it runs: no shell, interpreter or wrapper is among its programs, no
     redirection, no assignment, and nothing that cannot be known. See docs/approvals.md#remembered-answers."""
-    return bool(line.commands) and not line.unknown and all(map(_is_said_whole, line.commands))
+    return bool(line.commands) and not line.unknown and all(map(_says_what_it_runs, line.commands))
 
 
-def _is_said_whole(command: Command) -> bool:
+def _says_what_it_runs(command: Command) -> bool:
     if not command.words or None in command.words or command.redirections or command.assignments or command.through:
         return False
     risk = risk_of(command.words[0] or ".")

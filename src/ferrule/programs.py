@@ -43,7 +43,7 @@ _PROGRAMS: Final = {
     " parallel find fd fdfind unshare nsenter setarch setpriv capsh run-parts systemd-run systemctl"
     " start-stop-daemon ssh sshpass mosh docker podman nerdctl kubectl oc helm vagrant screen tmux at batch crontab"
     " entr nodemon npx bunx pnpx uvx pipx nix nix-shell direnv git-shell socat nc ncat perf valgrind bwrap firejail"
-    " proot fakeroot ansible ansible-playbook terraform tofu pulumi aws gcloud",
+    " proot fakeroot ansible ansible-playbook terraform tofu pulumi aws gcloud service dotnet open xdg-open",
     _BUILD: "make gmake cmake ninja meson just task rake invoke nox tox pytest coverage mypy pre-commit go cargo"
     " rustc mvn gradle gradlew ant sbt mix bazel scons npm pnpm yarn gulp grunt webpack vite jest vitest mocha"
     " eslint phpunit rails rspec sphinx-build mkdocs gcc g++ cc c++ clang clang++ ld tex latex pdflatex lualatex"

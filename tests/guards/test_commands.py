@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from ferrule import Runner, Tool, ToolContext, tool
 from ferrule.errors import DefinitionError
@@ -97,6 +98,7 @@ UNSEEN: list[tuple[Tool, str]] = [
     (made_with(job={"type": "object", "properties": {"code": TEXT}}), "code"),
     (made_with("run_shell", input=TEXT), "input"),
     (made_with("bash", text=TEXT, seconds=NUMBER), "text"),
+    (made_with("execute", line=TEXT), "line"),
 ]
 CHANGED: list[tuple[Tool, str]] = [
     *[(made_with(command=TEXT, **{name: TEXT}), name) for name in ("executable", "environment_extra", "stdin", "x")],
@@ -127,6 +129,24 @@ def test_a_tool_with_an_option_that_may_change_what_runs_is_refused_with_the_rem
 def test_numbers_explanations_and_what_is_read_with_a_command_stand_beside_it() -> None:
     beside = {"args": TEXT, "env": {"type": "object"}, "cwd": TEXT, "timeout": NUMBER, "description": TEXT}
     Runner([made_with(command=TEXT, **beside), made_with("note", text=TEXT, zip_code=TEXT)], guards=[commands()])
+
+
+def test_a_schema_that_stands_in_itself_is_read() -> None:
+    class Step(BaseModel):
+        command: str
+        children: list[Step] = []
+        executable: str = ""
+
+    Step.model_rebuild(_types_namespace={"Step": Step})
+
+    @tool
+    def steps(steps: list[Step]) -> str:
+        """Run steps."""
+        return "ran"
+
+    with pytest.raises(DefinitionError, match=r"its command, 'executable' may change"):
+        Runner([steps], guards=[commands()])
+    Runner([steps], guards=[commands(harmless=["executable"])])
 
 
 def test_what_no_model_fills_may_stand_beside_a_command() -> None:

@@ -133,6 +133,7 @@ def bash(input: str) -> str:
         ('allow = ["j*"]', "allows whatever job is given to run"),
         ('allow = ["bash"]', "allows whatever bash is given to run"),
         ('allow = ["bash(input=ls)"]', ""),
+        ('allow = ["shell(ls)"]\n[[rule]]\ndecide = "ask"\ntools = ["shell", "bash"]\nreason = "x"', "never counts"),
         ('allow = ["shell(ls *)"]', "allows no call of shell with 'executable', 'login'"),
         ('allow = ["shell(ls *, login in true|false)"]', "allows no call of shell with 'executable'"),
         ('deny = ["*(rm *)"]', "reads no shell line of job, and 'script' may be one"),

@@ -17,7 +17,7 @@ from typing import Any
 
 from ferrule.approval.asked import Asked
 from ferrule.approval.offer import Offer
-from ferrule.approval.offering import bounds, fits, is_narrower, is_run, with_real_roots
+from ferrule.approval.offering import bounds, fits, is_narrower, runs_code, with_real_roots
 from ferrule.approval.question import shown_name
 from ferrule.errors import DefinitionError
 from ferrule.lock import definition_of
@@ -89,7 +89,7 @@ class Grant:
     def is_in_force(self, now: float) -> bool:
         """Whether it answers any question. One that covers shell lines by a pattern, as older versions made them,
         answers none."""
-        by_pattern = self.exactly is None and is_run(self.tool, self.arguments)
+        by_pattern = self.exactly is None and runs_code(self.tool, self.arguments)
         return now < self.expires_at and not by_pattern
 
     def covers(self, subject: Subject, now: float) -> bool:

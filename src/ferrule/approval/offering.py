@@ -41,7 +41,7 @@ class _Unbounded(Exception):
     """Nothing that was shown bounds this argument."""
 
 
-def is_run(tool: str, arguments: Any) -> bool:
+def runs_code(tool: str, arguments: Any) -> bool:
     """Whether arguments hold a shell line or code, by their names at any depth or by the name of the tool.
 
     A grant for such a call covers these exact arguments alone. See docs/approvals.md#remembered-answers.
@@ -59,11 +59,10 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
     A tool that does not say whether it is destructive counts as that, but where it runs commands: then these say so.
     """
     declared = tool.definition.options.get("destructive")
-    runs = is_run(tool.name, arguments)
     if tool.destructive and (declared is not None or not any(map(is_command_name, arguments))):
         return None
-    if runs:
-        return {name: {"equals": value} for name, value in arguments.items()} if _is_said(arguments) else None
+    if runs_code(tool.name, arguments):
+        return {name: {"equals": value} for name, value in arguments.items()} if _is_known_whole(arguments) else None
     try:
         made = {name: _bound(name, value, tool, context) for name, value in arguments.items()}
     except (_Unbounded, DefinitionError, OSError, ValueError):
@@ -72,12 +71,12 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
     return made if all(fits(made[name], name, arguments, context) for name in arguments) else None
 
 
-def _is_said(arguments: Mapping[str, Any]) -> bool:
+def _is_known_whole(arguments: Mapping[str, Any]) -> bool:
     """Whether a call runs shell lines alone, whose words say all that runs."""
     commands = {name: value for name, value in arguments.items() if is_command_name(name) and value is not None}
     others = {name: value for name, value in arguments.items() if name not in commands}
     lines = [line for name, value in commands.items() for line in lines_of(name, value, arguments)]
-    return bool(lines) and all(map(runs_what_it_says, lines)) and not (is_run("", others) or options_in(arguments))
+    return bool(lines) and all(map(runs_what_it_says, lines)) and not (runs_code("", others) or options_in(arguments))
 
 
 def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:

@@ -124,7 +124,7 @@ def _check_tool(tool: Tool, found: LineParameters, *, is_own: bool) -> None:
             f"commands(…) cannot judge {tool.name!r}: beside its command, {listed} may change what runs. "
             f"Remove or bind such a parameter; if it changes nothing, say commands(…, harmless={names!r})"
         )
-    unread = found.may_be_code or (found.free if is_own else [])
+    unread = found.possible_code or (found.free if is_own else [])
     if unread and not found.has_line:
         names = tuple(dict.fromkeys(unread))
         raise DefinitionError(

@@ -23,11 +23,15 @@ def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterato
     """Warn of rules that in effect allow everything, of names with `*` that cover what may do harm, and of shell lines
     that a rule does not see."""
     listed = [] if tools is None else list(tools)
+    stricter = [one for one in rules if one.decide != "allow" and not (one.arguments or one.principals or one.traits)]
+    allowable = [tool for tool in listed if not any(one.speaks_of(tool) for one in stricter)]
     for rule in rules:
         if rule.decide == "allow":
+            spoken_of = [tool for tool in allowable if rule.speaks_of(tool)]
             yield from _check_patterns(rule)
-            yield from _check_globs(rule, rules, listed)
-        if rule.decide == "allow" or rule.has_commands:
+            yield from _check_globs(rule, spoken_of)
+            yield from _check_lines(rule, spoken_of)
+        elif rule.has_commands:
             yield from _check_lines(rule, [tool for tool in listed if rule.speaks_of(tool)])
 
 
@@ -71,9 +75,10 @@ def _may_be_option(word: tuple[str, ...]) -> bool:
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
-def _check_globs(rule: Rule, rules: Sequence[Rule], tools: Iterable[Any]) -> Iterator[Finding]:
-    by_glob = (tool for tool in tools if rule.speaks_of(tool) and tool.name not in rule.tools)
-    names = [tool.name for tool in by_glob if _may_do_harm(tool, rule) and not _is_stopped(tool, rules)]
+def _check_globs(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
+    if not rule.tools and (rule.tags or rule.traits):
+        return
+    names = [tool.name for tool in tools if tool.name not in rule.tools and _may_do_harm(tool, rule)]
     if names:
         may_be = "which may be destructive or reach the open world"
         yield finding("warning", rule, f"{rule.text!r} covers {_names_text(names)}, {may_be}: name each such tool")
@@ -89,7 +94,7 @@ def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
             continue
         parameters = LineParameters(tool.name, schema, lines)
         options = [name for name in dict.fromkeys(parameters.options) if name not in judged]
-        code = [name for name in dict.fromkeys(parameters.may_be_code) if name not in judged]
+        code = [name for name in dict.fromkeys(parameters.possible_code) if name not in judged]
         if not rule.has_commands:
             if parameters.has_line or code:
                 yield finding("warning", rule, f"{rule.text!r} allows whatever {tool.name} is given to run")
@@ -97,16 +102,8 @@ def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
             text = f"{rule.text!r} reads no shell line of {tool.name}, and {_names_text(code)} may be one"
             yield finding("warning", rule, f"{text}: write a [[rule]] that names it under arguments")
         elif rule.decide == "allow" and options:
-            text = (
-                f"{rule.text!r} allows no call of {tool.name} with {_names_text(options)}, which may change what runs"
-            )
-            yield finding("warning", rule, f"{text}: give the rule a condition for it")
-
-
-def _is_stopped(tool: Any, rules: Sequence[Rule]) -> bool:
-    """Whether a stricter rule holds for every call of a tool, so that no allow counts."""
-    stricter = (one for one in rules if one.decide != "allow" and not (one.arguments or one.principals or one.traits))
-    return any(one.speaks_of(tool) for one in stricter)
+            text = f"{rule.text!r} allows no call of {tool.name} with {_names_text(options)}"
+            yield finding("warning", rule, f"{text}, which may change what runs: give the rule a condition for it")
 
 
 def _may_do_harm(tool: Any, rule: Rule) -> bool:
