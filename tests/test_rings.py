@@ -40,8 +40,8 @@ BACK = {
 that is called by itself, to the file that tools are compared with, and to the journal that is opened by its path."""
 LEAVES = {
     "characters": {"values"},
-    "command_arguments": {"commands", "paths"},
-    "commands": {"errors", "shell_syntax"},
+    "command_arguments": {"arguments", "commands", "paths"},
+    "commands": {"errors", "programs", "shell_syntax"},
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
     "limits": {"errors", "types", "scheduling", "store"},
@@ -51,7 +51,11 @@ LEAVES = {
     "mcp_results": {"errors", "values"},
     "paths": {"errors"},
     "plugins": {"startup", "errors", "types"},
-    "policy": {"errors", "values", "types", "arguments", "paths", "commands", "command_arguments", "urls", "store"},
+    "policy": {
+        *("errors", "values", "types", "arguments", "paths", "commands", "command_arguments", "programs", "urls"),
+        "store",
+    },
+    "programs": {"shell_syntax"},
     "shell_syntax": set[str](),
     "store": {"errors", "paths"},
     "tokens": {"definition"},

@@ -61,8 +61,14 @@ LONGEST: Final = 32_767
 @lru_cache(maxsize=1024)
 def has_name_of(name: str, names: frozenset[str]) -> bool:
     """Whether the last word of a parameter's name, or its last two, are one of `names`. See docs/guards.md#paths."""
-    words = [word.lower() for word in _WORD_OF_NAME.findall(name)[-2:]]
+    words = words_in_name(name)[-2:]
     return bool(words) and (words[-1] in names or "".join(words) in names)
+
+
+def words_in_name(name: str) -> list[str]:
+    """The words of a parameter's name, in small letters: `run_cmdStr2` has `run`, `cmd` and `str`. See
+    docs/guards.md#paths."""
+    return [word.lower() for word in _WORD_OF_NAME.findall(name)]
 
 
 class SymbolicLinkError(OSError):

@@ -37,7 +37,7 @@ def written(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("row", rows("rules"), ids=lambda row: row["why"])
 def test_a_row_of_rules_is_decided_as_it_has_to_be(row: dict[str, Any], tmp_path: Path) -> None:
-    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]  # in one file, what never counts is an error
+    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]
     policies = [written(tmp_path / f"{kind}.toml", f"{kind} = {json.dumps(row[kind])}") for kind in kinds]
     for name in {row["call"], "read_file" if row["expect"] == "unknown" else row["call"]}:
         ran: list[str] = []

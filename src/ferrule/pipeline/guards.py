@@ -20,10 +20,13 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
     """`guard` as a function of call and context: it is one, or has a `check`.
 
     Raises:
-        DefinitionError: where its form does not go with the tool.
+        DefinitionError: where its form does not go with the tool, or its `check_tool` refuses the tool.
     """
     if isinstance(guard, type):
         raise DefinitionError(f"the guard {guard.__name__} is a class; give an instance of it: {guard.__name__}(...)")
+    check_tool = getattr(guard, "check_tool", None)
+    if callable(check_tool):
+        check_tool(tool)
     check = getattr(guard, "check", None)
     return of_others("guard_of", guard, check, tool) if callable(check) else guard  # type: ignore[return-value]
 

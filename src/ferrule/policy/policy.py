@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
+from ferrule.policy.breadth import check_breadth
 from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of, may_be_given
 from ferrule.policy.files import (
     PolicyFile,
@@ -88,7 +89,7 @@ def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trusted:
     rules = sorted((rule for _, document in documents for rule in document.rules), key=_order)
     found += [one for _, document in documents for one in document.findings]
     found += [*(one for rule in rules for one in check_examples(rule)), *check_beside(rules)]
-    found += () if tools is None else check_tools(rules, tools)
+    found += [*check_breadth(rules, tools), *(() if tools is None else check_tools(rules, tools))]
     left_out = frozenset(_untrusted(documents, trusted, found))
     return Contents(
         tuple(rule for rule in rules if rule.decide != "allow" or rule.source not in left_out),
