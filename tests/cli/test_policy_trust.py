@@ -40,7 +40,7 @@ def test_a_person_is_shown_the_file_and_later_its_difference(here: Path) -> None
     file.write_text('allow = ["refund"]\ndeny = ["shell"]\n')
     code, said = trust(here)
     assert code == 0 and 'allow = ["refund"]' in said and 'deny = ["shell"]' in said
-    assert Trusted().has(str(file), Trusted().trust(file))
+    assert Trusted().versions()[str(file)].text == file.read_text()
     file.write_text('allow = ["*"]\ndeny = ["shell"]\n')
     code, said = trust(here)
     assert code == 0 and '-allow = ["refund"]' in said and '+allow = ["*"]' in said

@@ -69,15 +69,6 @@ class Trusted:
         except (StoreError, TypeError) as error:
             raise DefinitionError(f"what is trusted cannot be known: {error}") from None
 
-    def has(self, file: str, digest: str) -> bool:
-        """Whether the version of the file at this absolute path with this digest is trusted.
-
-        Raises:
-            DefinitionError: as for `versions`.
-        """
-        version = self.versions().get(file)
-        return version is not None and version.digest == digest
-
     def trust(self, file: str | os.PathLike[str], digest: str | None = None) -> str:
         """Trust a file as it is; with `digest`, only if that is still its digest. Returns the digest.
 
