@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
 from connected import ERAS, Person, go, text
@@ -225,26 +224,26 @@ def test_a_signal_lets_what_runs_end_and_answers_it(folder: Path, number: int, c
     assert go(run()) == ("held", code)
 
 
-def test_what_is_not_written_yet_is_not_answered_yet() -> None:
+def test_an_answer_that_is_not_written_yet_is_not_given_yet() -> None:
     async def run() -> list[bool]:
-        send, receive = anyio.create_memory_object_stream[SessionMessage](0)
-        answers = _Answers(send)
+        reading, writing = os.pipe()
+        answers = _Answers(writing, lambda: None)
         request: Any = SimpleNamespace(request_id=1)
 
         async def answer(context: Any) -> None:
             return None
 
-        async with receive, answers:
-            await answers.note(request, answer)
-            given = asyncio.ensure_future(answers.given())
-            response = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
-            writing = asyncio.ensure_future(answers.send(response))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            found = [given.done()]
-            await receive.receive()
-            await asyncio.gather(writing, given)
-            return [*found, given.done()]
+        await answers.note(request, answer)
+        given = asyncio.ensure_future(answers.given())
+        much = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 1_000_000})
+        sending = asyncio.ensure_future(answers.send(SessionMessage(much)))
+        await asyncio.to_thread(os.read, reading, 1)  # it has begun, and a pipe has no room for all of it
+        found = [given.done()]
+        with open(reading, "rb") as file:
+            await asyncio.to_thread(file.readline)
+        await asyncio.gather(sending, given)
+        os.close(writing)
+        return [*found, given.done()]
 
     assert go(run()) == [False, True]
 
