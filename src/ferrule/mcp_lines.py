@@ -16,10 +16,10 @@ MOST_VALUES = 200_000
 """Of one message: a parser makes objects of all of them, on the loop, in 2.6 µs for each of the smallest."""
 _JSON_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text in JSON. One without an end goes to the end of the message, so that no part is read twice."""
-_BEFORE = b"\xef\xbb\xbf \t\r\0"
+_BYTES_BEFORE = b"\xef\xbb\xbf \t\r\0"
 """A byte order mark, and other bytes that may stand before a message."""
 _START = re.compile(rb'(\[?)\s*+\{\s*+"')
-_TOKEN = re.compile(
+_JSON_TOKEN = re.compile(
     rb'["\[\]{}]'  # alone in front, so that the search for the next one is fast
     rb'(?:(?<=")(?P<text>[^"\\]*+(?:\\.[^"\\]*+)*+)(?:"|\\?\Z)'
     rb'(?P<colon>\s*+:\s*+(?P<value>"[^"\\]{0,200}+"|-?\d{1,18}(?:\.0{1,9}+)?+(?![\w.]))?)?+)?+',
@@ -34,7 +34,7 @@ _HALF_PAIR = re.compile(
     r"(?:(?P<half>\\u[dD][0-9a-fA-F]{3})|\\?\Z)",
     re.DOTALL,
 )
-_MOST_HALVES, _LONGEST_REPAIRED = 10_000, 10_000_000
+_MOST_HALVES, _LONGEST_REPAIRED_LINE = 10_000, 10_000_000
 
 
 class LineBuffer:
@@ -147,7 +147,7 @@ def _value_starts(message: bytes) -> int:
 def replace_broken_characters(line: bytes) -> bytes:
     """Return the line with U+FFFD for bytes that are not UTF-8, and for halves of surrogate pairs, escaped or not. A
     line of more than 10 MB is returned as it is."""
-    if len(line) > _LONGEST_REPAIRED:
+    if len(line) > _LONGEST_REPAIRED_LINE:
         return line
     text = _RAW_SURROGATE.sub("\ufffd".encode(), line).decode("utf-8", "replace")
     return _HALF_PAIR.sub(_replace_half, text, _MOST_HALVES).encode()
@@ -159,13 +159,13 @@ def _replace_half(match: re.Match[str]) -> str:
 
 def _read_envelopes(line: bytes, *, is_json: bool) -> list[Envelope]:
     """Find the objects of the top level, or of a batch, also in text that no parser takes."""
-    line = line.lstrip(_BEFORE)
+    line = line.lstrip(_BYTES_BEFORE)
     start = _START.match(line)
     if start is None:
         return []
     top, depth = 1 + len(start[1]), 0
     objects: list[dict[bytes, bytes | None]] = []
-    for token in islice(_TOKEN.finditer(line), _MOST_TOKENS):
+    for token in islice(_JSON_TOKEN.finditer(line), _MOST_TOKENS):
         mark = token[0][:1]
         if mark in b"{[":
             depth += 1

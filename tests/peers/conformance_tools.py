@@ -234,7 +234,7 @@ async def main() -> None:
         return "changed"
 
     one = Runner([*runner.tools, test_trigger_tool_change])
-    other = Runner([*runner.tools][1:] + [test_trigger_tool_change])
+    other = Runner([*[*runner.tools][1:], test_trigger_tool_change])
     app = serve.mcp(one)
     listening = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)

@@ -149,7 +149,7 @@ def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> None:
 
 
 def test_a_line_without_an_end_fails_its_call_and_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_stdio, "_LONGEST_LINE", 1_000_000)
+    monkeypatch.setattr(_mcp_stdio, "_LONGEST_MESSAGE", 1_000_000)
 
     async def main() -> None:
         async with connect() as toolset:

@@ -38,17 +38,17 @@ from ferrule.mcp_lines import (
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_settings import Stdio
 
-_LONGEST_LINE = 100_000_000
+_LONGEST_MESSAGE = 100_000_000
 """Bytes, as of an answer over HTTP."""
 _LONGEST_LOGGED = 4_000
-_END_SECONDS = 2.0
+_EXIT_SECONDS = 2.0
 """How long a process has to end by itself once its input is closed, and once it was told to end."""
-_POLL_SECONDS = 0.01
+_EXIT_POLL_SECONDS = 0.01
 _PIPE_ERRORS = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 
 @contextlib.asynccontextmanager
-async def run_program(server: Stdio, stderr: Any, log: ServerLog) -> AsyncIterator[tuple[Any, Any]]:
+async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> AsyncIterator[tuple[Any, Any]]:
     """Start the program, yield the streams of its messages, and end it with all that it has started.
 
     Raises:
@@ -57,7 +57,7 @@ async def run_program(server: Stdio, stderr: Any, log: ServerLog) -> AsyncIterat
     process = await _start_process(server, stderr)
     try:
         requests = OpenRequests()
-        messages = MessageStream(read_messages(process.stdout, requests, log))
+        messages = MessageStream(read_messages(process.stdout, requests, server_log))
         yield messages, _ClientMessages(process.stdin, requests)
     finally:
         with anyio.CancelScope(shield=True):
@@ -115,22 +115,24 @@ class OpenRequests:
         return failed
 
 
-async def read_messages(output: Any, requests: OpenRequests, log: ServerLog) -> AsyncGenerator[SessionMessage, None]:
+async def read_messages(
+    output: Any, requests: OpenRequests, server_log: ServerLog
+) -> AsyncGenerator[SessionMessage, None]:
     """Yield the messages of a program until its output ends, or cannot be read for any other reason."""
-    buffer = LineBuffer(_LONGEST_LINE)
+    buffer = LineBuffer(_LONGEST_MESSAGE)
     try:
         while True:
             for line in buffer.feed(await output.receive()):
-                for message in _messages_of(line, requests, log):
+                for message in _read_line(line, requests, server_log):
                     yield SessionMessage(message)
                 await asyncio.sleep(0)  # a flood of lines must not hold the loop
     except _PIPE_ERRORS:
         pass
     except Exception as error:  # the end of the stream fails the open calls, and the next call starts the program
-        log.tell_error(logging.ERROR, "its output could not be read any further", error)
+        server_log.tell_error(logging.ERROR, "its output could not be read any further", error)
 
 
-def _messages_of(line: bytes, requests: OpenRequests, log: ServerLog) -> Iterator[types.JSONRPCMessage]:
+def _read_line(line: bytes, requests: OpenRequests, server_log: ServerLog) -> Iterator[types.JSONRPCMessage]:
     """Yield the message of a line, and an error for each request whose answer is lost."""
     found = parse_line(line)
     if isinstance(found, UnreadableLine):
@@ -145,7 +147,7 @@ def _messages_of(line: bytes, requests: OpenRequests, log: ServerLog) -> Iterato
         said = line[:_LONGEST_LOGGED].decode("utf-8", "replace")
         if said.strip():
             what = "an answer could not be read" if answers else "no message"
-            log.say(f"{what}: {said}", logging.WARNING)
+            server_log.say(f"{what}: {said}", logging.WARNING)
     elif isinstance(found, types.JSONRPCError) and found.id is None:
         failed, error = requests.lose(None), found.error
     else:
@@ -214,24 +216,20 @@ async def _end_process(process: Any) -> None:
             if sys.platform == "win32":  # pragma: no cover
                 await terminate_windows_process_tree(process)
             else:
-                await terminate_posix_process_tree(process, _END_SECONDS)
+                await terminate_posix_process_tree(process, _EXIT_SECONDS)
             await _has_ended(process)
         if sys.platform == "win32":  # pragma: no cover
             close_process_job(process)
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    # Nothing public closes a pipe that a process which has left the group holds open.
-    transport = getattr(getattr(process, "_process", None), "_transport", None)
-    if transport is not None:
-        transport.close()
 
 
 async def _has_ended(process: Any) -> bool:
     """Wait until the program has ended, not for long. `wait()` would wait for those who hold its pipes as well."""
-    with anyio.move_on_after(_END_SECONDS):
+    with anyio.move_on_after(_EXIT_SECONDS):
         while process.returncode is None:  # noqa: ASYNC110 (there is no event for the end of the process alone)
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_EXIT_POLL_SECONDS)
         return True
     return False
 
