@@ -104,11 +104,11 @@ class Envelope(NamedTuple):
 
     Attributes:
         is_answer: Whether it was meant to answer a request.
-        id: The request's id as text, so that `3`, `3.0` and `"3"` are one; None if there is none that names a request.
+        id: The request's id, `3` for `3.0` as well; None if there is none that could name a request.
     """
 
     is_answer: bool
-    id: str | None
+    id: int | str | None
 
 
 class UnreadableLine(NamedTuple):
@@ -175,7 +175,7 @@ def _read_envelopes(line: bytes, *, is_json: bool) -> list[Envelope]:
             depth -= 1
         elif depth == top and objects and token["colon"] is not None:
             objects[-1][token["text"]] = token["value"]
-    return [Envelope(_is_answer(one, is_json=is_json), _id_text(one.get(b"id"))) for one in objects]
+    return [Envelope(_is_answer(one, is_json=is_json), _read_id(one.get(b"id"))) for one in objects]
 
 
 def _is_answer(object_: dict[bytes, bytes | None], *, is_json: bool) -> bool:
@@ -186,8 +186,7 @@ def _is_answer(object_: dict[bytes, bytes | None], *, is_json: bool) -> bool:
     return keys <= _ANSWER_KEYS and (not is_json or (b"id" in keys and len(keys) > 1))
 
 
-def _id_text(value: bytes | None) -> str | None:
-    if value is None:
-        return None
-    text = value.decode("utf-8", "replace")
-    return text[1:-1] if text.startswith('"') else text.partition(".")[0]
+def _read_id(value: bytes | None) -> int | str | None:
+    if value is None or not value.startswith(b'"'):
+        return None if value is None else int(value.partition(b".")[0])
+    return value[1:-1].decode("utf-8", "replace")

@@ -273,7 +273,7 @@ def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> N
         (call[:-9] + b"\n", -32700, 7),
         (b"no JSON\n", -32700, None),
         (b"[" + call.strip() + b"]\n", -32600, 7),
-        (b'{"jsonrpc":"2.0","id":"a","method":7}\n', -32600, "a"),
+        (b'{"jsonrpc":"2.0","id":"7","method":7}\n', -32600, "7"),
         (b"7\n", -32600, None),
     ]
 

@@ -62,18 +62,13 @@ async def _read_messages(lines: _Lines, answers: _Answers) -> AsyncGenerator[Ses
             yield SessionMessage(found)
             continue
         for part in found.envelopes or [Envelope(is_answer=False, id=None)]:
-            error = SessionMessage(_error_for(found.code, part.id))
+            reason = ErrorData(code=found.code, message=_UNREADABLE[found.code])
+            error = SessionMessage(JSONRPCError(jsonrpc="2.0", id=part.id, error=reason))
             if not part.is_answer:
                 with suppress(anyio.BrokenResourceError):
                     await answers.send(error)
             elif part.id is not None:  # a question of this server, which fails
                 yield error
-
-
-def _error_for(code: int, request_id: str | None) -> JSONRPCError:
-    """Make the error for a message that cannot be read, with its id if that can be."""
-    known = int(request_id) if request_id is not None and request_id.isdecimal() else request_id
-    return JSONRPCError(jsonrpc="2.0", id=known, error=ErrorData(code=code, message=_UNREADABLE[code]))
 
 
 class _Answers:

@@ -143,7 +143,7 @@ def _read_line(line: bytes, requests: OpenRequests, server_log: ServerLog) -> It
     failed: set[str] = set()
     if isinstance(found, UnreadableLine):
         answers = [one.id for one in found.envelopes if one.is_answer]
-        failed = set().union(*map(requests.lose, answers))
+        failed = set().union(*(requests.lose(None if one is None else str(one)) for one in answers))
         said = line[:_LONGEST_LOGGED].decode("utf-8", "replace")
         if said.strip():
             what = "an answer could not be read" if answers else "no message"
