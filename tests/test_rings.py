@@ -48,6 +48,7 @@ LEAVES = {
     "lock": {"errors", "values", "arguments", "definition", "policy"},
     "mcp_content": {"values", "definition", "mcp_results"},
     "mcp_forms": {"values", "arguments"},
+    "mcp_lines": set[str](),
     "mcp_results": {"errors", "values"},
     "paths": {"errors"},
     "plugins": {"startup", "errors", "types"},

@@ -173,10 +173,12 @@ def test_a_live_file_takes_another_deny_of_everything(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     text = 'allow = ["shell(ls)", "read_note"]\nask = ["job"]\ndeny = ["job(script=x)"]\n'
     file.write_text(text)
-    policy = load([("managed", file)], trusted=Trusted(tmp_path / "trusted.json"))
+    trusted = Trusted(tmp_path / "trusted.json")
+    policy = load([("managed", file)], trusted=trusted)
     call = ToolCall("1", "read_note", {"name": "x"})
     assert (decision := policy(call, ToolContext())) is not None and decision.kind == "allow"
     for times in (1, 2):
         file.write_text(text + times * '[[rule]]\ndecide = "deny"\ntools = ["*"]\n')
+        trusted.trust(file)
         assert {one.level for one in policy.reload()} == {"warning"}
         assert (decision := policy(call, ToolContext())) is not None and decision.kind == "deny"

@@ -169,13 +169,18 @@ class _Client:
             self._lacks_forms = answer is _NO_FORMS
 
     def check_declared(self, result: ToolResult) -> None:
-        """Say by the error of the protocol where nothing but an undeclared capability has denied the call: so has a
-        server of 2026-07-28 to say it; before there was no such error.
+        """Refuse a call by the protocol's own error if only a capability that the client lacks has stopped it: an
+        approver had nobody to ask, or the handler raised that error. A client of 2025 gets a result with `isError`.
 
         Raises:
             MCPError: `MISSING_REQUIRED_CLIENT_CAPABILITY`.
         """
-        if self._lacks_forms and result.status == "denied" and _is_modern(self._request):
+        if not _is_modern(self._request):
+            return
+        raised = result.exception
+        if isinstance(raised, MCPError) and raised.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY:
+            raise raised
+        if self._lacks_forms and result.status == "denied":
             raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.error or _NO_FORMS.reason, _FORMS_REQUIRED)
 
     def form_for(self, pending: Mapping[str, Any]) -> Form | None:

@@ -183,7 +183,6 @@ _SDK_LOGGERS = (
     "client",
     "mcp.client.auth.oauth2",
     "mcp.client.client",
-    "mcp.client.stdio",
     "mcp.client.streamable_http",
     "mcp.shared.jsonrpc_dispatcher",
 )
