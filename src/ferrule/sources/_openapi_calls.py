@@ -9,7 +9,6 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urljoin
@@ -17,7 +16,7 @@ from urllib.parse import urljoin
 import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
-from ferrule.http import NotReachableError, Transport
+from ferrule.http import NotReachableError, Transport, without_http_logs
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_operations import leads_elsewhere
@@ -39,7 +38,6 @@ _PERHAPS: Final = "The request may have been carried out."
 _SHORTEST_SECRET: Final = 8
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, where no deadline comes before."""
-_OUR_REQUEST: ContextVar[bool] = ContextVar("ferrule_openapi_request", default=False)
 
 
 class _Sent:
@@ -65,14 +63,6 @@ def _found_no_connection(error: Exception, request: httpx2.Request) -> bool:
 
 Check = Callable[[int, str, Any], None]
 """Is told a status, a type and the JSON of an answer."""
-
-
-def _is_not_ours(record: logging.LogRecord) -> bool:
-    return not _OUR_REQUEST.get()
-
-
-# It logs the whole URL of each request, in which a key may be.
-logging.getLogger("httpx2").addFilter(_is_not_ours)
 
 
 class Endpoint(NamedTuple):
@@ -108,7 +98,8 @@ class Endpoint(NamedTuple):
             raise ToolError(text, executed=False) from error
         try:
             async with asyncio.timeout(_LONGEST_CALL):
-                return await self._answered(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
+                with without_http_logs():
+                    return await self._answered(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
         except TimeoutError as error:
             raise ToolError(
                 f"{self.server.origin[1]} gave no answer in {_LONGEST_CALL:g} s. {_PERHAPS}", executed=None
@@ -318,13 +309,9 @@ async def _sender(
             request.extensions = {"timeout": given.timeout.as_dict(), **request.extensions}
             for key, value in given.headers.multi_items():
                 request.headers.setdefault(key, value)
-            token = _OUR_REQUEST.set(True)
-            try:
-                # Where the request shows who calls, the client's own `auth` would show somebody else.
-                auth = {"auth": None} if is_signed else {}
-                return await given.send(request, stream=True, follow_redirects=False, **auth)
-            finally:
-                _OUR_REQUEST.reset(token)
+            # Where the request shows who calls, the client's own `auth` would show somebody else.
+            auth = {"auth": None} if is_signed else {}
+            return await given.send(request, stream=True, follow_redirects=False, **auth)
 
         yield send
         return
