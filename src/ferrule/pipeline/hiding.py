@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.logged import CallFacts, call_facts, write_log
+from ferrule.values.logged import CallFacts, LogLines, call_facts, write_log
 from ferrule.values.masking import without_keys
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def log_raised(call: AnyCall, message: str, *about: object, error: BaseException
     if hiding is str and shown == whole:
         write_log(level, facts_of(call), message, *about, error=error)
     else:
-        write_log(level, facts_of(call), "%s\n%s", hiding(message % about), shown)
+        write_log(level, facts_of(call), "%s%s", hiding(message % about), LogLines(shown))
 
 
 def log_said(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
