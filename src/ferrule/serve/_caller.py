@@ -25,24 +25,24 @@ def identity_of(name: str, context: ToolContext) -> str:
     Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. Objects
     in these that are no JSON data are compared by their type.
     """
-    beside = [_comparable(value) for field, value in context.fields._asdict().items() if field != "principal"]
+    beside = [_digestible(value) for field, value in context.fields._asdict().items() if field != "principal"]
     if not any(beside):
         return name
     return f"{name}#{hashlib.sha256(json.dumps([name, beside], sort_keys=True).encode()).hexdigest()}"
 
 
-def _comparable(value: Any) -> Any:
+def _digestible(value: Any) -> Any:
     """Return JSON data that is the same for equal values, in every process."""
     if hasattr(value, "get_secret_value"):
-        return _comparable(value.get_secret_value())
+        return _digestible(value.get_secret_value())
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, Mapping):
-        return {str(key): _comparable(inner) for key, inner in value.items()}
+        return {str(key): _digestible(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_comparable(inner) for inner in value]
+        return [_digestible(inner) for inner in value]
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

@@ -24,6 +24,7 @@ from ferrule.sources._openapi_requests import NOTHING_SENT, Request, request_of
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
 from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.redaction import redact_value
 
 log = logging.getLogger("ferrule")
 MOST_ANSWER: Final = 1_000_000
@@ -226,15 +227,16 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
     """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
     got. Of a text that is cut off, what may be the beginning of it goes too."""
-    if not hidden or value is None:
+    if not hidden:
         return value
-    if isinstance(value, str):
+
+    def redact(text: str) -> str:
         for secret in hidden:
-            value = value.replace(secret, SECRET_STARS)
-        return value if is_whole else value[: -max(map(len, hidden))]
-    if isinstance(value, dict):
-        return {_without_credentials(key, hidden): _without_credentials(item, hidden) for key, item in value.items()}
-    return [_without_credentials(item, hidden) for item in value] if isinstance(value, list) else value
+            text = text.replace(secret, SECRET_STARS)
+        return text
+
+    value = redact_value(value, redact)
+    return value if is_whole else value[: -max(map(len, hidden))]
 
 
 def _body_text(response: httpx2.Response, body: bytes) -> str:
