@@ -42,7 +42,7 @@ def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
     """A text, or JSON data, with stars in the place of what the call knows to be secret, and of what is bound or
     private in arguments that somebody has given for it."""
     hiding = _hiding(call, given)
-    return value if hiding is str else redact_value(value, hiding)  # type: ignore[no-any-return]
+    return value if hiding is str else redact_value(value, hiding)
 
 
 def hide_result(call: AnyCall, result: ToolResult) -> ToolResult:

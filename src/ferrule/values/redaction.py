@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -46,4 +47,4 @@ def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
 
 
 def _number_texts(number: float) -> list[str]:
-    return [repr(number), repr(int(number))] if isinstance(number, float) and number.is_integer() else [repr(number)]
+    return [repr(number), repr(int(number))] if math.isfinite(number) and number == int(number) else [repr(number)]
