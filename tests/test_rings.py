@@ -45,7 +45,7 @@ LEAVES = {
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
     "limits": {"errors", "types", "scheduling", "store"},
-    "lock": {"errors", "values", "arguments", "definition"},
+    "lock": {"errors", "values", "arguments", "definition", "paths"},
     "mcp_content": {"values", "definition", "mcp_results"},
     "mcp_forms": {"values", "arguments"},
     "mcp_results": {"errors", "values"},

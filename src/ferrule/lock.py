@@ -20,9 +20,11 @@ from ferrule.definition.handler import called
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.paths import read_file
 from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"
+_MOST_LOCK = 100_000_000  # bytes
 NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
 """Where it is a list, toolsets are not locked: which were to be, and by which file, is noted there, so that the file
 can be written of them."""
@@ -86,7 +88,7 @@ def read_lock(file: str | os.PathLike[str]) -> dict[str, Definition]:
     """
     name = os.fspath(file)
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = read_file(file, _MOST_LOCK).decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
         raise DefinitionError(
             f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from ferrule.errors import DefinitionError, FerruleError
+from ferrule.paths import read_file
 from ferrule.pipeline.hiding import hide
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
@@ -33,6 +34,7 @@ from ferrule.values.result import Status, ToolResult
 Mode: TypeAlias = Literal["record", "replay", "strict"]
 """How a cassette is used. See docs/testing.md#record-and-replay."""
 _CASSETTE_VERSION = "cassette 1"
+_MOST_CASSETTE = 100_000_000
 _RECORDED = {*get_args(Status)} - {"suspended"}
 _ASSUMED: dict[str, Any] = {"status": "ok", "error": None, "executed": True, "metadata": {}, "repairs": []}
 """What a result has where a file says nothing. Its content is then made from its output or error."""
@@ -280,7 +282,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         DefinitionError: where there is none, or another file.
     """
     try:
-        read = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+        read = json.loads(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
         if read["ferrule"] != _CASSETTE_VERSION:
             raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
         tools: dict[tuple[str, str], _TapedTool] = {}
@@ -289,7 +291,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
             tools.setdefault(key, _TapedTool(*key)).calls += [_recording_of(call) for call in one["calls"]]
     except FileNotFoundError:
         raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DefinitionError(f"{path} is no cassette: {type(error).__name__}: {error}") from None
     return tools
 
