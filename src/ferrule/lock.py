@@ -20,10 +20,12 @@ from ferrule.definition.handler import called
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.paths import read_file
 from ferrule.policy.trust import Trusted, how_to_trust, short_digest
 from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"
+_MOST_LOCK = 100_000_000  # bytes
 NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
 """Where it is a list, toolsets are not locked: which were to be, and by which file, is noted there, so that the file
 can be written of them."""
@@ -127,7 +129,7 @@ class LockFile:
 
 def _bytes_of(name: str) -> bytes:
     try:
-        return Path(name).read_bytes()
+        return read_file(name, _MOST_LOCK)
     except FileNotFoundError:
         raise DefinitionError(
             f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"

@@ -583,6 +583,25 @@ def open_inside(
     return open(full, mode, encoding=encoding, errors=errors, newline=newline, opener=opener)
 
 
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the bytes of a regular file that somebody else may have written, such as one that a repository brings.
+    See docs/guards.md#paths.
+
+    Args:
+        path: The file; symbolic links are followed, and `~` is not expanded.
+        most: The number of bytes that it may have.
+
+    Raises:
+        ValueError: if it has more, or for what cannot be a path.
+        OSError: if there is no such file, it may not be opened, or it is a directory, a pipe or a device.
+    """
+    with os.fdopen(open_exactly(real(os.fspath(path), ".")), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return data
+
+
 def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard_links: bool = True) -> int:
     """A descriptor of the regular file at exactly the canonical absolute `path`, whose close is the caller's.
     See docs/guards.md#paths.

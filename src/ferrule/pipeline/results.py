@@ -13,7 +13,7 @@ from typing import Any
 from ferrule.definition.output import Shaped
 from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
 from ferrule.executors.in_loop import joined
-from ferrule.pipeline.hiding import hide, log_raised, log_said
+from ferrule.pipeline.hiding import hide, hide_result, log_raised, log_said
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
@@ -282,18 +282,11 @@ def copied(state: CallState, found: Any) -> ToolResult:
     return copied
 
 
-def _hidden(state: CallState, result: ToolResult) -> ToolResult:
-    """An unsuccessful result whose texts hold nothing that is known to be secret."""
-    error = hide(state, result.error or "")
-    content = [Text(hide(state, one.text)) if isinstance(one, Text) else one for one in result.content]
-    return result if content == [*result.content] else result.replace(error=error, content=content)
-
-
 def bounded(state: CallState, result: ToolResult) -> ToolResult:
     """The result within the limit of its runner, and an unsuccessful one without what is known to be secret."""
     limit = state.plan.max_output
     if result.error is not None:
-        result = _hidden(state, result)
+        result = hide_result(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
         result = result.replace(error=cut(clean(error), limit))

@@ -171,8 +171,8 @@ class Rule:
             return None
         if any(fits(glob, who) for glob in self.principals):
             return True
-        seen = as_seen(who.strip())
-        return None if any(fits(as_seen(glob.strip()), seen) for glob in self.principals) else False
+        seen = as_seen(who)
+        return None if any(fits(as_seen(glob), seen) for glob in self.principals) else False
 
     def covers(self, other: Rule) -> bool:
         """Whether it matches whatever `other` matches. May be false where it does."""

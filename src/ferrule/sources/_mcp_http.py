@@ -21,7 +21,7 @@ from mcp.client.streamable_http import MCP_SESSION_ID
 from mcp.shared.exceptions import MCPError
 
 from ferrule import FerruleError
-from ferrule.http import NotReachableError
+from ferrule.http import NotReachableError, without_http_logs
 from ferrule.mcp_lines import MOST_VALUES, UNREADABLE_ANSWER, has_too_many_values
 from ferrule.sources._mcp_reach import Reach
 from ferrule.values.masking import masked_text
@@ -89,7 +89,8 @@ class HttpClient(httpx2.AsyncClient):
         _ASKED.set(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
-                response = await super().send(request, **options)
+                with without_http_logs():
+                    response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
             refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # of the first two the SDK reads it
