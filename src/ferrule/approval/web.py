@@ -97,7 +97,7 @@ class Web:
             row = {"pending": thaw(record["pending"])}  # type: ignore[index]
             json.dumps(row, allow_nan=False)
             read = self._read(row)
-        except _UNREADABLE as error:
+        except _READING_ERRORS as error:
             raise DefinitionError("put(…) takes a suspended result, or its .record(), and this is none") from error
         place = self._prefix + read.id
 
@@ -172,7 +172,7 @@ class Web:
         """Return the stored record, or one with a `problem`; None if it was stored under another id."""
         try:
             read = self._read(row)
-        except _UNREADABLE as error:
+        except _READING_ERRORS as error:
             problem = f"its stored record cannot be read ({type(error).__name__}: {error})"
             asked = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
             record = freeze(row) if isinstance(row, Mapping) else freeze({"pending": row})
@@ -199,7 +199,7 @@ class Web:
 
 _BROKEN_SECONDS = 86_400.0
 """How long the denial of an unreadable record is remembered."""
-_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError, FerruleError)
+_READING_ERRORS = (LookupError, TypeError, ValueError, AttributeError, RecursionError, FerruleError)
 
 
 def _is_answered(row: Any) -> bool:
