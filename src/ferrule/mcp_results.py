@@ -22,7 +22,7 @@ _SAID_NOTHING = "the server says that it failed, and no more"
 _NO_TYPE = "application/octet-stream"
 TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
 """Media types of what is text."""
-Check = Callable[[object, object], str]
+Check = Callable[[object], str]
 
 
 def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult | str:
@@ -55,7 +55,7 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
     if check is not None:
         if not structured:
             raise ToolError("the server gave no structuredContent, which its output schema promises")
-        if misfit := check(None, output):
+        if misfit := check(output):
             raise ToolError(f"what the server gave does not fit its output schema: {misfit}")
     return ToolResult(output, None, metadata, blocks or None)
 
