@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, computed_fi
 from watched import plain, run
 
 from ferrule import Media, Text, Tool, ToolResult, tool
+from ferrule.isolation.transfer import pack, unpack
 from ferrule.values.frozen import thaw
 
 
@@ -151,7 +152,7 @@ def test_a_number_without_a_json_form_fails_the_call_if_null_does_not_fit(
 ) -> None:
     result, _ = run(giving(holding(number), returns, output_schema=schema), "give")
     assert (result.status, result.executed) == ("failed", True)
-    assert result.error == f"give was run, but {number} has no JSON form; return None or a string"
+    assert result.error == f"give was run, but {float(number)} has no JSON form; return None or a string"
 
 
 def test_another_value_that_does_not_fit_is_named_by_its_place() -> None:
@@ -198,6 +199,14 @@ def test_what_is_missing_to_pandas_is_null(name: str) -> None:
 @pytest.mark.parametrize("returns", [bytes, bytes | None, list[Text], list[Text | Media], tuple[Text, Media]])
 def test_bytes_and_blocks_have_no_output_schema(returns: Any) -> None:
     assert giving(None, returns).output_schema is None
+
+
+@given(st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text() | floats, inner)))
+def test_a_process_of_its_own_changes_nothing_of_that(value: Any) -> None:
+    for returns in (Any, FiniteFloat):
+        here, _ = run(giving(value, returns), "give")
+        there, _ = run(giving(unpack(pack(value, "json"), "json"), returns), "give")
+        assert (here.status, here.error, here.output) == (there.status, there.error, there.output)
 
 
 def test_a_result_of_the_handlers_own_is_not_compared() -> None:

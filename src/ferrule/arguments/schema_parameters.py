@@ -51,7 +51,9 @@ class Enforced:
             if _REFERENCE.search(dumps(schema)) or (self._foreign is not None and self._foreign.size_of_names):
                 self._ways  # noqa: B018  # a schema that is too large is refused here
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
-            raise DefinitionError(f"{what} is not a valid JSON Schema: {_what_is_wrong(schema, error)}") from None
+            raise DefinitionError(
+                f"{what} is not a valid JSON Schema: {_describe_invalid_schema(schema, error)}"
+            ) from None
 
     @cached_property
     def _ways(self) -> Ways:
@@ -71,7 +73,7 @@ class Enforced:
         return [*self._validator.iter_errors(value)] or None
 
 
-def _what_is_wrong(schema: JsonObject, error: Any) -> str:
+def _describe_invalid_schema(schema: JsonObject, error: Any) -> str:
     """Say what is wrong with a schema: the place, the value there, and what would be right."""
     if getattr(error, "instance_path", None):
         first = from_json_schema([error])[0]

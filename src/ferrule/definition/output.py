@@ -20,8 +20,8 @@ from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.masking import without_credentials
 from ferrule.values.result import ToolResult, rendered
 
-_BLOCKS = (Text, Media)
-_FREE = (UNKNOWN, Any, object, ToolResult, bytes, bytearray, *_BLOCKS, *PUT_OFF)
+_BLOCK_KINDS = (Text, Media)
+_FREE = (UNKNOWN, Any, object, ToolResult, bytes, bytearray, *_BLOCK_KINDS, *PUT_OFF)
 _SCALARS = (str, int, float, bool, types.NoneType)
 
 
@@ -99,7 +99,7 @@ class Output:
     def misfit(self, output: object) -> str:
         """Say in what JSON data does not fit the schema, without credentials; nothing if it does."""
         errors = self._errors(output)
-        return "" if not errors else _in_words(errors[0])
+        return "" if not errors else _describe_misfit(errors[0])
 
     def _problem(self, output: Any, not_finite: list[str]) -> str:
         errors = self._errors(output)
@@ -107,7 +107,7 @@ class Output:
             return ""
         if not_finite and _is_null(output, errors[0].path):
             return f"{not_finite[0]} has no JSON form; return None or a string"
-        return f"what it returned does not fit its output schema: {_in_words(errors[0])}"
+        return f"what it returned does not fit its output schema: {_describe_misfit(errors[0])}"
 
     def _errors(self, output: object) -> list[ArgumentError]:
         _ = self.adapter  # makes what is enforced
@@ -126,7 +126,7 @@ def _is_free(returns: Any, free: tuple[Any, ...] = _FREE) -> bool:
     origin, kinds = get_origin(returns), get_args(returns)
     if origin in (Union, types.UnionType, Annotated):
         return any(_is_free(kind, free) for kind in kinds)
-    return origin in (list, tuple) and any(_is_free(kind, _BLOCKS) for kind in kinds)
+    return origin in (list, tuple) and any(_is_free(kind, _BLOCK_KINDS) for kind in kinds)
 
 
 def _is_null(output: Any, path: Path) -> bool:
@@ -137,7 +137,7 @@ def _is_null(output: Any, path: Path) -> bool:
     return False
 
 
-def _in_words(error: ArgumentError) -> str:
+def _describe_misfit(error: ArgumentError) -> str:
     place = ".".join(map(str, error.path))
     return without_credentials(f"{place} {error.expected}".strip(), 300)
 

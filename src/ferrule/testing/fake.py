@@ -137,14 +137,14 @@ def _given(tool: Tool, answer: Any) -> Call:
         return _raising(exception_of(f"fake: the answer of {tool.name!r}", answer))
     if callable(answer):
         return answering(tool, answer)
-    if misfit := _misfit(tool, answer):
+    if misfit := _misfit_of_answer(tool, answer):
         raise DefinitionError(
             f"fake: the answer of {tool.name!r} does not fit its output schema: {misfit}; it is {answer!r}"
         )
     return lambda values, context: copy.deepcopy(answer)
 
 
-def _misfit(tool: Tool, answer: Any) -> str:
+def _misfit_of_answer(tool: Tool, answer: Any) -> str:
     """Say in what an answer does not fit the tool's output schema; nothing if it does."""
     return "" if isinstance(answer, ToolResult) else tool.output.misfit(as_output(answer, strict=False))
 
@@ -223,6 +223,6 @@ class _Made:
             finished = value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
         except PydanticError as error:
             raise Unmet((), f"{value!r:.200} does not fit: {error}") from None
-        if misfit := _misfit(self._tool, finished):
+        if misfit := _misfit_of_answer(self._tool, finished):
             raise Unmet((), f"{value!r:.200} does not fit: {misfit}")
         return finished

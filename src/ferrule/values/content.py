@@ -127,16 +127,17 @@ def jsonable(value: object) -> Any:
     return _Rendering().render(value, ())
 
 
-def plain(value: object, not_finite: list[str] | None = None) -> Any:
+def plain(value: object, not_finite: list[str] | None = None, *, finite: bool = True) -> Any:
     """`value` as `jsonable` gives it, a copy that runs nobody's code when it is read.
 
     Args:
         not_finite: Gets the numbers in `value` that are null in JSON: NaN and infinities.
+        finite: Whether they become null; else they stay numbers, for another process that looks at them.
 
     Raises:
         NotShowable: for an iterator in it, which could be read only once, perhaps without end, and for too much.
     """
-    rendering = _Rendering()
+    rendering = _Rendering(finite)
     found = rendering.render(value, ())
     if rendering.problem:
         raise NotShowable(rendering.problem)
@@ -148,9 +149,10 @@ def plain(value: object, not_finite: list[str] | None = None) -> Any:
 class _Rendering:
     """One way through a value, with what it may still take, and what a result cannot hold of it."""
 
-    __slots__ = ("characters", "not_finite", "problem", "values")
+    __slots__ = ("characters", "finite", "not_finite", "problem", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, finite: bool = True) -> None:
+        self.finite = finite
         self.values, self.characters = MOST_VALUES, MOST_CHARACTERS
         self.problem = ""
         self.not_finite: list[str] = []
@@ -182,8 +184,9 @@ class _Rendering:
         except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
             return f"<{kind.__name__}>"  # a `__repr__` may have no bound, and shows what was excluded
 
-    def _null_for(self, number: object) -> None:
+    def _null_for(self, number: float) -> float | None:
         self.not_finite.append(str(number))
+        return None if self.finite else number
 
     def _has_room(self) -> bool:
         self.values -= 1
@@ -208,7 +211,8 @@ class _Rendering:
 
     def _key(self, key: Any, inside: tuple[int, ...]) -> str:
         shown = self.render(key, inside)
-        if shown is None and key is not None:  # NaN: as a key it has a text
+        is_finite = key is None if shown is None else type(shown) is not float or math.isfinite(shown)
+        if not is_finite:  # as a key it has a text
             return clean(str(key))
         return shown if isinstance(shown, str) else _encode_json(shown)
 
@@ -227,7 +231,7 @@ class _Rendering:
             self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
             raise TypeError(self.problem)
         if issubclass(kind, Decimal) and not value.is_finite():
-            return self._null_for(value)
+            return self._null_for(math.nan if value.is_nan() else float(value))
         if kind.__name__ in _PANDAS_MISSING and kind.__module__.startswith("pandas."):
             return None
         if (numpy := sys.modules.get("numpy")) is not None and issubclass(kind, numpy.generic | numpy.ndarray):
