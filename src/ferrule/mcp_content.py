@@ -15,8 +15,7 @@ import mcp_types as wire
 from pydantic_core import from_json
 
 from ferrule.definition.tool import Tool
-from ferrule.mcp_results import TEXT_TYPE
-from ferrule.values.content import Block, Media, Text
+from ferrule.values.content import TEXT_TYPE, Block, Media, Text
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps
 from ferrule.values.result import ToolResult, gave

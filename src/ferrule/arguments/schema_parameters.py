@@ -84,7 +84,7 @@ def _describe_invalid_schema(schema: JsonObject, error: Any) -> str:
 
 
 def _place(path: Iterable[str | int]) -> str:
-    return repr(".".join(map(str, path)))
+    return f"{'.'.join(map(str, path))!r:.200}"
 
 
 def _references(node: object, path: Path) -> Iterator[tuple[Path, str]]:

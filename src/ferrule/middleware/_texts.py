@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from ferrule.values.content import Block, Media, Text, as_output, is_text, render
+from ferrule.values.content import Block, Media, Text, as_output, render
 from ferrule.values.result import ToolResult
 
 Change: TypeAlias = Callable[[str], str]
+_IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
+
+
+def is_text(media: Media) -> bool:
+    """Whether a provider shows the bytes of it as text."""
+    return bool(_IS_TEXT.match(media.mime_type))
 
 
 def with_texts(result: ToolResult, change: Change) -> ToolResult:

@@ -7,9 +7,10 @@ import re
 import secrets
 
 from ferrule.characters import REFERENCE, reference
+from ferrule.middleware._texts import is_text
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, bound, is_text, size
+from ferrule.values.content import Block, Media, Text, bound, size
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 

@@ -85,12 +85,8 @@ _BLOCK_CLASSES = (Text, Media)
 # What providers show of media must not be a place for anything else, RFC 6838.
 _KINDS = ("image", "audio", "file", "resource")
 _MIME_TYPE = r"(?a)(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?"
-_TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
-
-
-def is_text(media: Media) -> bool:
-    """Whether a provider shows the bytes of it as text."""
-    return bool(_TEXT_TYPE.match(media.mime_type))
+TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
+"""Media types of what is text."""
 
 
 def clean(text: str) -> str:
@@ -131,7 +127,7 @@ def plain(value: object, not_finite: list[str] | None = None, *, finite: bool = 
     """`value` as `jsonable` gives it, a copy that runs nobody's code when it is read.
 
     Args:
-        not_finite: Gets the numbers in `value` that are null in JSON: NaN and infinities.
+        not_finite: Gets the first number in `value` that is null in JSON: NaN or an infinity.
         finite: Whether they become null; else they stay numbers, for another process that looks at them.
 
     Raises:
@@ -185,7 +181,8 @@ class _Rendering:
             return f"<{kind.__name__}>"  # a `__repr__` may have no bound, and shows what was excluded
 
     def _null_for(self, number: float) -> float | None:
-        self.not_finite.append(str(number))
+        if not self.not_finite:  # one is enough to say what is wrong
+            self.not_finite.append(str(number))
         return None if self.finite else number
 
     def _has_room(self) -> bool:
@@ -371,7 +368,7 @@ def size(blocks: Iterable[Block]) -> int:
 
 
 def _media_size(media: Media) -> int:
-    shown = len(media.data) if media.data is not None and _TEXT_TYPE.match(media.mime_type) else 0
+    shown = len(media.data) if media.data is not None and TEXT_TYPE.match(media.mime_type) else 0
     return shown + len(media.kind) + len(media.mime_type) + len(media.uri or "") + len(media.name or "")
 
 
@@ -381,7 +378,7 @@ def media_bytes(blocks: Iterable[Block]) -> int:
 
 
 def _bytes_of(block: Block) -> int:
-    return 0 if isinstance(block, Text) or block.data is None or is_text(block) else len(block.data)
+    return 0 if isinstance(block, Text) or block.data is None or TEXT_TYPE.match(block.mime_type) else len(block.data)
 
 
 Keep: TypeAlias = Literal["head", "tail", "both"]

@@ -219,7 +219,7 @@ def rendered(value: Any, not_finite: list[str] | None = None) -> ToolResult:
     handler's. The value itself is kept for `gave`.
 
     Args:
-        not_finite: Gets NaN and infinities in it, which are null in JSON.
+        not_finite: Gets the first NaN or infinity in it, which is null in JSON.
 
     Raises:
         NotShowable: where no result can hold it.
