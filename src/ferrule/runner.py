@@ -51,7 +51,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Leases, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import clean
+from ferrule.values.content import MOST_MEDIA, clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision
 from ferrule.values.event import emit
@@ -107,6 +107,7 @@ class Runner:
         drain: Seconds that leaving `async with` waits for the calls that run, before it cancels them; `None` waits for
             ever.
         max_output: Characters of a result, altogether.
+        max_media: Bytes of images, audio and files in a result, altogether.
         max_input: Characters of JSON that are read as the arguments of a call, where its tool does not say; `None` for
             no limit.
         resume_key: What seals the records of suspended calls: at least 32 bytes, or a list of such keys, of which the
@@ -140,6 +141,7 @@ class Runner:
         queue_timeout: float | None = 60.0,
         drain: float | None = 60.0,
         max_output: int = 100_000,
+        max_media: int = MOST_MEDIA,
         max_input: int | None = 1_000_000,
         resume_key: bytes | Sequence[bytes] | None = None,
         resume_within: float = 86_400.0,
@@ -160,6 +162,7 @@ class Runner:
             timeout=seconds("timeout", timeout),
             expose=exception_classes("expose", expose) or (),
             max_output=whole_number("max_output", max_output) or 100_000,
+            max_media=whole_number("max_media", max_media) or MOST_MEDIA,
             max_input=whole_number("max_input", max_input),
         )
         clock = options.clock("clock", clock) or MONOTONIC

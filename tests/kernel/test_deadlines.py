@@ -6,10 +6,11 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from watched import BOUND, Watch, go, run
+from watched import BOUND, Watch, go, plain, run
 
 import probe
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
@@ -237,6 +238,37 @@ def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> Non
         assert probe.slots_taken(runner) == 0
 
     go(main())
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: bool, goes_on: bool) -> None:
+    async def main() -> tuple[ToolResult, ToolResult]:
+        begun, free = asyncio.Event(), asyncio.Event()
+
+        @tool(read_only=read_only)
+        async def look() -> None:
+            begun.set()
+            while goes_on and not free.is_set():
+                with suppress(asyncio.CancelledError):
+                    await free.wait()
+            await free.wait()
+
+        runner = Runner([look], timeout=BOUND, grace=0)
+        batch = runner.batch([ToolCall("c1", "look", "{}")])
+        going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
+        await begun.wait()
+        open_call = batch.results[0]
+        batch.cancel(now=True)
+        (result,) = await going
+        free.set()
+        return open_call, result
+
+    open_call, result = go(main())
+    assert result.status == "cancelled" and result.executed is None
+    assert ("still running" in plain(result)) is goes_on
+    for text in (open_call.error or "", plain(result)):
+        assert ("effect" in text, "changes nothing" in text) == (not read_only, read_only)
 
 
 async def _beside_one_that_fails(runner: Runner) -> None:

@@ -127,7 +127,7 @@ def _tagged(value: object) -> Plain:
         return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_tagged(item) for item in value]}
-    return {"value": plain(value)}
+    return {"value": plain(value, finite=False)}
 
 
 def _untagged(plain: Plain) -> Any:

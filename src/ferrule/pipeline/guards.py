@@ -54,8 +54,11 @@ def decision_of(answer: object) -> Decision:
 
 
 def name_of(guard: Guard) -> str:
-    """What a guard is called: its function's name, or its class's."""
-    return str(getattr(guard, "__name__", type(guard).__name__))
+    """Return what a guard is called: its function's name, or its class's; without the underscore that marks a name of
+    Ferrule's own code as private."""
+    name = str(getattr(guard, "__name__", type(guard).__name__))
+    ours = str(getattr(guard, "__module__", "")).partition(".")[0] == "ferrule"
+    return name.lstrip("_") if ours else name
 
 
 def broken(error: BaseException, hide: Callable[[str], str] = str) -> Decision:

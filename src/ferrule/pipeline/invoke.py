@@ -69,7 +69,7 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
         kind = "approval" if rejection.decision.schema is None else "input"
         attempt.pending = pending_record(state, kind, rejection.decision, rejection.kept)
     executed = attempt.executed
-    error = rejection.error.replace(NOTHING_RUN, results.what_ran(executed))
+    error = rejection.error.replace(NOTHING_RUN, results.what_ran(executed, changes=state.plan.changes))
     result = attempt.result = results.unsuccessful(state, rejection.status, error, executed=executed)
     if executed is False and rejection.own_words:
         attempt.refusal = result
@@ -89,7 +89,8 @@ def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
         executed = cause.executed
     else:
         exception = cause
-    text = f"The call was cancelled. {results.what_ran(executed, running=attempt.left_running)}"
+    ran = results.what_ran(executed, running=attempt.left_running, changes=state.plan.changes)
+    text = f"The call was cancelled. {ran}"
     keep = not state.plan.has_middleware
     return results.unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
 

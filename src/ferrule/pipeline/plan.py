@@ -53,6 +53,7 @@ class Settings:
     timeout: float | None
     expose: tuple[type[BaseException], ...]
     max_output: int
+    max_media: int
     max_input: int | None
     disabled: dict[str, str] = field(default_factory=dict)
     runners: WeakSet[RunnerState] = field(default_factory=WeakSet)
@@ -146,6 +147,7 @@ class Plan:
         self.timeout: float | None = _first(tool.timeout, *(one.timeout for one in inner_first))
         self.expose = _first(tool.expose, *(one.expose for one in inner_first)) or ()
         self.max_output = min(one.max_output for one in outer_first)
+        self.max_media = min(one.max_media for one in outer_first)
         longest = [one.max_input for one in outer_first if one.max_input is not None]
         self.max_input = tool.max_input if tool.max_input is not UNSET else min(longest, default=None)
         self.deps = _first(*(one.deps for one in inner_first))

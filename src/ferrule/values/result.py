@@ -214,9 +214,12 @@ def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     return result  # type: ignore[no-any-return]
 
 
-def rendered(value: Any) -> ToolResult:
+def rendered(value: Any, not_finite: list[str] | None = None) -> ToolResult:
     """What a handler returned, perhaps a result that it built itself, as a result whose reading runs no code of the
     handler's. The value itself is kept for `gave`.
+
+    Args:
+        not_finite: Gets the first NaN or infinity in it, which is null in JSON.
 
     Raises:
         NotShowable: where no result can hold it.
@@ -228,7 +231,7 @@ def rendered(value: Any) -> ToolResult:
         if not OF_KERNEL.isdisjoint(metadata):
             metadata = {name: said for name, said in metadata.items() if name not in OF_KERNEL}
         value = returned(value)
-    output = as_output(value)
+    output = as_output(value, not_finite=not_finite)
     made = ToolResult(output, error, metadata, render(output) if error is None and own is None else own)
     keep(made, "_gave", (value, own))
     return made
