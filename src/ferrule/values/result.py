@@ -215,22 +215,25 @@ def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
 
 
 def rendered(value: Any) -> ToolResult:
-    """What a handler returned, perhaps a result that it built itself, as a result whose reading runs no code of the
-    handler's. The value itself is kept for `gave`.
+    """Return a handler's value as a result whose reading runs none of the handler's code.
+
+    A result that the handler returns is copied whole, with its status. `gave` finds the value itself.
 
     Raises:
-        NotShowable: where no result can hold it.
+        NotShowable: for a value that no result can hold.
     """
-    error = metadata = own = None
-    if isinstance(value, ToolResult):
-        error = None if value.error is None else clean(value.error)
-        metadata, own = jsonable(value.metadata), value._content
-        if not OF_KERNEL.isdisjoint(metadata):
-            metadata = {name: said for name, said in metadata.items() if name not in OF_KERNEL}
-        value = returned(value)
-    output = as_output(value)
-    made = ToolResult(output, error, metadata, render(output) if error is None and own is None else own)
-    keep(made, "_gave", (value, own))
+    if not isinstance(value, ToolResult):
+        output = as_output(value)
+        made = ToolResult(output, content=render(output))
+        keep(made, "_gave", (value, None))
+        return made
+    error, own = value.error, value._content
+    metadata = {name: said for name, said in jsonable(value.metadata).items() if name not in OF_KERNEL}
+    given = returned(value)
+    output = as_output(given)
+    content = render(output) if error is None and own is None else own
+    made = value.replace(output=output, error=error and clean(error), metadata=metadata, content=content)
+    keep(made, "_gave", (given, own))
     return made
 
 
