@@ -9,11 +9,14 @@ from typing import Any, Literal, TypeAlias
 
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, jsonable
-from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.result import ToolResult
+from ferrule.values.frozen import JsonObject, freeze, thaw
+from ferrule.values.result import ToolResult, keep_told
 
 KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
 """How far a call is, as its journal has it. See docs/journal.md."""
+
+RUN_NAME = "loop.run(key=…)"
+"""The `tool_name` of a run that was given a key; no tool can have it. See docs/journal.md#runs-with-a-key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +82,13 @@ def stored(result: ToolResult) -> dict[str, Any]:
 
 
 def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
-    """The result again that `stored` was given, of `call`.
+    """Return the result that `stored` was given, of `call`; a suspended one with its `pending`.
 
     Raises:
-        TypeError, LookupError, ValueError: where it is nothing that `stored` made.
+        TypeError, LookupError, ValueError: for what `stored` did not make.
     """
     kept = thaw(outcome)
-    return ToolResult(
+    result = ToolResult(
         kept["output"],
         kept["error"],
         kept["metadata"],
@@ -96,6 +99,9 @@ def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
         executed=kept["executed"],
         repairs=tuple(kept["repairs"]),
     )
+    if result.status == "suspended":
+        keep_told(result, (None, None, None, None, freeze(kept["pending"]), None))
+    return result
 
 
 def _stored_block(block: Block) -> dict[str, Any]:
