@@ -39,7 +39,7 @@ from ferrule.values.result import ToolResult
 
 
 class RunKeyError(FerruleError):
-    """A run with this key cannot go on here: docs/models.md#the-same-request-twice.
+    """A run with this key cannot go on here: docs/journal.md#a-request-that-is-sent-twice.
 
     Attributes:
         key: The key.

@@ -207,7 +207,7 @@ def run(
         key: The name of the request. The same key, with the same principal and session, is the same run: a request that
             is sent again gets the result of the first one, or goes on where that stopped, and no call is run twice. The
             runner needs a journal. Without a session, the key is the session of the calls. See
-            docs/models.md#the-same-request-twice.
+            docs/journal.md#a-request-that-is-sent-twice.
 
     Raises:
         DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the model, the runner,
