@@ -109,8 +109,9 @@ def run_row(key: str, context: ToolContext) -> str:
 
 def request_digest(model: Model, messages: list[Message], tools: Toolset) -> str:
     """Return a hash of all that makes two requests the same one."""
+    named = [getattr(model, name, None) for name in ("api", "name")]
     asked = {
-        "model": [type(model).__qualname__, *(str(getattr(model, name, "")) for name in ("api", "name"))],
+        "model": [type(model).__qualname__, *(name for name in named if isinstance(name, str))],
         "messages": without_bytes(plain(messages, keep_bytes=True)),
         "tools": sorted([tool.name, tool.fingerprint] for tool in tools),
     }

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import SECONDS, program
 
-from ferrule import Decision, DefinitionError, Journal, Runner, ToolCall, ToolContext, ask, tool
+from ferrule import Decision, DefinitionError, Journal, Media, Runner, Text, ToolCall, ToolContext, ask, tool
 from ferrule.approval import web
 from ferrule.errors import JournalError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.loop import LoopResult, ModelText, NotResumed, Run, RunKeyError, TurnStarted, resume, run
 from ferrule.models import ModelError, Reply, Scripted, Step
+from ferrule.selection import pinned, search_tool
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
 from ferrule.values.kept import Intent, Kept
@@ -114,6 +115,57 @@ def test_a_request_that_is_sent_again_gets_the_same_result_and_nothing_is_asked_
         assert facts(again.result) == facts(first) and first.status == "done"
         assert (office.paid, office.looked, model.asked, events) == (["ada", "bob"], 1, [], [])
         assert said == ["One.", "Two.", "All paid."]
+
+    go(main())
+
+
+def test_whatever_a_run_came_to_is_found_again_as_it_was() -> None:
+    async def main() -> None:
+        @tool(read_only=True)
+        async def picture() -> list[Any]:
+            """Make a picture."""
+            return [Text("a dot"), Media("image", b"\x89PNG", "image/png", name="dot.png")]
+
+        @tool(read_only=True)
+        async def fails() -> None:
+            """Fail."""
+            raise ValueError("no paper")
+
+        @tool(background=True)
+        async def bake(loaves: int) -> str:
+            """Bake."""
+            return f"{loaves} loaves"
+
+        office = Office()
+        office.tools += [picture, fails, bake, search_tool([picture])]
+        call = ToolCall("", "pay", {"to": "ada"}, data={"signature": "s"})
+        paused = Reply(
+            "", [], [{"role": "assistant", "content": "…"}], "pause", {"tokens": 3}, state={"container": "c"}
+        )
+        garbled = Reply("", [], [{"role": "assistant", "content": "{"}], "malformed", reason="cut JSON")
+        half = Reply("Half of", [], [{"role": "assistant", "content": "Half of"}], "other", reason="the line went dead")
+        runs: list[tuple[list[Step], dict[str, Any]]] = [
+            ([[call, ("picture", {})], "Paid."], {}),
+            ([[("pay", {"to": 5})], [("nothing", {})], "No."], {}),
+            ([[("search_tools", {"query": "dot"})], [("picture", {})], "A dot."], {"selector": pinned("pay")}),
+            ([[("fails", {})], "I cannot."], {"on_failure": "degrade"}),
+            ([[("fails", {}), pay("ada")]], {"on_failure": "fail"}),
+            ([[pay("ada"), pay("bob")], "One."], {"max_calls": 1}),
+            ([[pay("ada")], [pay("bob")]], {"max_turns": 2}),
+            ([paused, garbled, half], {}),
+            ([[("pay", {"to": []})]] * 3, {}),
+            ([[("bake", {"loaves": 2})], [("look", {})], "Baked."], {}),
+        ]
+        for script, options in runs:
+            journal = memory()
+            runner = office.runner(journal)
+            first = await run(Scripted(script), ASK, runner, key=KEY, state={"begins": 1}, **options)
+            model = Scripted([])
+            again = await run(model, ASK, runner, key=KEY, state={"begins": 1}, **options)
+            assert facts(again) == facts(first) and model.requests == []
+            # Other limits change nothing of a run that has ended.
+            other = await run(model, ASK, runner, key=KEY, max_turns=9, max_calls=1, on_failure="continue")
+            assert facts(other)[:3] == facts(first)[:3] and model.requests == []
 
     go(main())
 
