@@ -137,7 +137,7 @@ class KeyedRun:
         self.key = key
         self.id = id
         self.turns: list[SavedTurn] = []
-        self.came_to: str | None = None
+        self.came_to: Any = None
         self._journal = journal
         self._digest = digest
         self._context = context
@@ -187,8 +187,11 @@ class KeyedRun:
 
     def _read(self, kept: Kept) -> None:
         self._check_request(kept.intent)
-        turns = map(json.loads, kept.intent.arguments["turns"])
-        self.turns = [SavedTurn.model_validate(with_bytes(turn)) for turn in turns]
+        try:
+            turns = map(json.loads, kept.intent.arguments["turns"])
+            self.turns = [SavedTurn.model_validate(with_bytes(turn)) for turn in turns]
+        except (ValueError, LookupError, TypeError) as error:
+            raise RunKeyError(self.key, f"cannot be read in the journal: {error}") from error
         self.came_to = (kept.outcome or {}).get("came_to")
 
     def _new_intent(self, kept: Kept | None) -> Intent:

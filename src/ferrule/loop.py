@@ -206,8 +206,7 @@ def run(
             an earlier run refer to. A call of any other tool is `not_found`. See docs/selection.md#in-the-loop.
         key: The name of the request. The same key, with the same principal and session, is the same run: a request that
             is sent again gets the result of the first one, or goes on where that stopped, and no call is run twice. The
-            runner needs a journal. Without a session, the key is the session of the calls. See
-            docs/journal.md#a-request-that-is-sent-twice.
+            runner needs a journal. See docs/journal.md#a-request-that-is-sent-twice.
 
     Raises:
         DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the model, the runner,
@@ -231,13 +230,13 @@ def run(
     context = context_of(context, given, "loop.run", run.__kwdefaults__ or ())
     record, messages = None, list(messages)
     if key is not None:
-        if not isinstance(key, str) or not key:
+        named: object = key
+        if not isinstance(named, str) or not named:
             raise DefinitionError(f"key is the name of the request, such as 'request-17', not {key!r}")
-        context = context if context.session else context.replace(session=key)
+        context = context if context.session else context.replace(session=f"key {key}")
         digest = request_digest(model, messages, runner.tools)
         record = KeyedRun(_journal_for_key(runner), key, run_row(key, context), digest, context)
-    limits = (max_turns, max_calls, on_failure)
-    return Run(model, messages, runner, context, *limits, state or {}, selector, record=record)
+    return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {}, selector, record=record)
 
 
 def resume(
@@ -614,8 +613,8 @@ class Run:
         saved, answers, _ = self._taken_up
         last = record.turns[-1] if record.came_to is None and len(record.turns) == saved.turns else None
         waiting = {} if last is None else last.waiting
-        for call_id in answers or saved.waiting:
-            if call_id not in waiting:
+        for call_id in answers or saved.waiting:  # an answer is one to the very question that was asked
+            if call_id not in waiting or waiting[call_id]["key"] != saved.waiting[call_id].get("key"):
                 raise NotResumed(call_id, f"{RESUMED_ALREADY} run(…, key={record.key!r}) gives the run as it is now.")
         now = saved.model_copy(update={"results": last.results, "waiting": waiting}) if last is not None else saved
         self._taken_up = self._taken_up._replace(saved=now)
@@ -692,8 +691,8 @@ class Run:
         """The status that the run had at this turn when it came before; `status` behind the turns of then."""
         if self._saved_turns:
             return None
-        came_to = None if self._record is None else self._record.came_to
-        return status if came_to is None else came_to
+        came_to: Status | None = None if self._record is None else self._record.came_to
+        return came_to or status
 
     async def _select(self) -> bool:
         """Asks the selector, where there is one, once, and offers what it gives; `False` where the run was cancelled.

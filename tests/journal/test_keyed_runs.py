@@ -264,7 +264,7 @@ class Process(Journal):
 
 
 @given(st.lists(st.tuples(st.integers(1, 14), st.booleans()), min_size=1, max_size=3))
-def test_however_often_its_process_is_killed_a_run_pays_once_and_comes_to_its_end(
+def test_a_run_whose_process_is_killed_again_and_again_pays_once_and_comes_to_its_end(
     kills: list[tuple[int, bool]],
 ) -> None:
     async def main() -> None:
@@ -360,62 +360,55 @@ async def _result(going: Run) -> LoopResult:
 
 
 KILLED = """
-from test_keyed_runs import ASK, KEY, Model, TWO_TURNS
 from ferrule import Runner, tool
 from ferrule.loop import run
-
-at = sys.argv[2]
+from ferrule.models import Scripted
 
 def reach(point):
-    if point == at:
+    if point == sys.argv[2]:
         say(point)
         wait()
+
+class Model:
+    async def __call__(self, messages, toolset):
+        turn = sum(message["role"] == "assistant" for message in messages)
+        reach(f"turn {turn}")
+        script = [[("pay", {"to": "ada"})], [("pay", {"to": "bob"})], "All paid."]
+        return await Scripted([script[turn]])(messages, toolset)
+
+    results = staticmethod(Scripted([]).results)
 
 @tool
 async def pay(to: str) -> str:
     "Pay somebody."
-    reach(f"before {to}")
     with open(path + ".bank", "a") as bank:
         bank.write(to + chr(10))
     reach(f"after {to}")
     return f"paid {to}"
 
-@tool(read_only=True)
-async def look() -> int:
-    "Look."
-    return 1
-
 async def main():
-    runner = Runner([pay, look], journal=Journal.open(path))
-    result = await run(Model(TWO_TURNS, lambda turn: reach(f"turn {turn}")), ASK, runner, key=KEY)
+    runner = Runner([pay], journal=Journal.open(path))
+    result = await run(Model(), [{"role": "user", "content": "Pay them."}], runner, key="request-17")
     say(result.status, *[one.status for one in result.results])
 
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(
-    ("at", "paid", "comes_to"),
-    [
-        ("turn 0", ["ada", "bob"], "done ok ok ok"),
-        ("before ada", ["bob"], "done unknown ok ok"),
-        ("after ada", ["ada", "bob"], "done unknown ok ok"),
-        ("turn 1", ["ada", "bob"], "done ok ok ok"),
-        ("turn 2", ["ada", "bob"], "done ok ok ok"),
-    ],
-)
-def test_a_request_whose_process_was_killed_is_sent_again_and_pays_once(
-    tmp_path: Path, at: str, paid: list[str], comes_to: str
-) -> None:
+def test_a_request_whose_process_was_killed_is_sent_again_and_pays_once(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
-    with program(KILLED, path, at) as first:
-        assert first.heard() == at
-        with program(KILLED, path, "nowhere") as waits:  # it waits while the first one lives
-            first.kill()
-            assert waits.rest() == comes_to
+    for at in ("turn 0", "after ada", "turn 1"):
+        with program(KILLED, path, at) as killed:
+            assert killed.heard() == at
+            killed.kill()
+    with program(KILLED, path, "turn 2") as last:
+        assert last.heard() == "turn 2"
+        with program(KILLED, path, "nowhere") as waits:  # while the last one lives
+            last.kill()
+            assert waits.rest() == "done unknown ok"
     with program(KILLED, path, "nowhere") as again:
-        assert again.rest() == comes_to
-    assert Path(f"{path}.bank").read_text().split() == paid
+        assert again.rest() == "done unknown ok"
+    assert Path(f"{path}.bank").read_text().split() == ["ada", "bob"]
 
 
 # -- suspended ---------------------------------------------------------------------------------------------------------
@@ -437,6 +430,7 @@ def test_a_suspended_run_comes_again_as_it_waits_and_after_its_answer_with_its_e
         with pytest.raises(NotResumed, match=r"resumed already.*run\(…, key='request-17'\)"):
             await resume(state, {"call_2": True}, Model(script), office.asking(journal))
         model = Model(script)
+        assert done.results[0].record()["session"] == f"key {KEY}"
         last = await run(model, ASK, office.asking(journal), key=KEY, principal="ann")
         assert (last.status, last.text, model.asked, last.suspended) == ("done", "Paid.", [], None)
         assert last.messages == done.messages and office.paid == ["ada", "bob"]
@@ -463,6 +457,24 @@ def test_a_resumed_run_whose_process_is_killed_pays_once_and_comes_to_its_end(st
         assert result.status == "done" and max(Counter(office.paid).values(), default=0) <= 1
         assert {one.status for one in result.results} <= {"ok", "unknown", "invalid"}
         assert len(office.paid) >= sum(one.status == "ok" for one in result.results)
+
+    go(main())
+
+
+def test_an_answer_resumes_no_run_but_that_of_its_question() -> None:
+    async def main() -> None:
+        office, journal = Office(), memory()
+        script: list[Step] = [[pay("ada")], "Paid."]
+        mine, of_others = [
+            (await run(Model(script), ASK, office.asking(journal), key=KEY, principal=who)).suspended
+            for who in ("ann", "bob")
+        ]
+        assert mine is not None and of_others is not None
+        edited = {**mine, "run": of_others["run"]}
+        with pytest.raises(NotResumed):
+            await resume(edited, {"call_1": True}, Model(script), office.asking(journal))
+        assert office.paid == []
+        assert (await resume(of_others, {"call_1": True}, Model(script), office.asking(journal))).status == "done"
 
     go(main())
 

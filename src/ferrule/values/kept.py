@@ -16,7 +16,7 @@ KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
 """How far a call is, as its journal has it. See docs/journal.md."""
 
 RUN_NAME = "loop.run(key=…)"
-"""The `tool_name` of a run that was given a key; no tool can have it. See docs/journal.md#a-request-that-is-sent-twice."""
+"""The `tool_name` of a run with a key; no tool can have it. See docs/journal.md#a-request-that-is-sent-twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
