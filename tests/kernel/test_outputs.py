@@ -22,7 +22,7 @@ from pydantic import Base64UrlBytes, BaseModel, ConfigDict, Field, field_seriali
 from typing_extensions import TypedDict
 from watched import Watch, go, plain, run
 
-from ferrule import Decision, Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, deny, tool
+from ferrule import Decision, Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, ask, deny, tool
 from ferrule.isolation.transfer import pack, unpack
 from ferrule.middleware import after
 from ferrule.values import content
@@ -591,3 +591,14 @@ def test_who_returns_the_result_of_another_call_has_its_status_and_not_that_noth
     result, _ = run([send, outer], "outer", guards=[guard])
     assert result.status == "denied" and "no mails" in str(result.error) and paid == ["ada"]
     assert result.executed is not read_only
+
+
+def test_a_suspended_result_has_its_pending_in_another_process_too() -> None:
+    @tool
+    async def send() -> None:
+        """Send a mail."""
+
+    result, _ = run(send, "send", guards=[lambda call, context: ask("?")], approve=lambda call, asked, context: asked)
+    for transfer in ("json", "pickle"):
+        again = unpack(pack(result, transfer), transfer)
+        assert result.pending is not None and again.pending == result.pending, transfer

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, jsonable
-from ferrule.values.frozen import JsonObject, freeze, thaw
-from ferrule.values.result import ToolResult, keep_told
+from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.result import ToolResult, keep_pending
 
 KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
 """How far a call is, as its journal has it. See docs/journal.md."""
@@ -100,7 +100,7 @@ def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
         repairs=tuple(kept["repairs"]),
     )
     if result.status == "suspended":
-        keep_told(result, (None, None, None, None, freeze(kept["pending"]), None))
+        keep_pending(result, kept["pending"])
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, cast
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, told_input
 from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
-from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, frozen, thaw
 
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
@@ -196,6 +196,11 @@ keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
 """The same for what the kernel alone knows: the call as it is told, its session, its principal, when it ended, what
 takes it up again where it is suspended, and who approved it."""
+
+
+def keep_pending(result: ToolResult, pending: JsonObject | None) -> None:
+    """Give a suspended result that was read again, and that nobody else has, what takes it up."""
+    keep_told(result, (None, None, None, None, freeze(pending), None))
 
 
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
