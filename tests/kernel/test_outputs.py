@@ -569,6 +569,8 @@ def test_a_returned_result_keeps_its_status_and_whether_it_was_executed() -> Non
         # Nothing that a handler makes can be resumed.
         assert result.status == ("failed" if status == "suspended" else status)
         assert result.executed is executed and result.pending is None
+    with pytest.raises(TypeError, match="status must be one of ok, invalid"):
+        ToolResult(status="done")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, told_input
@@ -14,6 +14,7 @@ Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
 ]
 """What a call came to. See docs/talking-to-the-model.md#results."""
+_STATUSES = get_args(Status)
 _EMPTY: JsonObject = FrozenDict()
 
 
@@ -82,6 +83,8 @@ class ToolResult(_ResultFields):
             raise TypeError(f"error must be a text, not {error!r}")
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata must be a mapping, not {metadata!r}")
+        if status is not None and status not in _STATUSES:
+            raise TypeError(f"status must be one of {', '.join(_STATUSES)}, not {status!r}")
         self.output = output
         self.error = error
         self.metadata = _EMPTY if metadata is None else metadata
