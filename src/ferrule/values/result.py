@@ -14,7 +14,7 @@ Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
 ]
 """What a call came to. See docs/talking-to-the-model.md#results."""
-_STATUSES = get_args(Status)
+_KNOWN_STATUSES = get_args(Status)
 _EMPTY: JsonObject = FrozenDict()
 
 
@@ -83,8 +83,8 @@ class ToolResult(_ResultFields):
             raise TypeError(f"error must be a text, not {error!r}")
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata must be a mapping, not {metadata!r}")
-        if status is not None and status not in _STATUSES:
-            raise TypeError(f"status must be one of {', '.join(_STATUSES)}, not {status!r}")
+        if status is not None and status not in _KNOWN_STATUSES:
+            raise TypeError(f"status must be one of {', '.join(_KNOWN_STATUSES)}, not {status!r}")
         self.output = output
         self.error = error
         self.metadata = _EMPTY if metadata is None else metadata
