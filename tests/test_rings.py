@@ -76,7 +76,7 @@ AROUND = {
     "models",
     "remote",
 }
-PROGRAMS = {"suspended_run", "loop", "serve", "testing", "cli", "__main__"}
+PROGRAMS = {"suspended_run", "keyed_run", "loop", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}, "interop": {"journal"}}
 
 Graph = dict[str, set[str]]

@@ -71,6 +71,7 @@ class Bedrock(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=partial(_events, used),
             response=lambda request: _in_thread(lambda: used.converse(**request)),

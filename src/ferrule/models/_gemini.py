@@ -63,6 +63,7 @@ class Gemini(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: used.aio.models.generate_content_stream(**request),
             response=lambda request: used.aio.models.generate_content(**request),

@@ -53,6 +53,7 @@ class Ollama(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: _send(used, request, stream=True),
             response=lambda request: _send(used, request, stream=False),

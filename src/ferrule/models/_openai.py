@@ -86,6 +86,7 @@ class OpenAI(sdk.SdkModel):
         streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: create(**streamed | request),
             response=lambda request: create(**request),

@@ -75,6 +75,8 @@ class SdkModel:
     provider: Provider
     """Reads the answers."""
     _: KW_ONLY
+    name: str = ""
+    """The model's name, as the API knows it."""
     request: Callable[[Messages, Toolset, State, Found], Request]
     """The request for these messages and tools, with the state of the turn before, and what was found since."""
     events: Callable[[Request], Any]

@@ -127,11 +127,10 @@ def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolR
     """What was kept, as the result of this call."""
     try:
         result = restored(outcome, state.sent, plan.name)
-        if result.status == "suspended":
-            state.attempt.pending = freeze(outcome["pending"])
     except (TypeError, LookupError, ValueError) as error:
         log_raised(state, "what the journal keeps of a call of tool %r cannot be read", plan.name, error=error)
         return unknown(state)
+    state.attempt.pending = result.pending
     return result
 
 

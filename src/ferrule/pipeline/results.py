@@ -201,9 +201,23 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
             text = _short(state, f"{plan.name} was run, but {shaped.problem}")
             return unsuccessful(state, "failed", text, executed=True, output=output)
         assert shaped.result is not None
-        status: Status = "ok" if shaped.result.error is None else "failed"
-        return shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
+        return _bound_to_call(plan, state, shaped.result)
     return success(value, state.sent, plan.name)
+
+
+def _bound_to_call(plan: Plan, state: CallState, returned: ToolResult) -> ToolResult:
+    """Return a result that a handler returned as the result of its call, with its own status.
+
+    `suspended` becomes `failed`: nobody could resume it. "Nothing was run" (`executed` is `False`) is not believed of a
+    tool that changes things where the result is that of another call, or the handler ran before: something may have
+    been done beside it.
+    """
+    status, executed = returned.status, returned.executed
+    if status == "suspended" or (status == "ok" and returned.error is not None):
+        status = "failed"
+    if executed is False and plan.changes and (returned.call is not None or state.attempt.runs > 1):
+        executed = True
+    return returned.replace(call=state.sent, tool_name=plan.name, repairs=(), status=status, executed=executed)
 
 
 def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) -> ToolResult:

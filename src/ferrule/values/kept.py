@@ -10,10 +10,13 @@ from typing import Any, Literal, TypeAlias
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, jsonable
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, keep_pending
 
 KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
 """How far a call is, as its journal has it. See docs/journal.md."""
+
+RUN_NAME = "loop.run(key=…)"
+"""The `tool_name` of a run with a key; no tool can have it. See docs/journal.md#a-request-that-is-sent-twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +85,13 @@ def stored(result: ToolResult) -> dict[str, Any]:
 
 
 def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
-    """The result again that `stored` was given, of `call`.
+    """Return the result that `stored` was given, of `call`; a suspended one with its `pending`.
 
     Raises:
-        TypeError, LookupError, ValueError: where it is nothing that `stored` made.
+        TypeError, LookupError, ValueError: for what `stored` did not make.
     """
     kept = thaw(outcome)
-    return ToolResult(
+    result = ToolResult(
         _output_of(kept["output"], kept.get("output_is")),
         kept["error"],
         kept["metadata"],
@@ -99,6 +102,9 @@ def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
         executed=kept["executed"],
         repairs=tuple(kept["repairs"]),
     )
+    if result.status == "suspended":
+        keep_pending(result, kept["pending"])
+    return result
 
 
 def _stored_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"] | None]:
