@@ -197,10 +197,10 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
     return success(value, state.sent, plan.name)
 
 
-def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) -> ToolResult:
-    """The result of a call that did not end within its `seconds`; `running` where it goes on."""
+def timed_out(plan: Plan, state: CallState, why: str, *, running: bool) -> ToolResult:
+    """Return the result of a call that its deadline has ended; `running` says whether its handler goes on."""
     executed, keep = state.attempt.executed, plan.inside is None and not plan.handler_hooks
-    text = f"{plan.name} did not end by its deadline of {seconds:g} s. {what_ran(executed, running=running)}"
+    text = f"{plan.name} {why}. {what_ran(executed, running=running)}"
     return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
 
 
