@@ -101,8 +101,8 @@ class Runner:
         limits: Where these two, the limits of tools and their keys hold among all programs that give the same:
             `ferrule.limits.shared(…)`. See docs/limits.md#among-several-programs.
         timeout: Seconds that a call may take once it has its slot, where neither call nor tool says so.
-        idle_timeout: Seconds that a call may take without progress, where its tool does not say. Progress extends it, up
-            to `timeout`. See docs/long-work.md#an-idle-deadline.
+        idle_timeout: Seconds that a call may take without progress, where its tool does not say. Progress extends it,
+            up to `timeout`. See docs/long-work.md#an-idle-deadline.
         grace: Seconds that a handler has to end after its cancellation.
         queue_timeout: Seconds that a call waits for its slot before it is `limited`; `None` waits for ever, but a call
             that another one made 60 s.
