@@ -339,6 +339,7 @@ def go(model: Any, **limits: Any) -> LoopResult:
 
 HERMES = 'I will weigh it.\n<tool_call>\n{"name": "weigh", "arguments": {"item": "a"}}\n</tool_call>'
 QWEN = "<function=weigh>\n<parameter=item>\na\n</parameter>\n</function>"
+FENCED = 'I call:\n```json\n{"name": "weigh", "arguments": {"item": "a"}}\n```'
 
 
 def chat_model(address: str, **given: Any) -> Any:
@@ -350,7 +351,7 @@ def ollama_model(address: str, **given: Any) -> Any:
 
 
 @STREAMED
-@pytest.mark.parametrize("text", [HERMES, QWEN])
+@pytest.mark.parametrize("text", [HERMES, QWEN, FENCED])
 @pytest.mark.parametrize(("server", "make"), [(OpenAIChat, chat_model), (Ollama, ollama_model)])
 def test_calls_in_a_text_are_run_where_the_model_was_made_with_text_calls(
     server: type[Api], make: Any, text: str, stream: bool
@@ -366,11 +367,12 @@ def test_calls_in_a_text_are_run_where_the_model_was_made_with_text_calls(
 
 
 @STREAMED
+@pytest.mark.parametrize("text", [HERMES, FENCED])
 @pytest.mark.parametrize(("server", "make"), [(OpenAIChat, chat_model), (Ollama, ollama_model)])
 def test_without_text_calls_such_a_turn_is_malformed_and_nothing_runs(
-    server: type[Api], make: Any, stream: bool
+    server: type[Api], make: Any, text: str, stream: bool
 ) -> None:
-    api = server([Turn(HERMES)] * 3)
+    api = server([Turn(text)] * 3)
     with served(api) as address:
         result = go(make(address, stream=stream))
     assert (result.status, result.results, result.turns) == ("failed", [], 3)

@@ -23,6 +23,7 @@ from ferrule.providers._stream import error_in_event
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ferrule.definition.tool import Tool
     from ferrule.definition.toolset import Toolset
     from ferrule.providers import Stop, Strict
     from ferrule.values.call import ToolCall
@@ -54,8 +55,8 @@ class Provider(Protocol):
     def calls(self, response: Any, /) -> list[ToolCall]: ...
     def turn(self, response: Any, /) -> list[Message]: ...
     def results(self, results: Iterable[ToolResult], /) -> list[Message]: ...
-    def stop(self, response: Any, /) -> Stop: ...
-    def reason(self, response: Any, /) -> str | None: ...
+    def stop(self, response: Any, tools: Iterable[Tool], /) -> Stop: ...
+    def reason(self, response: Any, tools: Iterable[Tool], /) -> str | None: ...
     def state(self, response: Any, /) -> Mapping[str, Any]: ...
 
 
@@ -93,8 +94,8 @@ class SdkModel:
     """Whether the answer comes event by event."""
     lasting: Collection[str] = ()
     """What of a state holds on where an answer says nothing of it, by name."""
-    rewrite: Callable[[Any], Any] | None = None
-    """What is done to a response before it is read."""
+    rewrite: Callable[[Any, Toolset], Any] | None = None
+    """What is done to a response before it is read, with the tools that were offered."""
     unforce: Callable[[Request, bool], Request] | None = None
     """What `unforced_request` does, if the choice stands elsewhere in a request."""
     close: Callable[[], object] | None = None
@@ -128,7 +129,7 @@ class SdkModel:
         provider, usage = self.provider, self.usage(response)
         raw = response if self.stream else plain(response)
         if self.rewrite is not None:
-            response = self.rewrite(response)
+            response = self.rewrite(response, toolset)
         text = provider.text(response)
         if not self.stream and text and on_text is not None:
             on_text(text)
@@ -136,9 +137,9 @@ class SdkModel:
             text,
             provider.calls(response),
             provider.turn(response),
-            provider.stop(response),
+            provider.stop(response, toolset),
             usage,
-            provider.reason(response),
+            provider.reason(response, toolset),
             {name: value for name, value in (state or {}).items() if name in self.lasting}
             | dict(provider.state(response)),
             raw,
