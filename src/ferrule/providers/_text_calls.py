@@ -29,21 +29,21 @@ Calls: TypeAlias = list[dict[str, Any]]
 """Of each call `{"name", "arguments"}`."""
 
 _THOUGHTS_END = "</think>"
-_TOOL_NAME = r"[\w.:-]{1,128}"
+_CALL_NAME = r"[\w.:-]{1,128}"
 _NAMESPACE = r"(?:[\w-]{1,32}:)?"  # `antml:`, `minimax:`, `seed:`
 _LIST = r"(?:[\w-]{1,32}[:_])?(?:tool_calls?|function_?calls?|TOOLCALL)"
-_UPRIGHT = "[|\N{FULLWIDTH VERTICAL LINE}]"
+_PIPE = "[|\N{FULLWIDTH VERTICAL LINE}]"
 _JOIN = "[_\N{LOWER ONE EIGHTH BLOCK}]"
 # What begins with "<": the mark, and what of a call has to stand behind it.
 _MARKS: dict[str, str] = {
     # Hermes, Qwen, GLM, MiniMax, Granite since 3.1, Jamba, Hunyuan, Nemotron, OLMo, Seed, LongCat, Claude
     f"{_LIST}>": rf"(?:\s*(?:[{{\[]|<{_NAMESPACE}(?:invoke\s+name=|function=|arg_key>|name>))|"
-    rf"\n?{_TOOL_NAME}\s*(?:[{{(]|<(?:arg_key>|/)))",
-    f"{_NAMESPACE}invoke name=": rf"[\"']{_TOOL_NAME}[\"']",
-    "function=": rf"{_TOOL_NAME}>",  # Llama, Qwen3-Coder
+    rf"\n?{_CALL_NAME}\s*(?:[{{(]|<(?:arg_key>|/)))",
+    f"{_NAMESPACE}invoke name=": rf"[\"']{_CALL_NAME}[\"']",
+    "function=": rf"{_CALL_NAME}>",  # Llama, Qwen3-Coder
     # DeepSeek, which has also written these as MiniMax does, Kimi and Step
-    f"{_UPRIGHT}tool{_JOIN}calls?(?:{_JOIN}section)?{_JOIN}begin{_UPRIGHT}>": rf"\s*(?:<{_UPRIGHT}|{_TOOL_NAME}\s*(?:<{_UPRIGHT}|\n))",
-    f"{_UPRIGHT}{{1,2}}DSML{_UPRIGHT}{{1,2}}": r"\w",
+    f"{_PIPE}tool{_JOIN}calls?(?:{_JOIN}section)?{_JOIN}begin{_PIPE}>": rf"\s*(?:<{_PIPE}|{_CALL_NAME}\s*(?:<{_PIPE}|\n))",
+    f"{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}}": r"\w",
     r"\|tool_call(?:_start)?\|?>": r"\s*(?:[{\[]|call:)",  # Granite 3.0, Phi, LFM, Gemma
     "start_function_call>": r"\s*call:",
     r"\|python_tag\|>": r"(?:[\w{\[#]|\n)",  # Llama: JSON, or a program
@@ -54,12 +54,12 @@ _MARKS: dict[str, str] = {
 # harmony (gpt-oss), as it is, and without the tokens that servers leave out; its marks alone say nothing of a call
 _CHANNEL = r"(?:<\|start\|>assistant\s*)?<\|channel\|>[a-z]{1,20}\s+to=\w|<\|start\|>assistant\s+to=\w"
 _BARE_CHANNEL = (
-    rf"(?:(?:assistant)?(?:commentary|analysis)\s*)?to=functions\.{_TOOL_NAME}"
+    rf"(?:(?:assistant)?(?:commentary|analysis)\s*)?to=functions\.{_CALL_NAME}"
     r"\s*(?:<\|constrain\|>)?\s*(?:json|code)?\s*(?:<\|message\|>)?\s*\{"
 )
 _OPENINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("<", re.compile(f"<(?:{'|'.join(mark + call for mark, call in _MARKS.items())})")),
-    ("[TOOL_CALLS]", re.compile(rf"\[TOOL_CALLS\]\s*(?:\[\s*\{{|{_TOOL_NAME}\s*(?:[{{(]|\[(?:ARGS|CALL_ID)\]))")),
+    ("[TOOL_CALLS]", re.compile(rf"\[TOOL_CALLS\]\s*(?:\[\s*\{{|{_CALL_NAME}\s*(?:[{{(]|\[(?:ARGS|CALL_ID)\]))")),
     ("functools[", re.compile(r"functools\[\s*\{")),  # Phi
     ("<|", re.compile(_CHANNEL)),
     ("to=functions.", re.compile(_BARE_CHANNEL)),
