@@ -19,6 +19,7 @@ from watched import BOUND, Watch, go, run
 import probe
 from ferrule import InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, tool
 from ferrule.executors import threads as pool
+from ferrule.middleware import breaker
 from ferrule.pipeline.state import RELIABLE_CANCELLING
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
@@ -641,13 +642,13 @@ def test_a_cancellation_that_comes_while_a_late_handler_ends_is_not_lost() -> No
 
 # -- the idle limit ---------------------------------------------------------------------------------------------------
 
-IDLE, CEILING = 10, 40
+IDLE, CEILING = 9.5, 39.5  # no sum of whole seconds is either of them
 STEPS = st.lists(st.tuples(st.sampled_from(["silence", "progress", "question"]), st.integers(1, 15)), max_size=8)
 
 
-def expected_end(steps: list[tuple[str, int]]) -> tuple[str, int]:
+def expected_end(steps: list[tuple[str, int]]) -> tuple[str, float]:
     """How and when a call ends that reports progress, or is answered, at the end of each of these steps."""
-    now = idle = counted = 0
+    now = idle = counted = 0.0
     for kind, seconds in steps:
         if kind == "question":  # neither limit counts
             now += seconds
@@ -668,7 +669,7 @@ def test_silence_ends_a_call_and_progress_extends_it_up_to_its_deadline(steps: l
 
         async def answer(call: ToolCall, decision: Any, context: ToolContext) -> Any:
             await clock.sleep(steps[int(decision.reason)][1])
-            return allow(into={})
+            return allow({})
 
         @tool
         async def works(context: ToolContext) -> None:
@@ -683,9 +684,9 @@ def test_silence_ends_a_call_and_progress_extends_it_up_to_its_deadline(steps: l
         runner = Runner([works], timeout=CEILING, idle_timeout=IDLE, approve=answer, clock=clock)
         call = asyncio.ensure_future(runner.run("works"))
         how, when = expected_end(steps)
-        await clock.advance(max(when - 1, 0))
+        await clock.advance(max(when - 0.25, 0))
         assert call.done() == (when == 0)
-        await clock.advance(1)
+        await clock.advance(0.25)
         result = await call
         assert result.status == ("ok" if how == "ok" else "timeout")
         assert ("idle limit" in str(result.error), f"{CEILING} s" in str(result.error)) == (
@@ -811,5 +812,17 @@ def test_a_tools_idle_limit_goes_before_the_runners_and_is_not_what_remains() ->
         timed = asyncio.ensure_future(runner.run("look", timeout=5))
         await clock.advance(5)
         assert "deadline of 5 s" in str((await timed).error) and left == [None, None, 5]
+
+    go(main())
+
+
+def test_a_breaker_counts_a_silent_call_as_failed() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([forever], idle_timeout=IDLE, inside=[breaker(1, seconds=60)], clock=clock)
+        call = asyncio.ensure_future(runner.run("forever"))
+        await clock.advance(IDLE)
+        assert (await call).status == "timeout"
+        assert (await runner.run("forever")).status == "limited"
 
     go(main())

@@ -364,7 +364,7 @@ async def _within_deadline(
     if task.done() and time() <= deadline.expires_at():  # it may have blocked the loop meanwhile
         deadline.task = None  # no cycle is left for the collector
         return task.result()
-    why = deadline.expiry_reason()
+    why, deadline.at = deadline.expiry_reason(), min(deadline.at, time())
     try:
         await _stop_handler(task, deadline, plan)
     except asyncio.CancelledError:

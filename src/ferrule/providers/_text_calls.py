@@ -37,12 +37,16 @@ _JOIN = "[_\N{LOWER ONE EIGHTH BLOCK}]"
 # What begins with "<": the mark, and what of a call has to stand behind it.
 _MARKS: dict[str, str] = {
     # Hermes, Qwen, GLM, MiniMax, Granite since 3.1, Jamba, Hunyuan, Nemotron, OLMo, Seed, LongCat, Claude
-    f"{_LIST}>": rf"(?:\s*(?:[{{\[]|<{_NAMESPACE}(?:invoke\s+name=|function=|arg_key>|name>))|"
-    rf"\n?{_CALL_NAME}\s*(?:[{{(]|<(?:arg_key>|/)))",
+    f"{_LIST}>": (
+        rf"(?:\s*(?:[{{\[]|<{_NAMESPACE}(?:invoke\s+name=|function=|arg_key>|name>))"
+        rf"|\n?{_CALL_NAME}\s*(?:[{{(]|<(?:arg_key>|/)))"
+    ),
     f"{_NAMESPACE}invoke name=": rf"[\"']{_CALL_NAME}[\"']",
     "function=": rf"{_CALL_NAME}>",  # Llama, Qwen3-Coder
     # DeepSeek, which has also written these as MiniMax does, Kimi and Step
-    f"{_PIPE}tool{_JOIN}calls?(?:{_JOIN}section)?{_JOIN}begin{_PIPE}>": rf"\s*(?:<{_PIPE}|{_CALL_NAME}\s*(?:<{_PIPE}|\n))",
+    f"{_PIPE}tool{_JOIN}calls?(?:{_JOIN}section)?{_JOIN}begin{_PIPE}>": (
+        rf"\s*(?:<{_PIPE}|{_CALL_NAME}\s*(?:<{_PIPE}|\n))"
+    ),
     f"{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}}": r"\w",
     r"\|tool_call(?:_start)?\|?>": r"\s*(?:[{\[]|call:)",  # Granite 3.0, Phi, LFM, Gemma
     "start_function_call>": r"\s*call:",
