@@ -659,8 +659,6 @@ class Run:
             status = self._status_in_journal(status)
             if failed and self._on_failure == "degrade":
                 self._offered, self._found, degraded = Toolset([]), [], True
-                unforced = getattr(self._model, "unforced", None)
-                self._model = unforced() if unforced else self._model
         self._result = self._come_to(status)
         if self._record is not None:
             await self._record.close(None if status in ("suspended", "cancelled") else status)
@@ -794,6 +792,8 @@ class Run:
     def _asked(self, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
         """The model's answer; the chunks of its text go into `chunks`."""
         model: Any = self._model
+        if self._turns > 1 and hasattr(model, "unforced"):  # forced in each turn, it could never answer
+            model = model.unforced()
         given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models know of none
         if _takes(model, "on_text"):
             given["on_text"] = _putting(chunks)

@@ -101,6 +101,8 @@ class Runner:
         limits: Where these two, the limits of tools and their keys hold among all programs that give the same:
             `ferrule.limits.shared(…)`. See docs/limits.md#among-several-programs.
         timeout: Seconds that a call may take once it has its slot, where neither call nor tool says so.
+        idle_timeout: Seconds that a call may take without progress, where its tool does not say. Progress extends it,
+            up to `timeout`. See docs/long-work.md#an-idle-deadline.
         grace: Seconds that a handler has to end after its cancellation.
         queue_timeout: Seconds that a call waits for its slot before it is `limited`; `None` waits for ever, but a call
             that another one made 60 s.
@@ -137,6 +139,7 @@ class Runner:
         per_principal: int | None = None,
         limits: Leases | None = None,
         timeout: float | None = None,
+        idle_timeout: float | None = None,
         grace: float = 1.0,
         queue_timeout: float | None = 60.0,
         drain: float | None = 60.0,
@@ -160,6 +163,7 @@ class Runner:
             deps=deps,
             secrets=options.mapping("secrets", secrets),
             timeout=seconds("timeout", timeout),
+            idle_timeout=seconds("idle_timeout", idle_timeout),
             expose=exception_classes("expose", expose) or (),
             max_output=whole_number("max_output", max_output) or 100_000,
             max_media=whole_number("max_media", max_media) or MOST_MEDIA,

@@ -119,7 +119,7 @@ def begins(plan: Plan, work: Plan) -> Plan:
     begin: Callable[..., Any] = partial(_begin_work, work)
     plan.work, plan.run, plan.output, plan.judged = work, begin, TICKET_OUTPUT, True
     plan.limiters, plan.principal_limits, plan.limits_vary, plan.locks = (), (), False, False
-    plan.timeout, plan.inside, plan.handler_hooks = None, None, ()
+    plan.timeout, plan.idle_timeout, plan.inside, plan.handler_hooks = None, None, None, ()
     return plan
 
 

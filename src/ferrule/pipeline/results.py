@@ -220,11 +220,10 @@ def _bound_to_call(plan: Plan, state: CallState, returned: ToolResult) -> ToolRe
     return returned.replace(call=state.sent, tool_name=plan.name, repairs=(), status=status, executed=executed)
 
 
-def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) -> ToolResult:
-    """The result of a call that did not end within its `seconds`; `running` where it goes on."""
+def timed_out(plan: Plan, state: CallState, why: str, *, running: bool) -> ToolResult:
+    """Return the result of a call that its deadline has ended; `running` says whether its handler goes on."""
     executed, keep = state.attempt.executed, plan.inside is None and not plan.handler_hooks
-    ran = what_ran(executed, running=running, changes=plan.changes)
-    text = f"{plan.name} did not end by its deadline of {seconds:g} s. {ran}"
+    text = f"{plan.name} {why}. {what_ran(executed, running=running, changes=plan.changes)}"
     return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
 
 
