@@ -42,6 +42,10 @@ class _SaidInCode:
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
         return core_schema.literal_schema([False])
 
+    def __get_pydantic_json_schema__(self, core: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": "boolean"} if handler.mode == "serialization" else handler(core)
+        return found
+
 
 @final
 @dataclass(frozen=True, slots=True)
