@@ -198,9 +198,17 @@ def pay(place: str) -> str:
 HAS_A_WORKER = """
 from ferrule import Runner, ToolCall, tool
 from works import pay
+import threading
+def commit():
+    wait()
+    with journal._lock.committing():
+        say("committing")
+        signal.pause()
 async def main():
-    runner = Runner([tool(isolation="process")(pay)], journal=Journal.open(path))
+    threading.Thread(target=commit, daemon=True).start()
+    runner = Runner([tool(isolation="process")(pay)], journal=journal)
     await runner.run(ToolCall("c1", "pay", {"place": sys.argv[2]}), session="s")
+journal = Journal.open(path)
 asyncio.run(main())
 """
 
@@ -214,14 +222,16 @@ def test_a_call_runs_until_the_worker_of_a_killed_program_has_ended(
     os.mkfifo(place)
     with program(text_before + HAS_A_WORKER, path, place) as killed:
         worker, supervisor = map(int, place.read_text(encoding="utf-8").split())
+        killed.tell()
+        assert killed.heard() == "committing"
         os.kill(supervisor, signal.SIGSTOP)  # as on a machine that is busy
         try:
             killed.kill()
+            journal = Journal.open(path)  # which commits: what was being committed ended with the program
             [call] = Reader(path).calls()
             assert call.status == "running" and call.intent is not None
         finally:
             os.kill(supervisor, signal.SIGCONT)
-        journal = Journal.open(path)
         found = run(journal.find(call.intent.key, wait=True))
     assert found is not None and found.state == "cut_off"
     with pytest.raises(ProcessLookupError):

@@ -42,30 +42,58 @@ _opening = threading.Lock()
 
 class OpenFileLocks:
     """Numbered locks of one lock file: 0 for commits, each further one for an owner. On Linux they are bytes of the
-    file, as open file description locks."""
+    file, as open file description locks.
+
+    Each lock has a descriptor of its own, so that a worker's supervisor can hold owners without holding up commits.
+    """
 
     def __init__(self, path: str, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._path = path
+        self._held = {_COMMITTING: descriptor}
 
     def take(self, number: int) -> bool:
         """Take a lock; whether nobody else had it."""
+        if number in self._held:
+            return self._lock(self._held[number], number)
+        descriptor = self._open(number)
+        if not self._lock(descriptor, number):
+            os.close(descriptor)
+            return False
+        self._held[number] = descriptor
+        return True
+
+    def release(self, number: int) -> None:
+        """Let go of a lock, whoever else holds a copy of its descriptor."""
+        self._unlock(self._held[number], number)
+        if number != _COMMITTING:
+            os.close(self._held.pop(number))
+
+    def is_taken(self, number: int) -> bool:
+        """Whether somebody else has the lock."""
+        answer = lock_open_file(self._held[_COMMITTING], fcntl.F_OFD_GETLK, fcntl.F_WRLCK, number)
+        return bool(answer != fcntl.F_UNLCK)
+
+    def owners(self) -> list[int]:
+        """The descriptors of the locks of owners."""
+        return [descriptor for number, descriptor in self._held.items() if number != _COMMITTING]
+
+    def abandon(self) -> None:
+        """Close all descriptors, and unlock nothing."""
+        while self._held:
+            os.close(self._held.popitem()[1])
+
+    def _open(self, number: int) -> int:
+        return os.open(self._path, os.O_RDWR | _FLAGS)
+
+    def _lock(self, descriptor: int, number: int) -> bool:
         try:
-            lock_open_file(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number)
+            lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number)
         except (BlockingIOError, PermissionError):
             return False
         return True
 
-    def release(self, number: int) -> None:
-        """Let go of a lock."""
-        lock_open_file(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, number)
-
-    def is_taken(self, number: int) -> bool:
-        """Whether somebody else has the lock."""
-        return bool(lock_open_file(self._descriptor, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, number) != fcntl.F_UNLCK)
-
-    def descriptors(self) -> list[int]:
-        """The open files that the locks belong to."""
-        return [self._descriptor]
+    def _unlock(self, descriptor: int, number: int) -> None:
+        lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, number)
 
 
 def has_open_file_locks(descriptor: int) -> bool:
@@ -91,35 +119,8 @@ def lock_open_file(descriptor: int, command: int, kind: int, start: int, length:
     return answer
 
 
-class WholeFileLocks:
+class WholeFileLocks(OpenFileLocks):
     """The same by `flock`, on macOS, BSD and gVisor. It locks a whole file: each owner has one, `PATH.OWNER`."""
-
-    def __init__(self, path: str, descriptor: int) -> None:
-        self._path = path
-        self._held = {_COMMITTING: descriptor}
-
-    def take(self, number: int) -> bool:
-        """Take a lock; whether nobody else had it."""
-        if number == _COMMITTING:
-            return _flock(self._held[number], fcntl.LOCK_EX)
-        self._remove_files_of_the_dead()
-        descriptor = os.open(self._name(number), os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
-        if not _flock(descriptor, fcntl.LOCK_EX):
-            os.close(descriptor)
-            return False
-        self._held[number] = descriptor
-        return True
-
-    def release(self, number: int) -> None:
-        """Let go of a lock."""
-        if number == _COMMITTING:
-            fcntl.flock(self._held[number], fcntl.LOCK_UN)
-        elif number in self._held:
-            with suppress(OSError):
-                os.unlink(self._name(number))
-            descriptor = self._held.pop(number)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a supervisor may have a copy
-            os.close(descriptor)
 
     def is_taken(self, number: int) -> bool:
         """Whether somebody else has the lock."""
@@ -132,12 +133,21 @@ class WholeFileLocks:
         finally:
             os.close(descriptor)
 
-    def descriptors(self) -> list[int]:
-        """The open files that the locks belong to."""
-        return list(self._held.values())
-
     def _name(self, number: int) -> str:
         return f"{self._path}.{number}"
+
+    def _open(self, number: int) -> int:
+        self._remove_files_of_the_dead()
+        return os.open(self._name(number), os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+
+    def _lock(self, descriptor: int, number: int) -> bool:
+        return _flock(descriptor, fcntl.LOCK_EX)
+
+    def _unlock(self, descriptor: int, number: int) -> None:
+        if number != _COMMITTING:
+            with suppress(OSError):
+                os.unlink(self._name(number))
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def _remove_files_of_the_dead(self) -> None:
         for found in glob.glob(f"{glob.escape(self._path)}.*"):
@@ -184,9 +194,12 @@ class WindowsLocks:  # pragma: no cover
         self.release(number)
         return False
 
-    def descriptors(self) -> list[int]:
-        """The open files that the locks belong to."""
-        return [self._descriptor]
+    def owners(self) -> list[int]:
+        """The descriptors of the locks of owners: there are no workers here to hold them."""
+        return []
+
+    def abandon(self) -> None:
+        """Windows does not fork."""
 
     def _lock(self, number: int, kind: int) -> None:
         with self._seeking:
@@ -213,7 +226,6 @@ class LockFile:
         self._locks = _locks_of(path, descriptor)
         self._process = os.getpid()
         self._users = 0
-        self._is_abandoned = False
         self._owned: set[int] = set()
         self._committing = threading.Lock()
 
@@ -259,14 +271,14 @@ class LockFile:
         if not self._locks.take(owner):
             raise JournalError(f"{self.path!r}: lock {owner} is held by another process, which cannot know of it")
         self._owned.add(owner)
-        SHARED.share(self, self._locks.descriptors())
+        SHARED.share(self, self._locks.owners())
 
     def disown(self, owner: int) -> None:
         """Stop living as `owner`."""
         self._owned.discard(owner)
         with SHARED.lock:
             self._locks.release(owner)
-            SHARED.share(self, self._locks.descriptors() if self._owned else [])
+            SHARED.share(self, self._locks.owners())
 
     def lives(self, owner: int) -> bool:
         """Whether a process lives as `owner`."""
@@ -283,14 +295,13 @@ class LockFile:
             self._users -= 1
             if self._users == 0 and self.is_of_this_process:
                 _files.pop(self._identity, None)
+                for owner in list(self._owned):  # of a journal that could not be opened
+                    self.disown(owner)
                 os.close(self._descriptor)
 
     def abandon(self) -> None:
         """In a forked child: close its copies of what the locks belong to, or they would outlive the parent."""
-        if not self._is_abandoned:
-            self._is_abandoned = True
-            for descriptor in self._locks.descriptors():
-                os.close(descriptor)
+        self._locks.abandon()
 
 
 def _abandon_locks() -> None:
