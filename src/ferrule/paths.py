@@ -54,6 +54,9 @@ _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | _NO_LINKS
 _NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 # As Linux has it, path_resolution(7).
 _MOST_LINKS: Final = 40
+RESERVED: Final[set[tuple[int, int]]] = set()
+"""Files that nothing here opens, by device and number: those of the journals that this process has open, whose locks
+the system drops when the process closes another descriptor of them. See docs/journal.md#where-to-keep-it."""
 LONGEST: Final = 32_767
 """Characters that a path has at most on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
 
@@ -73,6 +76,10 @@ def words_in_name(name: str) -> list[str]:
 
 class SymbolicLinkError(OSError):
     """A path goes through a symbolic link where it must not. See docs/guards.md#paths."""
+
+
+class ReservedError(OSError):
+    """A file belongs to a journal that this process has open. See docs/journal.md#where-to-keep-it."""
 
 
 class HardLinkError(OSError):
@@ -335,6 +342,7 @@ class Directory:
         Raises:
             SymbolicLinkError: where it is a link.
             HardLinkError: where it has several hard links, and these are not taken.
+            ReservedError: where it belongs to a journal that is open.
             OSError: where it is no regular file, or cannot be opened.
         """
         place = self._at(name)
@@ -431,9 +439,12 @@ class Directory:
             raise OSError(f"{_quoted(self._full(name))} was changed by somebody else meanwhile; read it again")
 
     def _expect(self, name: str, wanted: Kind) -> None:
-        kind = _kind_of_mode(self.stat(name).st_mode)
+        found = self.stat(name)
+        kind = _kind_of_mode(found.st_mode)
         if kind != wanted:
             raise _wrong_kind(self._full(name), kind, wanted)
+        if (found.st_dev, found.st_ino) in RESERVED:
+            raise ReservedError(f"{_quoted(self._full(name))} belongs to a journal that is open; tools do not open it")
 
     def _explained(self, name: str, error: OSError, wanted: Kind = "file") -> OSError:
         """`error` in words that name the whole path, and the link where there is one."""

@@ -200,6 +200,10 @@ class Runner:
                 )
             plan = state.compile(tool)
             state.plans[tool.name] = state.plans[tool.wire_name] = plan
+        if state.journal is not None:
+            guards = [guard for plan in state.plans.values() for _, guard in plan.guards]
+            roots = [getattr(guard, "roots", ()) for guard in guards]
+            state.journal.check_reach({root for given in roots if isinstance(given, tuple) for root in given})
 
     def replace(
         self,

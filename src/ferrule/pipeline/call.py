@@ -186,6 +186,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         if ends_task is None:
             try:
                 await end_of(writing)
+                if writing.result().metadata.get("unrecorded"):
+                    result = writing.result()
             except asyncio.CancelledError as error:  # the call has its end all the same
                 ends_task = error
     if state.observers:

@@ -18,7 +18,7 @@ _KNOWN_STATUSES = get_args(Status)
 _EMPTY: JsonObject = FrozenDict()
 
 
-OF_KERNEL = frozenset({"replayed", "resumed_already", "other_arguments"})
+OF_KERNEL = frozenset({"replayed", "resumed_already", "other_arguments", "unrecorded"})
 """What the kernel alone says in the metadata of a result: what a handler says there under these names is left out."""
 _NOTHING_TOLD = (None,) * 6
 
