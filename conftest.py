@@ -27,6 +27,8 @@ from hypothesis import HealthCheck, settings
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
 
+pytest_plugins = ["failed_tests", "time_limit"]
+
 WHOLE = "a snippet is a whole program, with its imports, and awaits in a function that asyncio.run(...) runs"
 MODULE = re.compile(r"# (\w+)\.py\b")
 

@@ -33,6 +33,7 @@ FOLDERS = (FRAMEWORKS, ROOT / "tests" / "remote" / "engines", ROOT / "tests" / "
 TRACED = ("fastmcp", "google_adk", "pydantic_ai", "strands")
 """The frameworks that open spans of OpenTelemetry."""
 BUILT = ROOT / "build" / "frameworks"
+PYTHONPATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
 
 
@@ -99,14 +100,16 @@ def tests_of(name: str, options: list[str]) -> int:
     except LookupError as error:
         print(f"{'FAILED' if required() else 'SKIPPED'}: the tests of {name}: {error}", file=sys.stderr)
         return int(required())
-    inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": PYTHONPATH, "PYTHONDONTWRITEBYTECODE": "1"}
     inside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # amplifier-core's plugin imports what it does not require
     folder = pins_of(name).parent.parent
     common = ["given", "imports", "pages", *(["traced"] if name in TRACED else [])]
     tests = [str(folder / f"test_{tested}.py") for tested in (name, *common)]
     if folder != FRAMEWORKS:
         tests = [str(folder)]
-    command = [str(python), "-m", "pytest", "-q", f"--confcutdir={folder}", *tests, *options]
+    # The conftest.py at the root, which loads these plugins elsewhere, needs packages that are not here.
+    plugins = ["-p", "failed_tests", "-p", "time_limit"]
+    command = [str(python), "-m", "pytest", "-q", f"--confcutdir={folder}", *plugins, *tests, *options]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **inside}).returncode
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferrule.arguments.names import as_seen
 from ferrule.characters import visible
 
 SHOWN_FORMATS = set(range(0x600, 0x606)) | {0x6DD, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
@@ -52,3 +53,21 @@ ODD = st.sampled_from("ab\u0645\u2764\U0001f525\u200c\u200d\u200b\ufe0f\ufe0e\u2
 @given(st.text(ODD, max_size=12))
 def test_what_was_removed_leaves_nothing_to_remove_behind(text: str) -> None:
     assert visible(visible(text)[0]) == (visible(text)[0], 0)
+
+
+INVISIBLE_ANYWHERE = [
+    code
+    for code in range(0x110000)
+    if unicodedata.category(chr(code)) in {"Cc", "Cf"} and code not in SHOWN_FORMATS and not chr(code).isspace()
+] + [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x2800, 0x3164, 0xFE00, 0xFE0F, 0xFFA0, 0xE0100]
+
+
+def test_a_name_with_an_invisible_character_is_the_name_without_it() -> None:
+    seen = [as_seen(f"An{chr(code)}n\u00e9{chr(code)}") for code in INVISIBLE_ANYWHERE]
+    assert set(seen) == {"ann\u00e9"}
+    assert {as_seen(f"e{chr(code)}\u0301") for code in INVISIBLE_ANYWHERE} == {"\u00e9"}
+
+
+@given(st.text())
+def test_how_a_name_is_seen_has_one_form(name: str) -> None:
+    assert as_seen(f"  {name}\u3164") == as_seen(name)

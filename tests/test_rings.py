@@ -40,18 +40,23 @@ BACK = {
 that is called by itself, to the file that tools are compared with, and to the journal that is opened by its path."""
 LEAVES = {
     "characters": {"values"},
-    "command_arguments": {"commands", "paths"},
-    "commands": {"errors", "shell_syntax"},
+    "command_arguments": {"arguments", "commands", "paths"},
+    "commands": {"errors", "programs", "shell_syntax"},
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
     "limits": {"errors", "types", "scheduling", "store"},
-    "lock": {"errors", "values", "arguments", "definition"},
+    "lock": {"errors", "values", "arguments", "definition", "paths", "policy"},
     "mcp_content": {"values", "definition", "mcp_results"},
     "mcp_forms": {"values", "arguments"},
+    "mcp_lines": set[str](),
     "mcp_results": {"errors", "values"},
     "paths": {"errors"},
     "plugins": {"startup", "errors", "types"},
-    "policy": {"errors", "values", "types", "arguments", "paths", "commands", "command_arguments", "urls", "store"},
+    "policy": {
+        *("errors", "values", "types", "arguments", "paths", "commands", "command_arguments", "programs", "urls"),
+        "store",
+    },
+    "programs": {"shell_syntax"},
     "shell_syntax": set[str](),
     "store": {"errors", "paths"},
     "tokens": {"definition"},
@@ -71,7 +76,7 @@ AROUND = {
     "models",
     "remote",
 }
-PROGRAMS = {"suspended_run", "loop", "serve", "testing", "cli", "__main__"}
+PROGRAMS = {"suspended_run", "keyed_run", "loop", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}, "interop": {"journal"}}
 
 Graph = dict[str, set[str]]

@@ -24,7 +24,7 @@ from ferrule.errors import DefinitionError
 from ferrule.loop import Finished, LoopResult, NotResumed, Run, TurnStarted, resume, run
 from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import pinned, search_tool
-from ferrule.suspended_run import _with_bytes, _without_bytes
+from ferrule.suspended_run import with_bytes, without_bytes
 from ferrule.testing import ManualClock
 from ferrule.values.call import ToolCall
 
@@ -568,14 +568,18 @@ def value_at(state: Any, path: tuple[Any, ...]) -> Any:
     return functools.reduce(lambda place, key: place[key], path, state)
 
 
-MAY_BE_NULL = {"api", "reason", "error", "executed", "problem", "parent", "uri", "name", "data"}
+MAY_BE_NULL = {"api", "reason", "error", "executed", "problem", "parent", "uri", "name", "data", "key"}
+MAY_BE_NULL |= {"input", "session", "principal", "at", "answered_by"}
 
 
 def is_somebody_elses(path: tuple[Any, ...]) -> bool:
     """Whether it belongs to the model's API or to a tool, and not to the loop."""
     if path[0] in ("messages", "turn"):
         return len(path) > 2
-    own = path[2:3] in (("output",), ("metadata",)) or path[2:4] in (("call", "arguments"), ("call", "data"))
+    own = path[2:3] in (("output",), ("metadata",), ("input",)) or path[2:4] in (
+        ("call", "arguments"),
+        ("call", "data"),
+    )
     return path[0] == "state" or (path[0] == "results" and own)
 
 
@@ -698,7 +702,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_bytes_in_a_history_come_back_and_nothing_else_becomes_bytes(value: Any) -> None:
-    assert _with_bytes(json.loads(json.dumps(_without_bytes(value)))) == value
+    assert with_bytes(json.loads(json.dumps(without_bytes(value)))) == value
 
 
 def test_bytes_in_the_messages_that_a_run_began_with_come_back() -> None:

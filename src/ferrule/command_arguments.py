@@ -1,16 +1,17 @@
-"""Which shell lines the arguments of a call are, with what stands beside each of them.
+"""Find the shell lines among the arguments of a call, or the parameters of a tool, and what stands beside each line.
 
-One place says so for all who judge commands: the guards, the rules of a policy, and what is remembered of answers.
+The guards, the rules of a policy and remembered answers all use this module, so they agree about what a line is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from ferrule.arguments.schema_walk import Schema, first_items, forms_of, of_item, of_property
 from ferrule.commands import COMMAND_NAMES, Line, read_argv, read_line, without_relative_paths
-from ferrule.paths import has_name_of
+from ferrule.paths import has_name_of, words_in_name
 
 Place: TypeAlias = tuple[str | int, ...]
 IsCommand: TypeAlias = Callable[[str, Place], bool]
@@ -21,6 +22,24 @@ _ENVIRONMENT_NAMES: Final = frozenset(
     {"env", "envs", "environ", "environment", "envvars", "envvariables", "environmentvariables"}
 )
 _DIRECTORY_NAMES: Final = frozenset({"cwd", "workdir", "dir", "directory", "folder", "workingdir"})
+_READ_WITH_A_LINE: Final = _ARGUMENT_NAMES | _ENVIRONMENT_NAMES | _DIRECTORY_NAMES
+"""The names of arguments that `lines_of` reads together with the command beside them."""
+_EXPLAINS: Final = frozenset({"description", "explanation", "justification", "purpose", "reason"})
+"""The names of parameters that explain a command to a person."""
+_RUNNING_WORDS: Final = COMMAND_NAMES | {
+    *("shell", "bash", "sh", "zsh", "powershell", "pwsh", "terminal", "script", "scripts"),
+    *("program", "executable", "exec", "eval"),
+}
+"""One of these anywhere in a name says that the value is run."""
+_CODE_WORDS: Final = frozenset(
+    {"code", "snippet", "python", "javascript", "js", "typescript", "ruby", "perl", "lua", "php"}
+    | {"repl", "interpreter", "run", "execute"}
+)
+"""One of these says so where every other word of the name is one of them, or a filler: a `zip_code` is not run."""
+_FILLERS: Final = frozenset(
+    {"a", "an", "the", "to", "of", "in", "raw", "user", "full", "source", "input", "text", "txt", "string", "str"}
+    | {"line", "lines", "body", "block", "content", "value", "tool", "call", "do"}
+)
 
 
 def is_command_name(name: str, place: Place = ()) -> bool:
@@ -97,6 +116,200 @@ def _lines_with_arguments(command: str | Iterable[str], arguments: str | Iterabl
 
 def _is_words(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+# -- what may change a line from beside it -----------------------------------------------------------------------------
+
+
+def is_harmless_name(name: str) -> bool:
+    """Whether a parameter with this name cannot change what a command beside it runs. See docs/guards.md#commands."""
+    return has_name_of(name, _EXPLAINS)
+
+
+def options_in(
+    arguments: Any,
+    is_command: IsCommand = is_command_name,
+    is_harmless: Callable[[str], bool] = is_harmless_name,
+    place: Place = (),
+) -> list[Place]:
+    """Return the places of all arguments that may change what a shell line of the call runs.
+
+    These are all that are no part of a line, are neither numbers nor empty, and are not known to be harmless. The list
+    is empty for a call without a line. See docs/guards.md#commands.
+    """
+    return _find_options(arguments, is_command, is_harmless, place) or []
+
+
+def _find_options(
+    value: Any, is_command: IsCommand, is_harmless: Callable[[str], bool], place: Place
+) -> list[Place] | None:
+    """Return the options among the arguments in `value`, or None if it has no line."""
+    if isinstance(value, list | tuple):
+        entries: dict[Any, Any] = {at: one for at, one in enumerate(value) if one}
+        commands: set[Any] = set()
+    elif isinstance(value, Mapping):
+        entries = {key: one for key, one in value.items() if one and not is_harmless(key)}
+        commands = {key for key in entries if is_command(key, (*place, key))}
+    else:
+        return None
+    options: list[Place] = []
+    has_line = bool(commands)
+    read_with_a_line = _READ_WITH_A_LINE if commands else frozenset[str]()
+    for key, one in entries.items():
+        inner = (*place, key)
+        found = _find_options(one, is_command, is_harmless, inner)
+        if found is not None:
+            has_line = True
+            options += found
+        elif not (key in commands or _is_amount(one) or has_name_of(str(key), read_with_a_line)):
+            options.append(inner)
+    return options if has_line else None
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# -- what the names of a tool and its parameters say -------------------------------------------------------------------
+
+
+def may_be_code(name: str) -> bool:
+    """Whether a parameter with this name may hold a shell line or a program: `script`, `code`, `cmd_str`.
+    See docs/guards.md#commands."""
+    return not is_harmless_name(name) and (not _RUNNING_WORDS.isdisjoint(words_in_name(name)) or may_run_code(name))
+
+
+def may_run_code(name: str) -> bool:
+    """Whether a tool with this name may run the text that it is given: `bash`, `run_python`.
+    See docs/guards.md#commands."""
+    words = frozenset(words_in_name(name))
+    running = _RUNNING_WORDS | _CODE_WORDS
+    return not words.isdisjoint(running) and words <= running | _FILLERS
+
+
+def code_in(arguments: Any, place: Place = ()) -> Iterator[Place]:
+    """Yield the places in arguments, at any depth, whose values may be code by their names.
+    See docs/guards.md#commands."""
+    entries: Any = enumerate(arguments) if isinstance(arguments, list | tuple) else ()
+    if isinstance(arguments, Mapping):
+        entries = arguments.items()
+    for key, value in entries:
+        is_text = isinstance(value, str | list | tuple | Mapping) and value
+        if isinstance(key, str) and is_text and may_be_code(key):
+            yield (*place, key)
+        yield from code_in(value, (*place, key))
+
+
+@dataclass(slots=True)
+class LineParameters:
+    """The parameters of a tool, at any depth, as its schema has them. See docs/guards.md#commands.
+
+    Attributes:
+        tool: The tool's name.
+        schema: Its schema.
+        commands: More names of parameters that are shell lines.
+        texts: Names of parameters that are none.
+        harmless: Names of parameters that change nothing about what a line runs.
+        has_line: Whether one of them is a shell line.
+        options: The names of those that may change what a line runs.
+        possible_code: The names of those that may be shell lines or programs, and are not known to be.
+    """
+
+    tool: str
+    schema: Schema
+    commands: Collection[str] = ()
+    texts: Collection[str] = ()
+    harmless: Collection[str] = ()
+    has_line: bool = field(init=False)
+    options: list[str] = field(init=False)
+    possible_code: list[str] = field(init=False, default_factory=list)
+    _found: dict[frozenset[int], list[str] | None] = field(init=False, default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        options = self._find_options([self.schema])
+        self.has_line, self.options = options is not None, options or []
+        if not (self.has_line or self.possible_code) and may_run_code(self.tool):
+            self.possible_code = self.free
+
+    @property
+    def free(self) -> list[str]:
+        """The names of the parameters at the top that may hold any text, and are not known to be harmless."""
+        forms = forms_of([self.schema], self.schema)
+        entries = ((name, node) for form in forms for name, node in form.get("properties", {}).items())
+        known = {*self.texts, *self.harmless}
+        return list(dict.fromkeys(name for name, node in entries if name not in known and self._is_free(node)))
+
+    def _find_options(self, nodes: Iterable[Any]) -> list[str] | None:
+        """Return the options among the parameters in `nodes`, or None if there is no line."""
+        forms = forms_of(nodes, self.schema)
+        key = frozenset(map(id, forms))
+        if key not in self._found:
+            self._found[key] = _UNDER_WAY
+            self._found[key] = self._options_of(forms)
+        return self._found[key]
+
+    def _options_of(self, forms: list[Schema]) -> list[str] | None:
+        entries: dict[str, list[Any]] = {}
+        for form in forms:
+            for name, node in form.get("properties", {}).items():
+                entries.setdefault(name, []).append(node)
+        entries = {name: nodes for name, nodes in entries.items() if not self._is_harmless(name)}
+        commands = {name for name, nodes in entries.items() if self._is_command(name, nodes)}
+        options: list[str] = []
+        has_line = bool(commands)
+        read_with_a_line = _READ_WITH_A_LINE if commands else frozenset[str]()
+        for name, nodes in entries.items():
+            if may_be_code(name) and name not in commands and name not in self.texts and any(map(self._is_free, nodes)):
+                self.possible_code.append(name)
+            found = self._find_options(nodes)
+            if found is _UNDER_WAY:
+                continue
+            if found is not None:
+                has_line = True
+                options += found
+            elif not (name in commands or self._is_number(nodes) or has_name_of(name, read_with_a_line)):
+                options.append(name)
+        for form in forms:
+            found = self._find_options([*first_items(form), *of_item(form, None), *of_property(form, None)])
+            if found is not None and found is not _UNDER_WAY:
+                has_line = True
+                options += found
+        return options if has_line else None
+
+    def _is_harmless(self, name: str) -> bool:
+        return name in self.harmless or (is_harmless_name(name) and name not in self.commands)
+
+    def _is_command(self, name: str, nodes: Iterable[Any]) -> bool:
+        if name in self.commands:
+            return True
+        return is_command_name(name) and name not in self.texts and any(map(self._may_be_unlisted, nodes))
+
+    def _may_be_unlisted(self, node: Any) -> bool:
+        """Whether a value may be another one than those that the schema lists."""
+        leaves = self._leaves(node)
+        return not leaves or any("enum" not in form and "const" not in form for form in leaves)
+
+    def _is_free(self, node: Any) -> bool:
+        types = {str(kind) for form in self._leaves(node) for kind in _types_of(form)}
+        return self._may_be_unlisted(node) and not (types and types <= {"integer", "number", "boolean", "null"})
+
+    def _is_number(self, nodes: Iterable[Any]) -> bool:
+        leaves = [form for node in nodes for form in self._leaves(node)]
+        types = {kind for form in leaves for kind in _types_of(form)}
+        return bool(leaves) and types <= {"integer", "number", "null"}
+
+    def _leaves(self, node: Any) -> list[Schema]:
+        return [form for form in forms_of([node], self.schema) if not _MADE_OF_OTHERS & form.keys()]
+
+
+_UNDER_WAY: Final[list[str]] = []
+"""The answer for a schema that stands in itself."""
+_MADE_OF_OTHERS: Final = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
+
+
+def _types_of(form: Schema) -> Iterable[Any]:
+    given = form.get("type", "any")
+    return [given] if isinstance(given, str) else given
 
 
 def is_elsewhere(values: Mapping[str, object]) -> bool:

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final, TypeVar, final
 
 from ferrule.errors import DefinitionError
+from ferrule.programs import program_name, risk_of
 from ferrule.shell_syntax import (
     MOST_CHARACTERS,
     MOST_LEVELS,
@@ -41,9 +42,9 @@ __all__ = [
     "allowed",
     "command_text",
     "found",
-    "offers",
     "read_argv",
     "read_line",
+    "runs_what_it_says",
     "targets",
     "what_is_unknown",
     "without_relative_paths",
@@ -102,12 +103,6 @@ _WRAPPERS: Final = {
 """Programs whose arguments are a command: the letters of their options that take a value, and how many arguments stand
 before the command. One that is not here, or is used otherwise, makes an ask all the same (`_may_run`)."""
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-_INTERPRETERS: Final = words_of(
-    "python python2 python3 perl ruby node nodejs deno bun php lua luajit tclsh expect Rscript osascript pwsh"
-    " powershell awk gawk mawk nawk sed ed ex vi vim nvim emacs make gmake just ssh su runuser script parallel"
-    " docker podman kubectl npx bunx pnpx uvx pipx nix-shell gdb lldb screen tmux at batch crontab git-shell"
-)
-"""Programs for which nobody is offered an "always": they run what they are given, or what lies in the directory."""
 _RUNS_NO_ARGUMENTS: Final = words_of(
     "echo printf true false : cat tac head tail wc grep egrep fgrep cut tr uniq paste nl od ls pwd cd test ["
     " basename dirname realpath readlink stat du df touch mkdir rmdir rm cp mv ln chmod chown tee cmp comm md5sum"
@@ -115,14 +110,6 @@ _RUNS_NO_ARGUMENTS: Final = words_of(
     " wait pushd popd dirs umask"
 )
 """Programs that run nothing of their arguments, whatever these are."""
-_SUBCOMMANDS: Final = {
-    "git": words_of("status log diff show add commit branch checkout switch restore fetch pull push stash tag"),
-    "npm": frozenset({"ls", "view", "outdated", "audit"}),
-    "pip": frozenset({"list", "show", "freeze", "check"}),
-    "cargo": frozenset({"tree", "metadata"}),
-    "gh": frozenset({"issue", "pr", "repo"}),
-}
-"""Sub-commands that a person may be offered with any arguments."""
 
 
 @lru_cache(maxsize=256)
@@ -446,18 +433,12 @@ def _finds(pattern: CommandPattern, command: Command) -> bool | None:
         return None if command.assignments else False
     if words[0] is None:
         return None
-    if _program(words[0]) == _plain_words(pattern)[0]:
+    if program_name(words[0]) == _plain_words(pattern)[0]:
         if pattern.matches((pattern.words[0][0], *words[1:])):
             return True
         if _may_be_arranged(pattern, words[1:]):
             return None
     return None if command.assignments or _may_run(pattern, words) else False
-
-
-@lru_cache(maxsize=1024)
-def _program(word: str) -> str:
-    """The last part of its path; in small letters, as some file systems do not tell them apart."""
-    return posixpath.basename(word).casefold()
 
 
 def _may_be_arranged(pattern: CommandPattern, arguments: Sequence[str | None]) -> bool:
@@ -489,7 +470,7 @@ def _may_run(pattern: CommandPattern, words: tuple[str | None, ...]) -> bool:
 def _plain_words(pattern: CommandPattern) -> tuple[str, ...]:
     """The program of a pattern, and its words that are no options and have no `*`."""
     others = (word[0].casefold() for word in pattern.words[1:] if len(word) == 1 and word[0][:1] != "-")
-    return (_program(pattern.words[0][0]), *others)
+    return (program_name(pattern.words[0][0]), *others)
 
 
 @lru_cache(maxsize=2 * MOST_COMMANDS)
@@ -504,22 +485,14 @@ def _as_read_again(word: str) -> str:
     return f"{text}\n{text[2:]}" if text[:1] == "-" and text[1:2] != "-" else text
 
 
-def offers(line: Line) -> list[str]:
-    """Patterns that a person may be offered for an "always": the commands of the line as they are, and `git log *` for
-    a sub-command that changes nothing by its arguments but what it says. Empty where a shell, an interpreter or a
-    program that runs its arguments is among them, a redirection, an assignment, or anything that cannot be known.
-    See docs/guards.md#commands."""
-    if line.unknown or not all(map(_may_be_offered, line.commands)):
-        return []
-    words = [[word for word in command.words if word is not None] for command in line.commands]
-    exact = [shlex.join(each) for each in words]
-    general = [f"{each[0]} {each[1]} *" for each in words if each[1:] and each[1] in _SUBCOMMANDS.get(each[0], ())]
-    return list(dict.fromkeys([*exact, *general]))
+def runs_what_it_says(line: Line) -> bool:
+    """Whether the words of a line say all that it runs: no shell, interpreter or wrapper is among its programs, no
+    redirection, no assignment, and nothing that cannot be known. See docs/approvals.md#remembered-answers."""
+    return bool(line.commands) and not line.unknown and all(map(_says_what_it_runs, line.commands))
 
 
-def _may_be_offered(command: Command) -> bool:
+def _says_what_it_runs(command: Command) -> bool:
     if not command.words or None in command.words or command.redirections or command.assignments or command.through:
         return False
-    name = _program(command.words[0] or "")
-    runs = name.rstrip("0123456789.") in _INTERPRETERS or name in _SHELLS or name in _WRAPPERS
-    return bool(name) and not runs and name != "find"
+    risk = risk_of(command.words[0] or ".")
+    return risk is None or risk.kind not in {"interpreter", "runner"}

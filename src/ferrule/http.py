@@ -10,9 +10,11 @@ redirect. No proxy and no password of the environment is used.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from ferrule.errors import DefinitionError
@@ -40,6 +42,33 @@ _GOES_ROUND: Final = frozenset(
     {"transport", "mounts", "proxy", "trust_env", "verify", "cert", "http2", "limits", "app"}
 )
 _DID_NOT_CONNECT = (httpx2.ConnectError, httpx2.ConnectTimeout)
+
+
+_LOGGERS: Final = (
+    "httpx2",
+    *(f"httpcore2.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
+    *("hpack.hpack", "hpack.table"),
+)
+"""The loggers of the HTTP stack. They log addresses and headers, and a key may be in either."""
+_IS_SILENT: ContextVar[bool] = ContextVar("ferrule_http_logs_are_silent", default=False)
+
+
+def _may_log(record: logging.LogRecord) -> bool:
+    return not _IS_SILENT.get()
+
+
+for _name in _LOGGERS:
+    logging.getLogger(_name).addFilter(_may_log)
+
+
+@contextmanager
+def without_http_logs() -> Iterator[None]:
+    """Keep the libraries of the HTTP stack from logging the requests made inside. See docs/openapi.md#credentials."""
+    token = _IS_SILENT.set(True)
+    try:
+        yield
+    finally:
+        _IS_SILENT.reset(token)
 
 
 class NotReachableError(httpx2.RequestError):

@@ -20,9 +20,12 @@ from ferrule.definition.handler import called
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.paths import read_file
+from ferrule.policy.trust import Trusted, how_to_trust, short_digest
 from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"
+_MOST_LOCK = 100_000_000  # bytes
 NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
 """Where it is a list, toolsets are not locked: which were to be, and by which file, is noted there, so that the file
 can be written of them."""
@@ -68,9 +71,13 @@ def _source_of(tool: Tool) -> str:
 
 
 def _digest_of(value: object) -> str:
+    return _sha256(json.dumps(value, sort_keys=True).encode())
+
+
+def _sha256(data: bytes) -> str:
     from hashlib import sha256  # loads OpenSSL
 
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return sha256(data).hexdigest()
 
 
 def lock_text(definitions: Mapping[str, Definition]) -> str:
@@ -85,13 +92,56 @@ def read_lock(file: str | os.PathLike[str]) -> dict[str, Definition]:
         DefinitionError: where it is not there, or is not as it was written.
     """
     name = os.fspath(file)
+    return _definitions_in(_bytes_of(name), name)
+
+
+class LockFile:
+    """A lock file that a program reads again and again. See docs/lock.md#trust."""
+
+    def __init__(self, file: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(file)
+        self._trusted = Trusted()
+        self._first: str | None = None
+
+    def hold_key(self) -> None:
+        """Go by the key of the trusted versions that there is now, for a program that reads the file again later."""
+        self._trusted.hold_key()
+
+    def read(self) -> dict[str, Definition]:
+        """The definitions in the file, as it was when it was first read or as a person has trusted it since.
+
+        Raises:
+            DefinitionError: if it is missing, is not as it was written, or is a version that nobody has trusted.
+        """
+        data, place = _bytes_of(self.name), os.path.abspath(self.name)
+        digest = _sha256(data)
+        trusted = self._trusted.versions().get(place)
+        before = self._first if trusted is None else trusted.digest
+        if before not in {None, digest}:
+            change = f"from {short_digest(before or '')} to {short_digest(digest)}"
+            raise DefinitionError(
+                f"{self.name!r} has changed {change}, which nobody has trusted: read it, then {how_to_trust(place)}"
+            )
+        definitions = _definitions_in(data, self.name)
+        self._first = digest
+        return definitions
+
+
+def _bytes_of(name: str) -> bytes:
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        return read_file(name, _MOST_LOCK)
     except FileNotFoundError:
         raise DefinitionError(
             f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"
         ) from None
     except (OSError, ValueError) as error:
+        raise DefinitionError(f"{name!r} cannot be read: {error}") from error
+
+
+def _definitions_in(data: bytes, name: str) -> dict[str, Definition]:
+    try:
+        text = data.decode("utf-8").replace("\r\n", "\n")  # as Git writes it on Windows
+    except ValueError as error:
         raise DefinitionError(f"{name!r} cannot be read: {error}") from error
     broken = (
         f"{name!r} is not as `ferrule lock` has written it%s: take it from version control, or delete it and let "
@@ -143,17 +193,18 @@ def differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) ->
     return found
 
 
-def locked(tools: Toolset, file: str | os.PathLike[str]) -> Toolset:
-    """What `Toolset.locked` gives.
+def locked(tools: Toolset, file: str | os.PathLike[str] | LockFile) -> Toolset:
+    """Return what `Toolset.locked` does. A `LockFile` is read again; any other file is read for the first time.
 
     Raises:
-        DefinitionError: where there is no such file, or it is not as it was written.
+        DefinitionError: if there is no such file, or it does not count as it is.
     """
+    lock = file if isinstance(file, LockFile) else LockFile(file)
     if (noted := NOTED.get()) is not None:
-        noted.append((os.path.abspath(file), tools))
+        noted.append((os.path.abspath(lock.name), tools))
         return tools
-    whys = differences(tools, read_lock(file))
-    where = "" if file == LOCK_FILE else f" --lock {os.fspath(file)!r}"
+    whys = differences(tools, lock.read())
+    where = "" if lock.name == LOCK_FILE else f" --lock {lock.name!r}"
     for name, why in whys.items():
         whys[name] = f"{why} (where that is right: ferrule lock --accept {name!r}{where})"
         logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, whys[name])

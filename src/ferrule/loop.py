@@ -13,6 +13,7 @@
     a tool failed                on_failure: go on, answer without tools, or stop
     a call was suspended         the turn is answered, the suspended call as waiting, and it is over; `resume` goes on
     work has ended since         the model is told at the begin of the next turn
+    the key came before          it is the same run: the journal has its turns, and it goes on behind them
     cancelled                    what runs ends, or is stopped; every call is answered, and the model is asked no more
 
 With a selector, the tools that it chose are offered in every turn, and behind them what a search tool found since:
@@ -27,9 +28,10 @@ import asyncio
 import json
 import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unpack
 
@@ -38,6 +40,8 @@ from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, FerruleError
+from ferrule.keyed_run import KeyedRun, SavedTurn, request_digest, run_row
+from ferrule.keyed_run import RunKeyError as RunKeyError
 from ferrule.models import Message, Model, Reply
 from ferrule.pipeline.results import RESUMED_ALREADY
 from ferrule.pipeline.suspension import NOT_SEALED
@@ -51,12 +55,14 @@ from ferrule.values.content import Text, cut
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
+from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.pipeline.background import Work
     from ferrule.pipeline.batch import Batch
     from ferrule.runner import Runner
+    from ferrule.types import Journal
 
 Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended", "cancelled"]
 """What a run came to; docs/models.md#models-and-the-loop has a line for each."""
@@ -174,6 +180,7 @@ def run(
     on_failure: OnFailure = "continue",
     state: Mapping[str, Any] | None = None,
     selector: ToolSelector | None = None,
+    key: str | None = None,
     **given: Unpack[ContextOptions],
 ) -> Run:
     """Runs the loop, as its events are iterated or as it is awaited. See docs/models.md#models-and-the-loop.
@@ -197,11 +204,16 @@ def run(
         selector: What chooses the tools to offer, asked once, before the first turn. Where it leaves any out, the
             runner's search tools are offered too, and what they find from the next turn on; so is what the messages of
             an earlier run refer to. A call of any other tool is `not_found`. See docs/selection.md#in-the-loop.
+        key: The name of the request. The same key, with the same principal and session, is the same run: a request that
+            is sent again gets the result of the first one, or goes on where that stopped, and no call is run twice. The
+            runner needs a journal. See docs/journal.md#a-request-that-is-sent-twice.
 
     Raises:
         DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the model, the runner,
-            the context or the selector is none; where a search tool searches what the runner does not have; and while
-            it runs, where the selector gives what is not one of the runner's tools.
+            the context or the selector is none; where a search tool searches what the runner does not have; for a key
+            without a journal; and while it runs, where the selector gives what is not one of the runner's tools.
+        RunKeyError: while it runs, for a key that belongs to another request.
+        JournalError: while it runs, where a run with a key cannot be read or written.
     """
     _check_both(model, runner)
     _check_selector(selector, runner)
@@ -216,7 +228,15 @@ def run(
     if state is not None and not isinstance(state, Mapping):
         raise DefinitionError(f"state is the `state` of a run or its result, not {state!r}")
     context = context_of(context, given, "loop.run", run.__kwdefaults__ or ())
-    return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {}, selector)
+    record, messages = None, list(messages)
+    if key is not None:
+        named: object = key
+        if not isinstance(named, str) or not named:
+            raise DefinitionError(f"key is the name of the request, such as 'request-17', not {key!r}")
+        context = context if context.session else context.replace(session=f"key {key}")
+        digest = request_digest(model, messages, runner.tools)
+        record = KeyedRun(_journal_for_key(runner), key, run_row(key, context), digest, context)
+    return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {}, selector, record=record)
 
 
 def resume(
@@ -235,7 +255,7 @@ def resume(
     `take`. Then the model gets the results of the whole turn, and the run goes on with its turns, limits, usage and
     state. While a call waits, the model is not asked, and the run is suspended again: go on from its `suspended`, and
     no longer from this one. Where the model raises once the calls were taken up, go on as `run` says, with the messages
-    and the context of this run. The tools that were offered are offered again: no selector is asked.
+    and the context of this run, or with its `key`. The tools that were offered are offered again: no selector is asked.
 
         result = await run(model, model.user("Pay the bill."), runner)
         if result.suspended is not None:
@@ -257,7 +277,7 @@ def resume(
         DefinitionError: where that is no suspended run, or one of another API's model, or these are no answers to its
             calls.
 
-    Awaiting it raises `NotResumed` for a call that cannot be taken up.
+    Awaiting it raises `NotResumed` for a call that cannot be taken up, and what `run` raises for a run with a key.
     """
     _check_both(model, runner)
     saved = read_suspended(suspended)
@@ -275,8 +295,21 @@ def resume(
             raise DefinitionError(f"no call {call_id!r} waits for an answer; what waits is {ids}")
         _check_answer(call_id, answer, is_work=saved.waiting[call_id].get("kind") == "work")
     context = context_of(context, given, "loop.resume", resume.__kwdefaults__ or ())
+    record = None
+    if saved.key is not None:
+        record = KeyedRun(_journal_for_key(runner), saved.key, saved.run, None, context)
     limits = (saved.max_turns, saved.calls_left, saved.on_failure)
-    return Run(model, saved.messages, runner, context, *limits, saved.state, None, _TakenUp(saved, dict(answers), by))
+    taken_up = _TakenUp(saved, dict(answers), by)
+    return Run(model, saved.messages, runner, context, *limits, saved.state, None, taken_up, record)
+
+
+def _journal_for_key(runner: Runner) -> Journal:
+    journal = getattr(runner, "journal", None)
+    if journal is None:
+        raise DefinitionError(
+            "a run with a key needs a journal, which finds it again: Runner(tools, journal=Journal.open('calls.db'))"
+        )
+    return journal  # type: ignore[no-any-return]
 
 
 def _check_answer(call_id: str, answer: object, *, is_work: bool) -> None:
@@ -379,6 +412,7 @@ class Run:
         state: Mapping[str, Any],
         selector: ToolSelector | None = None,
         taken_up: _TakenUp | None = None,
+        record: KeyedRun | None = None,
     ) -> None:
         self.messages: Messages = list(messages)
         """The history so far; every call in it but those of a paused turn is answered, also when the iteration was left
@@ -406,15 +440,19 @@ class Run:
         self._on_failure = on_failure
         self._invalid_turns: list[Any] = []
         """What the last turns asked for, while nothing of it was valid and it was the same in all of them."""
-        self._id = new_id()
+        self._id = new_id() if record is None else record.id
         """Which run it is: a server may give calls of another one the same ids."""
+        self._record = record
+        """The run in the journal, where it has a key."""
+        self._saved_turns: deque[SavedTurn] = deque()
+        """The turns of a run that came before, which are gone through again."""
         self._turns = 0
         self._limited = self._cancelled = self._now = False
         self._text = ""
         self._reason: str | None = None
         self._reply: Reply | None = None
         self._under_way: asyncio.Future[Any] | None = None
-        """The model, or a suspended call that is taken up."""
+        """The model, a suspended call that is taken up, or another run with the same key that is waited for."""
         self._running: Batch | None = None
         self._waiting: _Waiting | None = None
         self._taken_up = taken_up
@@ -456,6 +494,7 @@ class Run:
         reply = waiting.reply
         return SuspendedRun(
             run=self._id,
+            key=None if self._record is None else self._record.key,
             api=_api_of(self._model),
             waiting=waiting.calls,
             results=[SavedResult.of(result) for result in waiting.results],
@@ -514,7 +553,8 @@ class Run:
         or the selector, or the model, whose answer is then the last; the calls that it asks for are `cancelled`. The
         events go on to the end. Each call has its one result and its one terminal event, the history has an answer for
         each of them, and the status is `"cancelled"` where the run had not come to an end of its own. An answer of the
-        model that is stopped is not in the history. In the thread of the loop.
+        model that is stopped is not in the history. A run with a key goes on when the key comes again. In the thread of
+        the loop.
         """
         self._now = now or self._cancelled
         self._cancelled = True
@@ -542,47 +582,115 @@ class Run:
     async def _events(self) -> AsyncGenerator[LoopEvent, None]:
         self._over = asyncio.Event()
         try:
+            if self._record is not None and not self._cancelled:
+                await self._open(self._record)
             async with aclosing(self._take_turns()) as events:
                 async for event in events:
                     yield event
         finally:
-            self._over.set()
+            try:
+                if self._record is not None:
+                    await self._record.close()
+            finally:
+                self._over.set()
+
+    async def _open(self, record: KeyedRun) -> None:
+        """Find the run in the journal, and wait while another process is at it.
+
+        Raises:
+            NotResumed: where the run has gone on since it was suspended.
+        """
+        opening = self._under_way = asyncio.ensure_future(record.open())
+        async with aclosing(_until_done(opening, asyncio.Queue[None](), opening.cancel)) as events:
+            async for _ in events:
+                pass
+        if opening.cancelled() and self._now:
+            return
+        opening.result()
+        if self._taken_up is None:
+            self._saved_turns.extend(record.turns)
+            return
+        saved, answers, _ = self._taken_up
+        last = record.turns[-1] if record.came_to is None and len(record.turns) == saved.turns else None
+        waiting = {} if last is None else last.waiting
+        for call_id in answers or saved.waiting:  # an answer is one to the very question that was asked
+            if call_id not in waiting or waiting[call_id]["key"] != saved.waiting[call_id].get("key"):
+                raise NotResumed(call_id, f"{RESUMED_ALREADY} run(…, key={record.key!r}) gives the run as it is now.")
+        now = saved.model_copy(update={"results": last.results, "waiting": waiting}) if last is not None else saved
+        self._taken_up = self._taken_up._replace(saved=now)
 
     async def _take_turns(self) -> AsyncGenerator[LoopEvent, None]:
         degraded = False
         status: Status | None = "cancelled" if self._cancelled and self._taken_up is None else None
         while status is None:
-            before = len(self.results)
+            before, saved = len(self.results), None
             if self._taken_up is not None:
                 reply = self._taken_up.saved.reply()
                 answering = self._take_up(self._taken_up, reply)
             else:
-                if not await self._select():
+                if self._saved_turns:
+                    saved = self._saved_turns.popleft()
+                elif not await self._select():
                     status = "cancelled"
                     break
-                self._tell_works()
+                told = len(self.messages)
+                self._begin_turn(saved)
+                offered, found, told_messages = self._offered, self._found, self.messages[told:]
                 yield TurnStarted(self._turns + 1, tuple(tool.name for tool in self.offered))
-                async with aclosing(self._ask()) as said:
+                async with aclosing(self._ask(saved)) as said:
                     async for text in said:
                         yield text
                 if self._reply is None:
                     status = "cancelled"
                     break
                 reply = self._reply
-                answering = self._answer(reply, self._refusal(degraded))
+                if self._record is not None and saved is None:
+                    self._record.turns.append(SavedTurn.of(told_messages, offered, found, reply))
+                    await self._record.write()
+                answering = self._answer(reply, self._refusal(degraded), saved)
             async with aclosing(answering) as events:
                 async for event in events:
                     yield event
+            await self._keep_results(self.results[before:])
             statuses = {result.status for result in self.results[before:]}
             failed = not statuses.isdisjoint(_FAILURES)
             status = self._stuck(reply, self.results[before:])
             status = status or self._status(reply, failed, degraded, "suspended" in statuses)
+            status = self._status_in_journal(status)
             if failed and self._on_failure == "degrade":
                 self._offered, self._found, degraded = Toolset([]), [], True
-                unforced = getattr(self._model, "unforced", None)
-                self._model = unforced() if unforced else self._model
         self._result = self._come_to(status)
+        if self._record is not None:
+            await self._record.close(None if status in ("suspended", "cancelled") else status)
         yield Finished(self._result)
+
+    def _begin_turn(self, saved: SavedTurn | None) -> None:
+        """Offer and tell what is new, or what was offered and told when the turn came before."""
+        if saved is None:
+            self._tell_works()
+            return
+        self._selector = None
+        if saved.offered is not None:
+            tools = map(self._runner.tools.find, saved.offered)
+            self._offered, self._found = Toolset(tool for tool in tools if tool is not None), list(saved.found)
+        self.messages += saved.told
+
+    async def _keep_results(self, results: Sequence[ToolResult]) -> None:
+        """Write down what the calls of the last turn came to, where that is not in the journal yet."""
+        record = self._record
+        if record is None or not record.is_held or self._saved_turns or not results:
+            return
+        last = record.turns[-1].with_results(results)
+        if last != record.turns[-1]:
+            record.turns[-1] = last
+            await record.write()
+
+    def _status_in_journal(self, status: Status | None) -> Status | None:
+        """The status that the run had at this turn when it came before; `status` behind the turns of then."""
+        if self._saved_turns:
+            return None
+        came_to: Status | None = None if self._record is None else self._record.came_to
+        return came_to or status
 
     async def _select(self) -> bool:
         """Asks the selector, where there is one, once, and offers what it gives; `False` where the run was cancelled.
@@ -637,24 +745,31 @@ class Run:
             self._offered = Toolset([*self.offered, *more])
             self._found += [tool.wire_name for tool in more]
 
-    async def _ask(self) -> AsyncGenerator[ModelText, None]:
-        """What the model says, as it comes; all of it is then in `_reply`: `None` where the run was cancelled."""
-        if self._cancelled:
-            self._reply = None
+    async def _ask(self, saved: SavedTurn | None = None) -> AsyncGenerator[ModelText, None]:
+        """What the model says, as it comes, or has said before; all of it is then in `_reply`: `None` where the run was
+        cancelled."""
+        self._reply = None
+        if self._cancelled and saved is None:
             return
         self._turns += 1
-        chunks: asyncio.Queue[str | None] = asyncio.Queue()
-        asking = self._under_way = asyncio.ensure_future(self._asked(chunks))
         streamed = False
-        async with aclosing(_until_done(asking, chunks, asking.cancel)) as said:
-            async for chunk in said:
-                if chunk:
-                    streamed = True
-                    yield ModelText(chunk)
-        if asking.cancelled() and self._now:
-            self._reply = None
-            return
-        reply = self._reply = asking.result()
+        if saved is None:
+            chunks: asyncio.Queue[str | None] = asyncio.Queue()
+            asking = self._under_way = asyncio.ensure_future(self._asked(chunks))
+            async with aclosing(_until_done(asking, chunks, asking.cancel)) as said:
+                async for chunk in said:
+                    if chunk:
+                        streamed = True
+                        yield ModelText(chunk)
+            if asking.cancelled() and self._now:
+                return
+            reply = asking.result()
+            if self._record is not None:  # the ids are what the calls are found again by
+                calls = [call if call.id else call.replace(id=new_id()) for call in reply.calls]
+                reply = replace(reply, calls=calls)
+        else:
+            reply = saved.reply()
+        self._reply = reply
         self.replies.append(reply)
         if reply.stop == "malformed" and not reply.calls:
             self.messages += self._told(reply)
@@ -677,6 +792,8 @@ class Run:
     def _asked(self, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
         """The model's answer; the chunks of its text go into `chunks`."""
         model: Any = self._model
+        if self._turns > 1 and hasattr(model, "unforced"):  # forced in each turn, it could never answer
+            model = model.unforced()
         given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models know of none
         if _takes(model, "on_text"):
             given["on_text"] = _putting(chunks)
@@ -726,15 +843,11 @@ class Run:
         return "failed"
 
     def _come_to(self, status: Status) -> LoopResult:
-        records = [result.record() for result in self.results]
-        for record in records:
-            if record["status"] == "suspended" and self._waiting is not None:
-                record["pending"] = self._waiting.calls.get(record["tool_call_id"])
         return LoopResult(
             status=status,
             text=self._text,
             messages=self.messages,
-            tool_executions=records,
+            tool_executions=[result.record() for result in self.results],
             turns=self._turns,
             usage=self.usage,
             usage_by_turn=self.usage_by_turn,
@@ -768,9 +881,10 @@ class Run:
         """Whether the next message would follow results where the API refuses that."""
         return bool(self.messages) and self.messages[-1].get("role") == "tool" and _api_of(self._model) == "mistral"
 
-    async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
+    async def _answer(self, reply: Reply, refusal: str, saved: SavedTurn | None = None) -> AsyncGenerator[Event, None]:
         """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn
-        together with its answers to the history; nothing of all that where it has none, or is paused."""
+        together with its answers to the history; nothing of all that where it has none, or is paused. Where all were
+        answered before, as `saved` says, nothing is run."""
         if not reply.calls or reply.stop == "pause":
             return
         count = 0 if refusal else min(len(reply.calls), self._calls_left)
@@ -780,6 +894,10 @@ class Run:
         refused = [self._refused(call, refusal or "This run may make no more calls") for call in over]
         answers: list[ToolResult] = []
         try:
+            if saved is not None and saved.results is not None:
+                known = saved.restored_results()
+                answers, refused = known[:count], known[count:]
+                return
             if allowed:
                 async with aclosing(self._batch(allowed, answers)) as events:
                     async for event in events:
@@ -791,7 +909,7 @@ class Run:
             self._calls_left += sum(result.executed is False and not result.success for result in answers)
             if len(answers) == count:
                 answers += refused
-                waiting = {result.call_id: record for result in answers if (record := result.record()["pending"])}
+                waiting = {result.call_id: thaw(result.pending) for result in answers if result.pending is not None}
                 self._end_turn(reply, answers, waiting)
                 self._offer(found(answers, self._runner.tools))
 
@@ -826,9 +944,9 @@ class Run:
         finally:
             for call_id, result in ended.items():
                 waiting.pop(call_id)
-                if again := result.record()["pending"]:
-                    waiting[call_id] = again
-            results = [ended.get(one.call.id) or one.result() for one in saved.results]
+                if result.pending is not None:
+                    waiting[call_id] = thaw(result.pending)
+            results = [ended.get(one.call.id) or one.result(waiting.get(one.call.id)) for one in saved.results]
             self._calls_left -= sum(result.success or result.executed is not False for result in ended.values())
             self._calls_left = max(self._calls_left, 0)
             self._taken_up = None
@@ -861,10 +979,12 @@ class Run:
         if resuming.cancelled() and self._now:
             return
         result = resuming.result()
-        if result.metadata.get("resumed_already"):
-            raise NotResumed(call_id, f"{RESUMED_ALREADY} It came to: {cut(result.text, 500)}")
-        if result.call is None or result.error == RESUMED_ALREADY:
+        if result.call is None:
             raise NotResumed(call_id, result.error or "")
+        if self._record is None and result.metadata.get("resumed_already"):
+            raise NotResumed(call_id, f"{RESUMED_ALREADY} It came to: {cut(result.text, 500)}")
+        if self._record is None and result.error == RESUMED_ALREADY:  # with a key nobody else goes on with the run
+            raise NotResumed(call_id, result.error)
         fields = self.context.fields
         missing = {name: value for name, value in pending["context"].items() if not getattr(fields, name)}
         self.context = self.context.replace(**missing)

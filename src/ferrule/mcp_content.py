@@ -15,8 +15,7 @@ import mcp_types as wire
 from pydantic_core import from_json
 
 from ferrule.definition.tool import Tool
-from ferrule.mcp_results import TEXT_TYPE
-from ferrule.values.content import Block, Media, Text
+from ferrule.values.content import TEXT_TYPE, Block, Media, Text
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps
 from ferrule.values.result import ToolResult, gave
@@ -57,15 +56,7 @@ def tells_form(tool: Tool, around: Iterable[object]) -> bool:
     """
     mounts = (mount.settings.around for mount in tool.mounts)
     enveloped = any(getattr(one, "envelops", False) for one in chain(around, tool.around, *mounts))
-    return not enveloped and _never_null(tool)
-
-
-def _never_null(tool: Tool) -> bool:
-    """Whether null does not fit its output schema."""
-    try:
-        return bool(tool.output.misfit(None, None))
-    except Exception:  # of a validator of the tool's own, which cannot take null
-        return True
+    return not enveloped and bool(tool.output.misfit(None))
 
 
 def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
@@ -93,7 +84,7 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
     declared: Mapping[str, Any] = {} if tool.output_schema is None else tool.output_schema.get("properties", {})
     for value in _shown_values(result, own, declared):
         is_checked = own is None and value == result.output
-        if value is not None and (is_checked or not tool.output.misfit(value, value)):
+        if value is not None and (is_checked or not tool.output.misfit(value)):
             return _complete(content, value)
     return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable
 from typing import Any
 
 import mcp_types as types
 
 from ferrule.errors import ToolError
-from ferrule.values.content import Media, Text, as_output, render, to_text
+from ferrule.values.content import TEXT_TYPE, Media, Text, as_output, render, to_text
 from ferrule.values.result import ToolResult
 
 _MOST_MEDIA = 50_000_000
@@ -20,9 +19,7 @@ _MOST_METADATA = 1_000_000
 """Characters of JSON of all that stands beside the content: nobody else bounds it, as no model reads it."""
 _SAID_NOTHING = "the server says that it failed, and no more"
 _NO_TYPE = "application/octet-stream"
-TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
-"""Media types of what is text."""
-Check = Callable[[object, object], str]
+Check = Callable[[object], str]
 
 
 def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult | str:
@@ -55,7 +52,7 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
     if check is not None:
         if not structured:
             raise ToolError("the server gave no structuredContent, which its output schema promises")
-        if misfit := check(None, output):
+        if misfit := check(output):
             raise ToolError(f"what the server gave does not fit its output schema: {misfit}")
     return ToolResult(output, None, metadata, blocks or None)
 

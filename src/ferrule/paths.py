@@ -54,6 +54,9 @@ _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | _NO_LINKS
 _NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 # As Linux has it, path_resolution(7).
 _MOST_LINKS: Final = 40
+RESERVED: Final[set[tuple[int, int]]] = set()
+"""Files that nothing here opens, by device and number: those of the journals that this process has open, whose locks
+the system drops when the process closes another descriptor of them. See docs/journal.md#where-to-keep-it."""
 LONGEST: Final = 32_767
 """Characters that a path has at most on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
 
@@ -61,12 +64,22 @@ LONGEST: Final = 32_767
 @lru_cache(maxsize=1024)
 def has_name_of(name: str, names: frozenset[str]) -> bool:
     """Whether the last word of a parameter's name, or its last two, are one of `names`. See docs/guards.md#paths."""
-    words = [word.lower() for word in _WORD_OF_NAME.findall(name)[-2:]]
+    words = words_in_name(name)[-2:]
     return bool(words) and (words[-1] in names or "".join(words) in names)
+
+
+def words_in_name(name: str) -> list[str]:
+    """The words of a parameter's name, in small letters: `run_cmdStr2` has `run`, `cmd` and `str`. See
+    docs/guards.md#paths."""
+    return [word.lower() for word in _WORD_OF_NAME.findall(name)]
 
 
 class SymbolicLinkError(OSError):
     """A path goes through a symbolic link where it must not. See docs/guards.md#paths."""
+
+
+class ReservedError(OSError):
+    """A file belongs to a journal that this process has open. See docs/journal.md#where-to-keep-it."""
 
 
 class HardLinkError(OSError):
@@ -329,6 +342,7 @@ class Directory:
         Raises:
             SymbolicLinkError: where it is a link.
             HardLinkError: where it has several hard links, and these are not taken.
+            ReservedError: where it belongs to a journal that is open.
             OSError: where it is no regular file, or cannot be opened.
         """
         place = self._at(name)
@@ -425,9 +439,12 @@ class Directory:
             raise OSError(f"{_quoted(self._full(name))} was changed by somebody else meanwhile; read it again")
 
     def _expect(self, name: str, wanted: Kind) -> None:
-        kind = _kind_of_mode(self.stat(name).st_mode)
+        found = self.stat(name)
+        kind = _kind_of_mode(found.st_mode)
         if kind != wanted:
             raise _wrong_kind(self._full(name), kind, wanted)
+        if (found.st_dev, found.st_ino) in RESERVED:
+            raise ReservedError(f"{_quoted(self._full(name))} belongs to a journal that is open; tools do not open it")
 
     def _explained(self, name: str, error: OSError, wanted: Kind = "file") -> OSError:
         """`error` in words that name the whole path, and the link where there is one."""
@@ -575,6 +592,25 @@ def open_inside(
         return open_exactly(exact, flags, hard_links=hard_links)
 
     return open(full, mode, encoding=encoding, errors=errors, newline=newline, opener=opener)
+
+
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the bytes of a regular file that somebody else may have written, such as one that a repository brings.
+    See docs/guards.md#paths.
+
+    Args:
+        path: The file; symbolic links are followed, and `~` is not expanded.
+        most: The number of bytes that it may have.
+
+    Raises:
+        ValueError: if it has more, or for what cannot be a path.
+        OSError: if there is no such file, it may not be opened, or it is a directory, a pipe or a device.
+    """
+    with os.fdopen(open_exactly(real(os.fspath(path), ".")), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return data
 
 
 def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard_links: bool = True) -> int:

@@ -51,7 +51,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Leases, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import clean
+from ferrule.values.content import MOST_MEDIA, clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision
 from ferrule.values.event import emit
@@ -101,12 +101,15 @@ class Runner:
         limits: Where these two, the limits of tools and their keys hold among all programs that give the same:
             `ferrule.limits.shared(…)`. See docs/limits.md#among-several-programs.
         timeout: Seconds that a call may take once it has its slot, where neither call nor tool says so.
+        idle_timeout: Seconds that a call may take without progress, where its tool does not say. Progress extends it,
+            up to `timeout`. See docs/long-work.md#an-idle-deadline.
         grace: Seconds that a handler has to end after its cancellation.
         queue_timeout: Seconds that a call waits for its slot before it is `limited`; `None` waits for ever, but a call
             that another one made 60 s.
         drain: Seconds that leaving `async with` waits for the calls that run, before it cancels them; `None` waits for
             ever.
         max_output: Characters of a result, altogether.
+        max_media: Bytes of images, audio and files in a result, altogether.
         max_input: Characters of JSON that are read as the arguments of a call, where its tool does not say; `None` for
             no limit.
         resume_key: What seals the records of suspended calls: at least 32 bytes, or a list of such keys, of which the
@@ -136,10 +139,12 @@ class Runner:
         per_principal: int | None = None,
         limits: Leases | None = None,
         timeout: float | None = None,
+        idle_timeout: float | None = None,
         grace: float = 1.0,
         queue_timeout: float | None = 60.0,
         drain: float | None = 60.0,
         max_output: int = 100_000,
+        max_media: int = MOST_MEDIA,
         max_input: int | None = 1_000_000,
         resume_key: bytes | Sequence[bytes] | None = None,
         resume_within: float = 86_400.0,
@@ -158,8 +163,10 @@ class Runner:
             deps=deps,
             secrets=options.mapping("secrets", secrets),
             timeout=seconds("timeout", timeout),
+            idle_timeout=seconds("idle_timeout", idle_timeout),
             expose=exception_classes("expose", expose) or (),
             max_output=whole_number("max_output", max_output) or 100_000,
+            max_media=whole_number("max_media", max_media) or MOST_MEDIA,
             max_input=whole_number("max_input", max_input),
         )
         clock = options.clock("clock", clock) or MONOTONIC
@@ -193,6 +200,10 @@ class Runner:
                 )
             plan = state.compile(tool)
             state.plans[tool.name] = state.plans[tool.wire_name] = plan
+        if state.journal is not None:
+            guards = [guard for plan in state.plans.values() for _, guard in plan.guards]
+            roots = [getattr(guard, "roots", ()) for guard in guards]
+            state.journal.check_reach({root for given in roots if isinstance(given, tuple) for root in given})
 
     def replace(
         self,

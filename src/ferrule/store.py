@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import stat
 import threading
 import time
@@ -358,6 +359,40 @@ def _check_private(place: str, found: os.stat_result, others: int) -> None:
     if stat.S_IMODE(found.st_mode) & others:
         right = "0700" if stat.S_ISDIR(found.st_mode) else "0600"
         raise StoreError(f"others may write to {place!r}, or read it: chmod {right} {place}")
+
+
+def read_key(place: str) -> bytes | None:
+    """The key in the file at this canonical path, or `None` if there is none. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        StoreError: if it is no key, or others may read it or write to its folder.
+    """
+    try:
+        key = bytes.fromhex(read_private(place).decode("ascii"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        key = b""
+    if len(key) < KEY_BYTES:
+        raise StoreError(f"{place!r} is no key: put it back as it was, or move it and what it seals away to begin anew")
+    return key
+
+
+def make_key(place: str) -> None:
+    """Put a new key into the file at this canonical path, if there is none. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        StoreError: if it cannot be written.
+    """
+    folder, name = os.path.split(place)
+    try:
+        with locked(place), open_directory(folder) as directory:
+            if directory.kind(name) is None:  # else another process has made it just now
+                directory.write(name, secrets.token_hex(KEY_BYTES).encode(), mode=0o400)
+    except OSError as error:
+        raise StoreError(f"{place!r} cannot be made: {error}") from None
 
 
 # -- a table of PostgreSQL ---------------------------------------------------------------------------------------------

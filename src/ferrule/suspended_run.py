@@ -24,16 +24,17 @@ from ferrule.providers import Stop
 from ferrule.providers._read import plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
-from ferrule.values.result import Status, ToolResult
+from ferrule.values.frozen import freeze
+from ferrule.values.result import Status, ToolResult, keep_told
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
     """What is saved is read as it was written, or refused: nothing is read as what it only looks like."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
-class SavedCall(_Part):
+class SavedCall(Part):
     """A call, as the model sent it."""
 
     id: str
@@ -43,15 +44,27 @@ class SavedCall(_Part):
     data: Any
     parent: str | None
 
+    @classmethod
+    def of(cls, call: ToolCall) -> SavedCall:
+        """Save a call."""
+        raw = call.raw if call.raw is None or isinstance(call.raw, str) else plain(call.raw)
+        return cls(
+            id=call.id, name=call.name, arguments=raw, problem=call.problem, data=plain(call.data), parent=call.parent
+        )
 
-class SavedText(_Part):
+    def call(self) -> ToolCall:
+        """Return the call again."""
+        return ToolCall(**dict(self))
+
+
+class SavedText(Part):
     """A block of text."""
 
     kind: Literal["text"] = "text"
     text: str
 
 
-class SavedMedia(_Part):
+class SavedMedia(Part):
     """A block of something else."""
 
     kind: Literal["image", "audio", "file", "resource"]
@@ -65,7 +78,11 @@ class SavedMedia(_Part):
 SavedBlock: TypeAlias = Annotated[SavedText | SavedMedia, Field(discriminator="kind")]
 
 
-class SavedResult(_Part):
+_IN_RECORD = ("input", "session", "principal", "at", "answered_by")
+"""What the runner alone puts into the record of a result."""
+
+
+class SavedResult(Part):
     """The result of a call, with all that the model is told of it."""
 
     call: SavedCall
@@ -78,19 +95,20 @@ class SavedResult(_Part):
     repairs: list[str]
     metadata: dict[str, Any]
     duration_ms: NonNegativeFloat
+    input: dict[str, Any] | str | None = None
+    """The arguments as they were judged."""
+    session: str | None = None
+    principal: str | None = None
+    at: float | None = None
+    answered_by: str | None = None
 
     @classmethod
     def of(cls, result: ToolResult) -> SavedResult:
-        """What is kept of a result; of its output what its record has."""
-        sent = result.call
-        assert sent is not None
-        raw = sent.raw if sent.raw is None or isinstance(sent.raw, str) else plain(sent.raw)
-        call = SavedCall(
-            id=sent.id, name=sent.name, arguments=raw, problem=sent.problem, data=plain(sent.data), parent=sent.parent
-        )
+        """Save a result, with all that its record has but for `pending`."""
+        assert result.call is not None
         record = result.record()
         return cls(
-            call=call,
+            call=SavedCall.of(result.call),
             tool_name=result.tool_name,
             status=result.status,
             output=record["output"],
@@ -100,15 +118,20 @@ class SavedResult(_Part):
             repairs=list(result.repairs),
             metadata=record["metadata"],
             duration_ms=result.duration_ms,
+            **{name: record[name] for name in _IN_RECORD},
         )
 
-    def result(self) -> ToolResult:
-        """The result again."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
+    def result(self, pending: Mapping[str, Any] | None = None) -> ToolResult:
+        """Return the result again; `pending` is that of a suspended one."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields if name not in _IN_RECORD}
         fields["content"] = [_block_again(saved) for saved in self.content]
         fields["repairs"] = tuple(self.repairs)
-        fields["call"] = ToolCall(**dict(self.call))
-        return ToolResult(**fields)
+        call = fields["call"] = self.call.call()
+        result = ToolResult(**fields)
+        told = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
+        ended_at = None if self.at is None else self.at + self.duration_ms / 1000
+        keep_told(result, (told, self.session, self.principal, ended_at, freeze(pending), self.answered_by))
+        return result
 
     @model_validator(mode="after")
     def _check_it_is_a_result(self) -> SavedResult:
@@ -129,7 +152,7 @@ def _block_again(saved: SavedText | SavedMedia) -> Text | Media:
     return Text(saved.text) if isinstance(saved, SavedText) else Media(**dict(saved))
 
 
-class SuspendedRun(_Part):
+class SuspendedRun(Part):
     """What stands in a run's `suspended`.
 
     The records in `waiting` are sealed by the runner, and everything else is not: whoever can change it can put words
@@ -143,6 +166,8 @@ class SuspendedRun(_Part):
     """By the id of the call, the `pending` of what waits for an answer."""
     run: str
     """Which run it is: calls of another one may have the same ids."""
+    key: str | None = None
+    """The `key` that the run was given; `run` is then what the journal knows it by."""
     api: str | None
     """The form of the messages; `None` where the model does not say it."""
     results: list[SavedResult]
@@ -180,12 +205,12 @@ class SuspendedRun(_Part):
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON data."""
-        found: dict[str, Any] = _without_bytes(self.model_dump())
+        found: dict[str, Any] = without_bytes(self.model_dump())
         return found
 
     def reply(self) -> Reply:
         """The turn of the model, with the calls that were to be answered."""
-        calls = [ToolCall(**dict(saved.call)) for saved in self.results]
+        calls = [saved.call.call() for saved in self.results]
         return Reply(self.text, calls, self.turn, self.stop, reason=self.reason, state=self.state)
 
 
@@ -200,7 +225,7 @@ def read_suspended(given: object) -> SuspendedRun:
         raise DefinitionError(f"resume takes a result's `suspended`, a dict (json.loads of a text), not {what}")
     try:
         copied = json.loads(json.dumps(dict(given)))
-        return SuspendedRun.model_validate(_with_bytes(copied))
+        return SuspendedRun.model_validate(with_bytes(copied))
     except ValidationError as error:
         problem = error.errors()[0]
         why = ": ".join([*map(str, problem["loc"]), problem["msg"]])
@@ -214,18 +239,18 @@ _BYTES = "$bytes"
 itself is `{"$bytes": {…}}`."""
 
 
-def _without_bytes(value: Any) -> Any:
+def without_bytes(value: Any) -> Any:
     if isinstance(value, bytes):
         return {_BYTES: b64encode(value).decode()}
     if isinstance(value, dict):
-        found = {key: _without_bytes(item) for key, item in value.items()}
+        found = {key: without_bytes(item) for key, item in value.items()}
         return {_BYTES: found} if found.keys() == {_BYTES} else found
-    return [_without_bytes(item) for item in value] if isinstance(value, list | tuple) else value
+    return [without_bytes(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _with_bytes(value: Any) -> Any:
+def with_bytes(value: Any) -> Any:
     if isinstance(value, list):
-        return [_with_bytes(item) for item in value]
+        return [with_bytes(item) for item in value]
     if not isinstance(value, dict):
         return value
     inner = value[_BYTES] if value.keys() == {_BYTES} else value
@@ -233,4 +258,4 @@ def _with_bytes(value: Any) -> Any:
         return b64decode(inner, validate=True)
     if not isinstance(inner, dict):
         raise ValueError(f"{_BYTES} is followed by {inner!r}, which is no base64")
-    return {key: _with_bytes(item) for key, item in inner.items()}
+    return {key: with_bytes(item) for key, item in inner.items()}

@@ -64,7 +64,8 @@ class GuardObject(Protocol):
 
 Guard: TypeAlias = GuardFunction | GuardObject
 """May this call run? A function of call and context, or an object with `check`. Breaking means deny. Its `asks`, where
-it has one, says about which tools it may ask: a bool, or a function of the tool. See docs/guards.md."""
+it has one, says about which tools it may ask: a bool, or a function of the tool. Its `check_tool`, if it has one, gets
+each tool when a runner is made, and raises `DefinitionError` for one that it cannot judge. See docs/guards.md."""
 
 Next: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
 """What a middleware goes round. See docs/middleware.md."""
@@ -168,12 +169,16 @@ class Journal(ABC):
 
     @staticmethod
     def open(
-        path: str | PathLike[str], *, durable: Literal["full", "normal"] = "full", keep: float | None = None
+        path: str | PathLike[str],
+        *,
+        durable: Literal["full", "normal"] = "full",
+        keep: float | None = None,
+        within_reach: bool = False,
     ) -> SQLiteJournal:
         """A journal in an SQLite file, of one machine: `ferrule.journal.SQLiteJournal(path, …)`."""
         from ferrule.journal.sqlite import SQLiteJournal  # 10 ms, for the programs that need it
 
-        return SQLiteJournal(path, durable=durable, keep=keep)
+        return SQLiteJournal(path, durable=durable, keep=keep, within_reach=within_reach)
 
     @abstractmethod
     def note(self, event: Event) -> None:
@@ -211,6 +216,10 @@ class Journal(ABC):
     @abstractmethod
     def store(self) -> Store:
         """What else is kept there, by compare-and-set: grants, for instance."""
+
+    def check_reach(self, roots: Iterable[str]) -> None:  # noqa: B027  # a journal in memory is in no folder
+        """Raise `DefinitionError` if the journal lies where tools may write: in one of `roots`, the folders that the
+        guards of a runner let paths lead to. A runner calls this when it is made."""
 
     async def flush(self) -> None:  # noqa: B027  # a journal in memory has nothing to wait for
         """Wait until all events that were noted are committed."""

@@ -32,6 +32,7 @@ VALUES: dict[str, list[Any]] = {
     ],
     "command": ["ls", "ls -l", "git log", "git log -1", "git push", "sh -c ls", "ls; git push", "ls > x", "sudo ls"],
     "code": ["1", "2"],
+    "cmd_str": ["ls", "git push"],
     "items": [["a"], ["b"], []],
 }
 TYPES: dict[str, dict[str, Any]] = {
@@ -67,7 +68,7 @@ class Made:
 def calls(draw: st.DrawFn) -> Made:
     names = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3, unique=True))
     return Made(
-        draw(st.sampled_from(["one", "other"])),
+        draw(st.sampled_from(["one", "other", "bash"])),
         draw(st.sampled_from(["Do it.", "Do more."])),
         draw(st.sampled_from([False, False, None, True])),
         tuple((name, draw(st.sampled_from(VALUES[name]))) for name in sorted(names)),
@@ -148,8 +149,6 @@ def may_be(name: str, shown: Any, value: Any) -> bool:
         return folder != "/" and (meant == folder or meant.startswith(f"{folder}/"))
     if name == "url":
         return {shown, value} <= {"https://a.org/", "https://a.org/b"}
-    if name == "command":
-        return {shown, value} <= {"git log", "git log -1"}
     if name == "text":
         if leads_elsewhere(shown):
             return shown == "/etc/x" and value.startswith("/etc/")
@@ -164,8 +163,12 @@ def may_answer(one: Made, other: Made) -> bool:
         return False
     if one.given.keys() != other.given.keys():
         return False
+    if one.tool == "bash" or {"command", "code", "cmd_str"} & one.given.keys():
+        if repr(one.given) != repr(other.given):
+            return False  # a grant for a shell line or for code covers these exact words
     risky = one.destructive is True or (one.destructive is None and "command" not in one.given)
-    risky = risky or "code" in one.given or one.given.get("command", "ls") in {"sh -c ls", "ls > x", "sudo ls"}
+    risky = risky or bool({"code", "cmd_str"} & one.given.keys()) or (one.tool == "bash" and "command" not in one.given)
+    risky = risky or one.given.get("command", "ls") in {"sh -c ls", "ls > x", "sudo ls"}
     if risky:
         return repr(one.given) == repr(other.given) and one.session is not None and one.session == other.session
     return all(may_be(name, value, other.given[name]) for name, value in one.given.items())

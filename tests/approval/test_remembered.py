@@ -29,6 +29,7 @@ from ferrule import (
 )
 from ferrule.approval import Answer, Asked, Grants, Offer, remembered
 from ferrule.guards import rules
+from ferrule.policy import Trusted
 from ferrule.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
 
@@ -155,14 +156,12 @@ def test_each_argument_is_bounded_by_what_was_shown() -> None:
         (save, {"path": "/notes/a", "content": "/etc/passwd"}, "content", {"within": ["/etc"]}),
         (fetch, {"url": "https://example.org/a?b"}, "url", {"hosts": ["example.org:443"]}),
         (fetch, {"url": "http://[2001:db8::1]:8080/"}, "url", {"hosts": ["[2001:db8::1]:8080"]}),
-        (shell, {"command": "git log -3"}, "command", {"commands": ["git log -3", "git log *"]}),
-        (shell, {"command": "pytest -q && ls"}, "command", {"commands": ["pytest -q", "ls"]}),
         (note, {**NOTE, "copies": -3}, "copies", {"equals": -3}),
         (note, {**NOTE, "copies": 0}, "copies", {"equals": 0}),
         (note, {**NOTE, "to": "https://example.org/"}, "to", {"hosts": ["example.org:443"]}),
     ],
 )
-def test_a_path_keeps_to_its_folder_a_url_to_its_host_and_a_command_to_what_it_runs(
+def test_a_path_keeps_to_its_folder_and_a_url_to_its_host(
     one: Tool, arguments: Mapping[str, Any], name: str, condition: object
 ) -> None:
     assert offers_of(one, arguments)["always"].arguments[name] == condition
@@ -246,7 +245,59 @@ def test_of_what_is_destructive_or_runs_anything_these_arguments_in_this_session
     assert list(offers_of(one, arguments, session=None)) == []
 
 
-def test_an_argument_vector_goes_by_its_command_and_what_stands_beside_a_command_stays_the_same() -> None:
+@tool(destructive=False)
+async def bash(input: str) -> str:
+    """Run a line."""
+    return input
+
+
+@tool(destructive=False)
+async def terminal(cmd_str: str, note: str = "") -> str:
+    """Run a line."""
+    return cmd_str
+
+
+@pytest.mark.parametrize(
+    ("one", "name"), [(shell, "command"), (bash, "input"), (terminal, "cmd_str"), (compute, "code")], ids=str
+)
+@pytest.mark.parametrize("line", ["git fetch origin", "git log", "git stash list", "gh pr list", "npm audit", "ls -l"])
+def test_no_offer_for_a_shell_line_covers_another_line(one: Tool, name: str, line: str) -> None:
+    for key in offers_of(one, {name: line}):
+        person = Person(key)
+        runner, _ = runner_of(person, one)
+        assert was_asked(person, runner, one.name, {name: line})
+        assert not was_asked(person, runner, one.name, {name: line})
+        for other in (f"{line} --output=x", f"{line} ", f" {line}", line.upper(), f"{line};x", f"./{line}"):
+            assert was_asked(person, runner, one.name, {name: other}), (key, other)
+
+
+def test_a_grant_for_a_shell_line_covers_no_other_arguments_and_no_other_folder() -> None:
+    person = Person("these")
+    runner, _ = runner_of(person, shell)
+    assert was_asked(person, runner, "shell", {"command": "git log"})
+    assert not was_asked(person, runner, "shell", {"command": "git log", "timeout": 60})
+    assert was_asked(person, runner, "shell", {"command": "git log", "timeout": 59})
+    assert was_asked(person, runner, "shell", {"command": "git log"}, working_directory="/tmp")
+
+
+def test_a_grant_of_an_older_version_that_covers_lines_by_a_pattern_answers_nothing() -> None:
+    person = Person("these")
+    runner, grants = runner_of(person, shell)
+    assert was_asked(person, runner, "shell", {"command": "git fetch origin"})
+    [key] = grants.store.items()
+    kept = grants.store.get(key)
+    arguments = {"command": {"commands": ["git fetch origin", "git fetch *"]}, "timeout": {"equals": 60}}
+    assert grants.store.compare_and_set(key, kept, {**kept, "exactly": None, "arguments": arguments})
+    assert grants.listed() == []
+    for line in ("git fetch origin", "git fetch --upload-pack=x"):
+        person.key = None
+        assert was_asked(person, runner, "shell", {"command": line})
+    person.key = "these"
+    assert was_asked(person, runner, "shell", {"command": "ls"})
+    assert key not in grants.store.items()
+
+
+def test_argument_vectors_and_lists_of_lines_are_offered_as_they_are() -> None:
     @tool
     async def argv(argv: list[str], stdin: str = "x") -> int:
         """Run a program."""
@@ -257,10 +308,11 @@ def test_an_argument_vector_goes_by_its_command_and_what_stands_beside_a_command
         """Run lines."""
         return len(commands)
 
-    offers = offers_of(argv, {"argv": ["git", "log", "-1"]})
-    assert offers["always"].arguments == {"argv": {"commands": ["git log -1", "git log *"]}, "stdin": {"equals": "x"}}
-    assert list(offers_of(argv, {"argv": ["sh", "-c", "ls"]})) == FOUR[:1]
-    assert list(offers_of(lines, {"commands": ["git", "log"]})) == FOUR[:1]
+    assert list(offers_of(argv, {"argv": ["git", "log", "-1"], "stdin": ""})) == FOUR[:2]
+    assert list(offers_of(argv, {"argv": ["git", "log", "-1"], "stdin": "x"})) == FOUR[:1]
+    assert list(offers_of(argv, {"argv": ["sh", "-c", "ls"], "stdin": ""})) == FOUR[:1]
+    assert list(offers_of(lines, {"commands": ["git log", "ls"]})) == FOUR[:2]
+    assert list(offers_of(lines, {"commands": ["git log", "sudo ls"]})) == FOUR[:1]
 
 
 def test_without_a_session_nothing_is_offered_for_one() -> None:
@@ -419,14 +471,9 @@ def test_a_grant_answers_what_it_says_and_nothing_else(key: str, other: Mapping[
         (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org/y?z"}, False),
         (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org@b.org/"}, True),
         (fetch, {"url": "https://a.org/x"}, {"url": "http://a.org/x"}, True),
-        (shell, {"command": "git log -1"}, {"command": "git log -2"}, False),
-        (shell, {"command": "git log -1"}, {"command": "git log -1; rm -r x"}, True),
-        (shell, {"command": "git log -1"}, {"command": "git log -1 > x"}, True),
-        (shell, {"command": "git log -1"}, {"command": "git log -1", "timeout": 61}, True),
-        (shell, {"command": "pytest -q"}, {"command": "pytest -q -p evil"}, True),
     ],
 )
-def test_paths_hosts_and_commands_are_compared_as_what_they_are(
+def test_paths_and_hosts_are_compared_as_what_they_are(
     one: Tool, first: Mapping[str, Any], second: Mapping[str, Any], again: bool
 ) -> None:
     person = Person("always")
@@ -585,6 +632,7 @@ def test_another_rule_on_the_same_line_of_a_policy_is_put_and_so_is_one_that_cam
     assert {grant.rule for grant in grants.listed()} == {"policy.toml:1"}
 
     file.write_text('ask = ["note(copies>0)", "note(to=boss)"]\nallow = ["note"]\n')
+    Trusted().trust(file)
     policy.reload()
     assert was_asked(person, runner, "note", NOTE)
 

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferrule import Journal, Runner, ToolCall, ToolResult, allow, approval, ask, deny, tool
+from ferrule import Diff, Journal, Runner, ToolCall, ToolResult, allow, approval, ask, deny, tool
 from ferrule.approval import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting
 from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
@@ -194,6 +195,18 @@ def test_a_principal_does_not_allow_its_own_call_where_that_is_barred() -> None:
     go(main)
 
 
+@pytest.mark.parametrize("hidden", ["\u200b", "\ufe0f", "\u034f", "\u3164", "\u115f", "\u2800", "\x00", " "])
+def test_an_invisible_character_makes_nobody_somebody_else(hidden: str) -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web(own=False)
+        shown = await desk.waits(queue)
+        for by in (f"ann{hidden}", f"{hidden}Ann", f" ann{hidden} "):
+            with pytest.raises(OwnCall):
+                await queue.answer(shown.id, shown.digest, True, by=by)
+
+    go(main)
+
+
 def test_who_answers_is_what_the_application_says_and_nothing_else() -> None:
     async def main() -> None:
         desk, queue = Desk(), approval.web()
@@ -282,6 +295,166 @@ def test_what_could_not_be_shown_is_not_put_and_the_others_wait_on(field: str, v
         assert (await queue.answer(shown.id, shown.digest, True, by="bob")).decision.kind == "allow"
 
     go(main)
+
+
+# One record and the others
+
+
+def preview_of(make: Callable[[str], Any]) -> tuple[Runner, Any]:
+    """Return a runner whose tool previews by its argument, and a queue of its calls."""
+
+    @tool(private=["seen"], preview=lambda arguments: make(arguments["row"]))
+    async def set_price(row: str, seen: object = None) -> str:
+        """Set a price."""
+        return "set"
+
+    runner = Runner([set_price], guards=[ask_before_changes], approve=approval.later)
+    return runner, approval.web(tools=runner.tools)
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 1, tzinfo=UTC), float("nan"), {1: 2, "a": 3}, {1, 2}, b"x"])
+def test_a_preview_that_has_no_json_form_leaves_the_other_calls_waiting(value: object) -> None:
+    async def main() -> None:
+        runner, queue = preview_of(lambda row: Diff("4", "5", "tea", {"seen": value if row == "bad" else None}))
+        ids = [await queue.put(await runner.run("set_price", {"row": row})) for row in ("good", "bad")]
+        good, bad = await queue.waiting()
+        assert [good.id, bad.id] == ids and "+5" in good.text
+        assert "there is no preview" in bad.text or value == {1: 2, "a": 3}
+        for one in good, bad:
+            taken = await queue.answer(one.id, one.digest, False, by="bob")
+            assert (await runner.resume(taken.record, taken.decision)).status == "denied"
+
+    go(main)
+
+
+ROWS = [
+    None, 5, [], "x", {}, {"pending": None}, {"pending": {"key": 5}},
+    {"pending": {"expires_at": None}}, {"pending": {"expires_at": "soon"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_record_that_cannot_be_read_is_shown_as_broken_and_can_be_denied(row: Any) -> None:
+    async def main() -> None:
+        desk, store = Desk(), Memory()
+        queue = approval.web(store)
+        shown = await desk.waits(queue)
+        assert store.compare_and_set("waiting other", None, {"of": "another version"} if row is None else row)
+        broken, whole = await queue.waiting()
+        assert broken.id == "other" and broken.problem and "cannot be read" in broken.text
+        assert whole.digest == shown.digest and whole.problem is None
+        with pytest.raises(AnswerRefused):
+            await queue.answer(broken.id, broken.digest, True, by="bob")
+        taken = await queue.answer(broken.id, broken.digest, False, by="bob")
+        with contextlib.suppress(DefinitionError):
+            assert (await desk.resume(taken)).status == "invalid"
+        assert [one.id for one in await queue.waiting()] == [shown.id]
+
+    go(main)
+
+
+def test_a_record_with_a_field_of_another_version_is_shown_as_broken() -> None:
+    async def main() -> None:
+        desk, store = Desk(), Memory()
+        queue = approval.web(store)
+        shown = await desk.waits(queue)
+        old = store.get(f"waiting {shown.id}")
+        new = {"pending": {**old["pending"], "context": {**old["pending"]["context"], "tenant": "x"}}}
+        assert store.compare_and_set(f"waiting {shown.id}", old, new)
+        [broken] = await queue.waiting()
+        assert broken.problem is not None and "tenant" in broken.problem
+
+    go(main)
+
+
+def test_slow_previews_of_one_principal_delay_the_page_once_and_no_other_preview(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ferrule.approval.asked.PREVIEW_SECONDS", 1.0)
+    ends = threading.Event()
+
+    def preview(row: str) -> str:
+        if row == "slow":
+            ends.wait(60)
+        return f"sets {row}"
+
+    async def main() -> None:
+        runner, queue = preview_of(preview)
+        for principal, row in [*[("eve", "slow")] * 30, *[("ann", f"row {number}") for number in range(20)]]:
+            await queue.put(await runner.run("set_price", {"row": row}, principal=principal))
+        texts = [one.text for one in await asyncio.wait_for(queue.waiting(), 20)]  # 30 in a row would take longer
+        assert sum("it takes longer than" in text for text in texts) == 30
+        assert sum("sets row" in text for text in texts) == 20
+
+    try:
+        go(main)
+    finally:
+        ends.set()
+
+
+def test_previews_of_one_principal_are_made_side_by_side() -> None:
+    both = threading.Barrier(2)
+
+    def preview(row: str) -> str:
+        both.wait(60)  # for the other preview
+        return f"sets {row}"
+
+    async def main() -> None:
+        runner, queue = preview_of(preview)
+        for row in "ab":
+            await queue.put(await runner.run("set_price", {"row": row}, principal="ann"))
+        assert ["sets" in one.text for one in await queue.waiting()] == [True, True]
+
+    go(main)
+
+
+class Counted(Memory):
+    """A store that counts the rows that it was asked for."""
+
+    rows = 0
+
+    def get(self, key: str) -> Any:
+        self.rows += 1
+        return super().get(key)
+
+    def items(self, prefix: str = "") -> dict[str, Any]:
+        found = super().items(prefix)
+        self.rows += len(found)
+        return found
+
+
+def test_putting_a_call_reads_as_much_however_many_wait() -> None:
+    async def main() -> None:
+        desk, store = Desk(), Counted()
+        queue = approval.web(store)
+        reads = []
+        for number in range(20):
+            before = store.rows
+            await queue.put(await desk.runner.run(ToolCall(str(number), "pay", {"to": "ada", "euros": 5})))
+            reads.append(store.rows - before)
+        assert len(set(reads)) == 1
+
+    go(main)
+
+
+def test_an_answer_in_a_queue_of_another_name_uses_nothing_up() -> None:
+    async def main() -> None:
+        desk, store = Desk(), Memory()
+        payments, mails, unnamed = (approval.web(store, name=name) for name in ("payments", "mails", ""))
+        shown = await desk.waits(payments)
+        for other in mails, unnamed:
+            assert await other.waiting() == []
+            with pytest.raises(NotWaiting):
+                await other.answer(shown.id, shown.digest, True, by="bob")
+        assert (await desk.resume(await payments.answer(shown.id, shown.digest, True, by="bob"))).success
+
+    go(main)
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "\n", "a:"])
+def test_a_name_that_could_be_the_beginning_of_another_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match="web\\(name="):
+        approval.web(name=name)
 
 
 @pytest.mark.parametrize("error", [AlreadyAnswered, NotAsShown, NotWaiting, OwnCall])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -644,3 +645,87 @@ def test_what_is_no_json_is_said_with_its_place(arguments: Any, why: str) -> Non
     take, seen = raw_tool("take", {"type": "object"})
     result = asyncio.run(Runner([take]).run("take", arguments))
     assert (result.status, seen) == ("invalid", []) and why in str(result.error)
+
+
+CHOICES = st.lists(
+    st.integers(-99, 99)
+    | st.sampled_from([0.5, -1.5, 2.0])
+    | st.booleans()
+    | st.sampled_from(["1", "-1.5", "a", "true"]),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda choice: (isinstance(choice, bool), choice),
+)
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Share(enum.Enum):
+    HALF = 0.5
+    WHOLE = "1"
+
+
+def taking(kind: Any, schema: dict[str, Any] | None = None) -> Tool:
+    """A tool that returns its argument, which has a type or a schema."""
+
+    def take(x: Any) -> Any:
+        return x
+
+    take.__annotations__["x"] = kind
+    if schema is None:
+        return tool(take, read_only=True)
+    return tool(take, read_only=True, input_schema={"type": "object", "properties": {"x": schema}, "required": ["x"]})
+
+
+@given(CHOICES, st.data())
+def test_a_text_that_names_one_choice_is_read_as_that_choice(choices: list[Any], data: st.DataObject) -> None:
+    choice = data.draw(st.sampled_from(choices))
+    sent = choice if isinstance(choice, str) else json.dumps(choice)
+    wanted = sent if sent in choices else choice  # a text that is a choice itself is that one
+    schemas = [
+        {"enum": choices},
+        {"oneOf": [{"const": one} for one in choices]},
+        {"anyOf": [{"enum": choices}, {"type": "null"}]},
+    ]
+    tools = [taking(Any, schema) for schema in schemas]
+    if not any(isinstance(one, float) for one in choices):  # which Literal does not take
+        tools.append(taking(Literal[tuple(choices)]))
+    for one in tools:
+        result = Runner([one]).run_sync("take", {"x": sent})
+        assert (result.output, type(result.output)) == (wanted, type(wanted)), (one.input_schema, result)
+        assert bool(result.repairs) is (wanted is not sent)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "wanted"),
+    [
+        (Literal[1, 2], "2", 2),
+        (Level, "2", Level.HIGH),
+        (Share, "0.5", Share.HALF),
+        (Share, "1", Share.WHOLE),
+        (Literal[True], "true", True),
+        (Level | None, "1", Level.LOW),
+        (list[Level], ["1", 2], [Level.LOW, Level.HIGH]),
+        (Literal[1, "1"], "1", "1"),
+        (Literal[1, 2] | str, "2", "2"),
+        (Literal[1, 2] | float, "2.5", 2.5),
+        *((Literal[1, 2], text, None) for text in ("3", " 2", "02", "2.0", "two", "", "true", "null", "[2]")),
+        (Literal[True], "1", None),
+        (Literal[True], "True", None),
+        (Literal["1"], 1, None),
+    ],
+)
+def test_one_rule_reads_texts_for_all_kinds_of_choices(kind: Any, sent: Any, wanted: Any) -> None:
+    seen: list[Any] = []
+
+    def take(x: Any) -> None:
+        seen.append(x)
+
+    take.__annotations__["x"] = kind
+    result = Runner([tool(take, read_only=True)]).run_sync("take", {"x": sent})
+    assert seen == ([] if wanted is None else [wanted])
+    assert result.status == ("invalid" if wanted is None else "ok")
+    assert [type(one) for one in seen] == [type(wanted)][: len(seen)]

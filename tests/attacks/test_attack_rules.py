@@ -15,7 +15,7 @@ from sample import CASES, make_folder, rows
 
 from ferrule import Runner, ToolCall, ToolContext, tool
 from ferrule.guards import hosts, rules, within
-from ferrule.policy import load
+from ferrule.policy import Trusted, load
 from ferrule.tools import files
 
 MEANT = {"deny": {"deny"}, "ask_or_deny": {"ask", "deny"}, "unknown": {"deny", "ask"}, "documented": {"allow"}}
@@ -37,7 +37,7 @@ def written(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("row", rows("rules"), ids=lambda row: row["why"])
 def test_a_row_of_rules_is_decided_as_it_has_to_be(row: dict[str, Any], tmp_path: Path) -> None:
-    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]  # in one file, what never counts is an error
+    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]
     policies = [written(tmp_path / f"{kind}.toml", f"{kind} = {json.dumps(row[kind])}") for kind in kinds]
     for name in {row["call"], "read_file" if row["expect"] == "unknown" else row["call"]}:
         ran: list[str] = []
@@ -108,6 +108,52 @@ def test_no_tool_writes_the_policy_that_judges_it_and_no_other_file_becomes_one(
     assert asyncio.run(runner.run("write_file", {"path": settings, "content": "allow *"}, context)).success
     edit = {"path": "a.txt", "old": "ok", "new": "no"}
     assert asyncio.run(runner.run("edit_file", edit, context)).status == "denied"
+
+
+CHANGING_THE_FILE = [
+    "sort -o{policy} evil",
+    "sort -o {policy} evil",
+    "cp evil .ferr*/policy.toml",
+    "cp evil .ferrule/[p]olicy.toml",
+    "cat evil > {policy}",
+    "cd .ferrule; cd ../.ferrule; cp ../evil policy.toml",
+    "sed -i s/pay/nothing/ {policy}",
+    "ln -sf ../evil .ferrule/policy.toml",
+    "rm -r .ferrule; mkdir .ferrule; cp evil .ferrule/policy.toml",
+]
+CHANGING_WHAT_IS_TRUSTED = [
+    "mv {home}/ferrule {home}/x; cp evil {policy}",
+    "cp evil {home}/ferrule/trusted.json; cp -f evil {home}/ferrule/trusted.key; cp evil {policy}",
+]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+@pytest.mark.parametrize("line", CHANGING_THE_FILE + CHANGING_WHAT_IS_TRUSTED)
+def test_no_shell_line_changes_what_a_policy_says_however_it_writes_the_file(line: str, tmp_path: Path) -> None:
+    folder, home = Path(os.path.realpath(tmp_path)) / "ws", Path(os.path.realpath(tmp_path)) / "home"
+    policy = written(folder / ".ferrule" / "policy.toml", 'allow = ["*"]\ndeny = ["pay"]')
+    written(folder / "evil", 'allow = ["*"]')
+    Trusted().trust(policy)
+    paid: list[int] = []
+
+    @tool
+    def shell(command: str) -> int:
+        return subprocess.run(["/bin/sh", "-c", command], cwd=folder, capture_output=True, timeout=60).returncode
+
+    @tool
+    def pay(euros: int) -> None:
+        paid.append(euros)
+
+    guard = rules(project=policy)
+    runner = Runner([shell, pay], guards=[guard])
+    command = line.format(policy=policy, home=home)
+    assert asyncio.run(runner.run("shell", {"command": command}, ToolContext(working_directory=folder))).output == 0
+    assert "pay" not in policy.read_text()
+    guard.reload()
+    assert asyncio.run(runner.run("pay", {"euros": 5})).status == "denied" and not paid
+    if line in CHANGING_THE_FILE:  # and not when a program starts later, either
+        again = Runner([pay], guards=[rules(written(folder / "own.toml", 'allow = ["*"]'), project=policy)])
+        assert asyncio.run(again.run("pay", {"euros": 5})).status == "denied" and not paid
 
 
 def test_a_text_that_begins_with_a_dash_is_no_address_of_a_program(tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ def test_nothing_is_made_before_something_is_kept_and_then_both_files_are_their_
     assert not (home / "state").exists()
     assert kept.compare_and_set("a", None, 1) and Kept().get("a") == 1
     if os.name != "nt":
-        for file in (home / "state/ferrule/grants.json", home / "config/ferrule/grants.key"):
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        for file, mode in ((home / "state/ferrule/grants.json", 0o600), (home / "config/ferrule/grants.key", 0o400)):
+            assert stat.S_IMODE(file.stat().st_mode) == mode
             assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert len((home / "config/ferrule/grants.key").read_text()) == 64
 
@@ -162,7 +162,7 @@ def test_of_several_that_keep_something_first_none_finds_half_a_key(
         seen.extend([key.read_text()] if key.exists() else [])
         return "ab" * number
 
-    monkeypatch.setattr("ferrule.cli.kept.secrets.token_hex", noted)
+    monkeypatch.setattr("ferrule.store.secrets.token_hex", noted)
     with ThreadPoolExecutor(16) as threads:
         assert all(threads.map(lambda number: Kept().compare_and_set(f"{number}", None, 1), range(16)))
     assert len(Kept().items()) == 16 and "" not in seen
@@ -201,20 +201,14 @@ def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
     assert within("a", "b").roots == (str(Path.cwd() / "a"), str(Path.cwd() / "b"))  # type: ignore[attr-defined]
 
 
-def test_under_a_policy_no_call_that_changes_things_names_either_file(home: Path) -> None:
+def test_under_a_policy_no_path_parameter_leads_to_either_file(home: Path) -> None:
     @tool
-    async def write(target: str) -> str:
+    async def write(path: str) -> str:
         """Write somewhere."""
-        return target
+        return path
 
-    @tool
-    async def shell(command: str) -> str:
-        """Run a command."""
-        return command
-
-    (home / "work/policy.toml").write_text('allow = ["write", "shell(cat *)"]\n')
-    runner = Runner([write, shell], guards=[rules("policy.toml")])
-    assert asyncio.run(runner.run("write", {"target": "other"})).success
+    (home / "work/policy.toml").write_text('allow = ["write"]\n')
+    runner = Runner([write], guards=[rules("policy.toml")])
+    assert asyncio.run(runner.run("write", {"path": "other"})).success
     for file in ("state/ferrule/grants.json", "config/ferrule/grants.key", "config/ferrule"):
-        for name, arguments in (("write", {"target": f"../{file}"}), ("shell", {"command": f"cat {home}/{file}"})):
-            assert asyncio.run(runner.run(name, arguments)).status == "denied", file
+        assert asyncio.run(runner.run("write", {"path": f"../{file}"})).status == "denied", file

@@ -51,9 +51,9 @@ class Shop:
         words = ["call", "order", f"article={article}", "--tools", tools, "--yes", "order"]
         return self.ferrule(*words, "--journal", str(journal or self.journal))
 
-    def ferrule(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def ferrule(self, *words: str, state: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ferrule", *words]
-        given = {"XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)}
+        given = {"XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(state or self.folder)}
         return subprocess.run(
             command, cwd=self.folder, env=os.environ | given, capture_output=True, text=True, timeout=60
         )
@@ -105,6 +105,17 @@ def test_a_journal_that_cannot_be_used_is_said_in_one_line(shop: Shop, journal: 
     done = shop.ferrule(*words)
     assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
     assert not (shop.folder / "calls.db").exists() and not shop.journal.exists()
+
+
+def test_a_name_without_a_folder_is_a_file_in_the_state_folder(shop: Shop, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    words = ["call", "order", "article=tea", "--tools", "tools.py", "--yes", "order", "--journal", "shop.db"]
+    assert shop.ferrule(*words, state=state).stdout == "ordered tea\n"
+    assert (state / "ferrule" / "journals" / "shop.db").exists() and not (shop.folder / "shop.db").exists()
+    assert stat.S_IMODE((state / "ferrule" / "journals").stat().st_mode) == 0o700
+    assert "order" in shop.ferrule("log", "shop.db", state=state).stdout
+    served = shop.ferrule("serve", "tools.py", "--journal", "shop.db", "--install", state=state).stdout
+    assert f"--journal={state / 'ferrule' / 'journals' / 'shop.db'}" in served
 
 
 def test_what_clients_start_keeps_its_calls_there_too(shop: Shop) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import preloaded
 from ferrule.cli import main
+from ferrule.policy import Trusted
 
 BOUND = 60
 SHOP = '''
@@ -109,6 +110,22 @@ def test_accept_writes_that_tool_alone(ferrule: Ferrule, tmp_path: Path) -> None
     assert ferrule("lock", "--tools", "shop.py", "--accept", "stock").returncode == 0
     done = ferrule("lock", "--tools", "shop.py", "--accept", "stok")
     assert done.returncode == 2 and "did you mean 'stock'?" in done.stderr
+
+
+def test_a_trusted_lock_that_is_written_anew_has_to_be_trusted_again(
+    ferrule: Ferrule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    ferrule("lock", "--tools", "shop.py")
+    Trusted().trust("ferrule.lock")
+    edit(tmp_path, "Order more", "Get more")
+    remedy = f"ferrule policy trust {tmp_path / 'ferrule.lock'}"
+    assert remedy in ferrule("lock", "--tools", "shop.py", "--accept", "order").stdout
+    done = ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock")
+    assert done.returncode == 2 and remedy in done.stderr
+    Trusted().trust("ferrule.lock")
+    assert ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock").returncode == 0
 
 
 def test_a_tool_that_is_gone_is_said_and_leaves_the_file_where_that_is_accepted(

@@ -10,6 +10,7 @@ import pytest
 
 from ferrule.cli import main
 from ferrule.cli.install import configurations
+from ferrule.policy import Trusted
 
 TOOLS = '''
 from ferrule import Runner, ask, tool
@@ -246,8 +247,11 @@ def test_a_policy_file_that_is_not_there_runs_nothing(ferrule: Ferrule) -> None:
 
 
 def test_the_policies_of_user_and_project_are_found(ferrule: Ferrule, tmp_path: Path) -> None:
-    written("../config/ferrule/policy.toml", 'allow = ["refund"]\n')
+    user = written("../config/ferrule/policy.toml", 'allow = ["refund"]\n')
     written(".ferrule/policy.toml", 'deny = ["refund(amount>10)"]\n')
+    code, said = ferrule("call", "refund", "order=1", "amount=10", *REFUND)
+    assert code == 1 and "do not count, as nobody has trusted the file as it is" in said
+    Trusted().trust(user)
     assert ferrule("call", "refund", "order=1", "amount=10", *REFUND) == (0, "paid 10 back")
     code, said = ferrule("call", "refund", "order=1", "amount=11", *REFUND)
     assert code == 1 and "Denied" in said
@@ -286,31 +290,31 @@ def test_an_installed_server_has_its_policy() -> None:
 # trust
 
 
-def test_the_allow_rules_of_a_project_count_once_their_digest_is_trusted(ferrule: Ferrule) -> None:
+def test_the_allow_rules_of_a_project_count_once_it_is_trusted(ferrule: Ferrule) -> None:
     file = written(".ferrule/policy.toml", 'allow = ["refund"]\n')
     words = ("call", "refund", "order=1", "amount=1", *REFUND)
     code, said = ferrule(*words)
-    assert code == 1 and "ferrule policy trust" in said
-    code, said = ferrule("policy", "trust")
-    assert code == 1 and "refund" in said and "--digest" in said
-    digest = said.rpartition("--digest ")[2].split()[0]
-    assert ferrule("policy", "trust", "--digest", digest[:-1] + "x")[0] == 1
-    assert ferrule("policy", "trust", "--digest", digest)[0] == 0
+    assert code == 1 and f"ferrule policy trust {file.absolute()}" in said
+    digest = Trusted().trust(file)
     assert ferrule(*words) == (0, "paid 1 back")
     assert digest in ferrule("policy", "trust", "--list")[1]
     file.write_text('allow = ["*"]\n')
-    assert ferrule(*words)[0] == 1
-    file.write_text('allow = ["refund"]\n')
-    assert ferrule("policy", "trust", "--forget")[0] == 0
-    assert ferrule(*words)[0] == 1
+    code, said = ferrule(*words)
+    assert code == 1 and "since it was trusted" in said
+    file.unlink()
+    code, said = ferrule(*words)
+    assert code == 2 and f"ferrule policy trust --forget {file.absolute()}" in said
 
 
-def test_what_is_shown_before_a_file_is_trusted_is_all_that_it_allows(ferrule: Ferrule, tmp_path: Path) -> None:
-    commands = [f"harmless-{at} --with-options *" for at in range(50)] + ["curl *"]
-    arguments = f"arguments = {{ command = {{ commands = {json.dumps(commands)} }} }}"
-    Path("long.toml").write_text(f'[[rule]]\ndecide = "allow"\ntools = ["shell"]\n{arguments}')
-    said = ferrule("policy", "trust", "long.toml")[1]
-    assert "curl *" in said and "…" not in said
+@pytest.mark.parametrize("words", [("policy", "trust"), ("policy", "trust", "--forget", ".ferrule/policy.toml")])
+def test_without_a_terminal_nothing_is_trusted_or_forgotten(ferrule: Ferrule, words: tuple[str, ...]) -> None:
+    file = written(".ferrule/policy.toml", 'allow = ["refund"]\n')
+    Trusted().trust(file)
+    before = Trusted().versions()
+    file.write_text('allow = ["*"]\n')
+    code, said = ferrule(*words)
+    assert code == 1 and "Only a person at a terminal can say so" in said
+    assert Trusted().versions() == before
 
 
 def test_a_file_without_tests_is_no_success(ferrule: Ferrule) -> None:
@@ -319,12 +323,10 @@ def test_a_file_without_tests_is_no_success(ferrule: Ferrule) -> None:
     assert code == 1 and "There are no tests: [[test]]" in said
 
 
-def test_what_is_wrong_is_not_trusted_and_what_allows_nothing_needs_no_trust(ferrule: Ferrule) -> None:
+def test_a_file_with_an_error_is_not_trusted(ferrule: Ferrule) -> None:
     written(".ferrule/policy.toml", 'allow = ["refund"\n')
-    assert ferrule("policy", "trust")[0] == 1
-    written(".ferrule/policy.toml", 'deny = ["refund"]\n')
     code, said = ferrule("policy", "trust")
-    assert code == 0 and "allows nothing" in said
+    assert code == 1 and "A file with errors is not trusted." in said
 
 
 # what cannot be meant

@@ -1159,3 +1159,38 @@ def test_decorators_that_keep_the_signature_do_not_matter() -> None:
 
     assert list(walk.input_schema["properties"]) == ["path", "options"]
     assert run(walk, '{"path": "a", "options": {"depth": 2}}').output == "a {'depth': 2}"
+
+
+@pytest.mark.parametrize("which", ["input_schema", "output_schema"])
+@pytest.mark.parametrize(
+    ("wrong", "place", "value"),
+    [
+        ({"type": "strng"}, "properties.city.type", '"strng"'),
+        ({"items": {"minimum": "x"}}, "properties.city.items.minimum", '"x"'),
+        ({"pattern": "("}, "properties.city.pattern", '"("'),
+        ({"anyOf": [{}, {"maxLength": -1}]}, "properties.city.anyOf.1.maxLength", "-1"),
+        ({"$ref": "#/$defs/City"}, "properties.city.$ref", "/$defs/City"),
+        (5, "properties.city", "5"),
+    ],
+)
+def test_a_schema_that_is_not_valid_is_told_with_its_place_and_value(
+    which: str, wrong: Any, place: str, value: str
+) -> None:
+    async def find(**arguments: Any) -> Any: ...
+
+    schema = {"type": "object", "properties": {"city": wrong}}
+    with pytest.raises(DefinitionError) as error:
+        tool(find, **{which: schema})
+    assert f"is not a valid JSON Schema: {place!r}" in str(error.value) and value in str(error.value)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Pydantic takes that of typing since Python 3.12")
+def test_a_typed_dict_of_typing_is_refused_with_the_import_that_is_right() -> None:
+    class Place(typing.TypedDict):
+        name: str
+
+    async def find(place: Place) -> None: ...
+
+    find.__annotations__["place"] = Place
+    with pytest.raises(DefinitionError, match="import TypedDict from typing_extensions"):
+        tool(find)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow, ask, assemble_tool_pool, tool
 from ferrule.lock import changed_parts, definition_of, lock_text, look_alikes, read_lock
+from ferrule.policy import Trusted
 from ferrule.providers import anthropic, openai_chat
 
 
@@ -142,6 +144,22 @@ def test_names_look_alike_both_ways(names: list[str]) -> None:
     like = look_alikes(names)
     assert all(like.keys() >= {other} and other != name for name, other in like.items())
     assert set(like) <= set(names)
+
+
+def test_a_file_that_was_trusted_counts_in_that_version_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    before = sha256(written(tmp_path, read, write).read_bytes()).hexdigest()
+    Trusted().trust(tmp_path / "ferrule.lock")
+    assert Toolset([read, write]).locked(tmp_path / "ferrule.lock").quarantined == ()
+    file = written(tmp_path, read, files())
+    now = sha256(file.read_bytes()).hexdigest()
+    with pytest.raises(DefinitionError) as raised:
+        Toolset([read, write]).locked(file)
+    for part in (str(file), before[:12], now[:12], f"`ferrule policy trust {file}`"):
+        assert part in str(raised.value)
+    Trusted().trust(file)
+    assert Toolset([read, files()]).locked(file).quarantined == ()
 
 
 # It does not come back

@@ -80,7 +80,11 @@ def kind_of(made: Tool, guard: Guard, arguments: dict[str, Any]) -> str:
 def test_a_guard_asks_about_no_tool_of_which_it_says_that_it_does_not(called: Any, guard: Any, read_only: Any) -> None:
     schema, arguments = called
     made = Tool("a_tool", nothing, description="A tool.", input_schema=schema, read_only=read_only)
-    if not may_ask(Runner([made], guards=[guard]), made):
+    try:
+        runner = Runner([made], guards=[guard])
+    except DefinitionError:  # a tool that the guard cannot judge
+        return
+    if not may_ask(runner, made):
         assert kind_of(made, guard, arguments) != "ask"
 
 

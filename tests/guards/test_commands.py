@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
 
-from ferrule import Runner, ToolContext, tool
+from ferrule import Runner, Tool, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import commands, within
 from ferrule.values.call import ToolCall
@@ -77,6 +80,138 @@ def test_what_the_schema_lists_is_no_shell_line() -> None:
 
     runner = Runner([edit], guards=[commands()])
     assert asyncio.run(runner.run("edit", {"command": "view", "path": "a"})).success
+
+
+# -- tools that it cannot judge ----------------------------------------------------------------------------------------
+
+
+def made_with(name: str = "act", guards: Any = (), **properties: Any) -> Tool:
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return Tool(name, lambda payload: "ran", description="Act.", input_schema=schema, guards=guards)
+
+
+TEXT, FLAG, NUMBER = {"type": "string"}, {"type": "boolean"}, {"type": ["number", "null"]}
+STEP = {"type": "object", "properties": {"command": TEXT, "shell": TEXT}}
+UNSEEN: list[tuple[Tool, str]] = [
+    *[(made_with(**{name: TEXT}), name) for name in ("script", "code", "cmd_str", "program", "pythonCode", "bash")],
+    (made_with(scripts={"type": "array", "items": TEXT}), "scripts"),
+    (made_with(job={"type": "object", "properties": {"code": TEXT}}), "code"),
+    (made_with("run_shell", input=TEXT), "input"),
+    (made_with("bash", text=TEXT, seconds=NUMBER), "text"),
+    (made_with("execute", line=TEXT), "line"),
+]
+CHANGED: list[tuple[Tool, str]] = [
+    *[(made_with(command=TEXT, **{name: TEXT}), name) for name in ("executable", "environment_extra", "stdin", "x")],
+    (made_with(command=TEXT, shell=FLAG), "shell"),
+    (made_with(command=TEXT, shell={"enum": ["bash", "pwsh"]}), "shell"),
+    (made_with(command=TEXT, options={"type": "array", "items": TEXT}), "options"),
+    (made_with(command=TEXT, options={"type": "object"}), "options"),
+    (made_with(steps={"type": "array", "items": STEP}), "shell"),
+    (made_with(steps={"type": "array", "items": {"type": "object", "properties": {"cmd": TEXT}}}, env=TEXT), "env"),
+]
+
+
+@pytest.mark.parametrize(("made", "name"), UNSEEN, ids=lambda one: getattr(one, "input_schema", one))
+def test_a_tool_whose_line_the_guard_does_not_find_is_refused_with_the_remedy(made: Tool, name: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"no shell line .*'{made.name}'.*parameters=\('{name}',\)"):
+        Runner([made], guards=[commands()])
+    Runner([made], guards=[commands(parameters=[name])])
+    Runner([made], guards=[commands(text=[name])])
+
+
+@pytest.mark.parametrize(("made", "name"), CHANGED, ids=lambda one: getattr(one, "input_schema", one))
+def test_a_tool_with_an_option_that_may_change_what_runs_is_refused_with_the_remedy(made: Tool, name: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"'{name}' may change what runs.*harmless=\('{name}',\)"):
+        Runner([made], guards=[commands(allow=["git *"])])
+    Runner([made], guards=[commands(allow=["git *"], harmless=[name])])
+
+
+def test_numbers_explanations_and_what_is_read_with_a_command_stand_beside_it() -> None:
+    beside = {"args": TEXT, "env": {"type": "object"}, "cwd": TEXT, "timeout": NUMBER, "description": TEXT}
+    Runner([made_with(command=TEXT, **beside), made_with("note", text=TEXT, zip_code=TEXT)], guards=[commands()])
+
+
+def test_a_schema_that_stands_in_itself_is_read() -> None:
+    class Step(BaseModel):
+        command: str
+        children: list[Step] = []
+        executable: str = ""
+
+    Step.model_rebuild(_types_namespace={"Step": Step})
+
+    @tool
+    def steps(steps: list[Step]) -> str:
+        """Run steps."""
+        return "ran"
+
+    with pytest.raises(DefinitionError, match=r"its command, 'executable' may change"):
+        Runner([steps], guards=[commands()])
+    Runner([steps], guards=[commands(harmless=["executable"])])
+
+
+def test_what_no_model_fills_may_stand_beside_a_command() -> None:
+    @tool(private=["executable"])
+    def shell(command: str, executable: str = "/bin/bash") -> str:
+        """Run a line."""
+        return f"{executable} {command}"
+
+    runner = Runner([shell], guards=[commands(allow=["git status"])])
+    assert asyncio.run(runner.run("shell", {"command": "git status"})).success
+
+
+def test_a_guard_that_a_tool_has_of_its_own_has_to_find_a_line_there() -> None:
+    with pytest.raises(DefinitionError, match="no shell line"):
+        Runner([made_with(guards=[commands()], todo=TEXT)])
+    Runner([made_with(guards=[commands(parameters=["todo"])], todo=TEXT), made_with("other", todo=TEXT)])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"script": "rm x"},
+        {"job": {"code": "rm x"}},
+        {"command": "git log", "executable": "./x"},
+        {"command": "git log", "shell": True},
+        {"steps": [{"command": "git log"}], "env": {"A": "b"}},
+        {"steps": [{"command": "git log"}, {"command": "git log", "options": ["x"]}]},
+    ],
+)
+def test_what_a_schema_leaves_open_is_asked_about_when_it_is_given(arguments: dict[str, Any]) -> None:
+    made = Tool("act", lambda payload: "ran", description="Act.", input_schema={"type": "object"})
+    runner = Runner([made], guards=[commands(allow=["git *"])])
+    decision = asyncio.run(runner.decide(ToolCall("1", "act", arguments)))
+    assert decision.kind == "ask" and "cannot be known" in decision.reason
+
+
+NAMES = st.sampled_from(["command", "cmd", "args", "cwd", "timeout", "executable", "flag", "description", "step", "s"])
+NODES = st.recursive(
+    st.sampled_from([TEXT, FLAG, NUMBER, {"enum": ["a"]}]),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=3).map(
+        lambda fields: {"type": "object", "properties": fields, "additionalProperties": False}
+    ),
+    max_leaves=6,
+)
+VALUES: dict[str, Any] = {"string": "git log", "boolean": True}
+
+
+def filled(node: dict[str, Any]) -> Any:
+    """A value in which everything is given."""
+    if "properties" in node:
+        return {name: filled(inner) for name, inner in node["properties"].items()}
+    return "a" if "enum" in node else VALUES.get(node["type"] if isinstance(node["type"], str) else "", 5)
+
+
+@given(st.dictionaries(NAMES, NODES, max_size=4))
+def test_a_tool_that_the_guard_takes_has_no_option_that_it_asks_about_later(properties: dict[str, Any]) -> None:
+    made = made_with(**properties)
+    guard = commands(allow=["git *", "a *"])
+    try:
+        runner = Runner([made], guards=[guard])
+    except DefinitionError:
+        return
+    given_all = {name: filled(node) for name, node in properties.items()}
+    decision = asyncio.run(runner.decide(ToolCall("1", "act", given_all)))
+    assert "cannot be known what runs" not in decision.reason
 
 
 def test_redirections_open_files_within_alone(tmp_path: Path) -> None:

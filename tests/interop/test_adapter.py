@@ -229,6 +229,31 @@ def test_an_answer_without_a_usable_record_runs_nothing_whatever_the_guards_have
     assert not isinstance(answer, dict) or result.pending["arguments"] == answer  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("whose", "brought", "why"),
+    [
+        (ToolContext(session="s", principal="eve"), True, "the record of that belongs to somebody else"),
+        (ToolContext(session="t", principal="ada"), True, "the record of that belongs to another session"),
+        (ToolContext(session="s", principal="eve"), False, "the record of that is gone"),
+    ],
+)
+def test_an_answer_of_somebody_else_says_whose_a_record_is_only_if_it_brings_it(
+    whose: ToolContext, brought: bool, why: str
+) -> None:
+    async def run() -> ToolResult:
+        adapter = bank.adapter(
+            observers=[lambda event: rules.append(getattr(event.data.get("decision"), "rule", None))]
+        )
+        record = await suspended(adapter, paying())
+        return await adapter.answer(paying(), whose, True, record if brought else None)
+
+    bank, rules = Bank(), list[Any]()
+    result = asyncio.run(run())
+    assert result.pending is not None and result.pending["reason"].endswith(f"it was asked about before, and {why}")
+    assert result.pending["context"]["principal"] == whose.principal and not bank.paid
+    assert not any(str(name).startswith("_") for rule in rules if rule for name in rule.split("; "))
+
+
 def test_a_question_that_is_put_again_is_answered_like_any() -> None:
     async def run() -> None:
         adapter, tainted.remembered = bank.adapter(guards=[tainted]), False

@@ -12,7 +12,9 @@ from ferrule import (
     Deferred,
     DefinitionError,
     InputRequired,
+    Media,
     Runner,
+    Text,
     Tool,
     ToolCall,
     ToolContext,
@@ -22,6 +24,7 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.errors import UnknownOutcomeError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
 from ferrule.tools import background
@@ -106,7 +109,7 @@ def test_the_first_call_waits_for_no_slot_and_the_work_has_its_slot_and_deadline
         assert mill.ran == [1] and runner.waiting == 1
         await clock.advance(50)  # neither the five seconds of the first call nor a parent's deadline
         late = await checked(runner, first, wait_seconds=0)
-        assert (late.status, "deadline of 50 s" in str(late.error)) == ("failed", True)
+        assert (late.status, late.executed, "deadline of 50 s" in str(late.error)) == ("timeout", None, True)
         mill.go_on.set()
         await runner.works[1].wait(60)
         assert (await checked(runner, second)).output == "2 kg of flour"
@@ -288,6 +291,52 @@ def test_a_work_can_be_looked_at_and_stopped_again_while_the_journal_is_told_tha
         asyncio.get_running_loop().call_later(0.01, written.set)
         assert [result.error for result in await asyncio.gather(stopping, look, stop)] == [None] * 3
         assert "was cancelled" in str((await checked(runner, ticket, wait_seconds=60)).error)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("read_by", ["the same runner", "another process"])
+@pytest.mark.parametrize("comes_to", ["ok", "failed", "unknown", "timeout", "cancelled", "denied", "limited"])
+def test_check_call_gives_the_result_of_the_work_whole(comes_to: str, read_by: str) -> None:
+    async def main() -> None:
+        clock, journal, began = ManualClock(), memory(), asyncio.Event()
+
+        @tool(background=True, timeout=50, concurrency=1)
+        async def work(number: int) -> ToolResult:
+            """Work."""
+            if comes_to == "unknown" and number:
+                raise UnknownOutcomeError("the line went dead")
+            began.set()
+            if comes_to in ("timeout", "cancelled", "limited"):
+                await asyncio.Event().wait()
+            error = "the disk is full" if comes_to == "failed" else None
+            return ToolResult({"rows": 3}, error, {"took": 5}, [Text("three rows"), Media("image", b"x", "image/png")])
+
+        def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+            return deny("closed") if comes_to == "denied" and call.id.startswith("work_") else None
+
+        runner = Runner([work, *background.tools], guards=[guard], journal=journal, clock=clock, queue_timeout=5)
+        if comes_to == "limited":
+            await runner.run(ToolCall("c0", "work", {"number": 0}), **WHO)
+            await began.wait()
+        ticket = ticket_of(await runner.run(ToolCall("c1", "work", {"number": 1}), **WHO))
+        job = runner.works[-1]
+        if comes_to in ("timeout", "cancelled"):
+            await began.wait()
+        if comes_to == "cancelled":
+            await job.cancel()
+        await clock.advance(50 if comes_to == "timeout" else 5)
+        await job.wait(60)
+        assert job.result is not None and job.result.status == comes_to
+        whole = job.result
+        if read_by == "another process":
+            if whole.executed is False:  # nothing was run, and the journal keeps nothing of it
+                return
+            runner = Runner(runner.tools, journal=journal)
+        found = await checked(runner, ticket)
+        for name in ("status", "executed", "output", "error", "content"):
+            assert getattr(found, name) == getattr(whole, name), name
+        assert found.metadata == {**whole.metadata, "ticket": ticket}
 
     asyncio.run(main())
 

@@ -26,6 +26,7 @@ from needed import needed
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.time_limit(600),  # CI kills programs a hundred times at each point
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
 ]
 ROUNDS = int(os.environ.get("FERRULE_CRASHES", "1"))

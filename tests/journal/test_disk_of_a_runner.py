@@ -82,7 +82,8 @@ FILLED = """
 async def main():
     journal = Journal.open(path)
     runner = Runner([pay], journal=journal)
-    say((await runner.run(call(1, fills=True), session="s")).text)
+    first = await runner.run(call(1, fills=True), session="s")
+    say(first.text, first.metadata)
     again = asyncio.create_task(runner.run(call(1, fills=True), session="s"))
     say((await journal.unfinished()), again.done())
     space()
@@ -97,7 +98,11 @@ def test_a_disk_that_is_full_when_a_call_ends_has_its_outcome_when_there_is_room
     tmp_path: Path,
 ) -> None:
     with program(TOOLS + FILLED, tmp_path / "calls.db") as other:
-        assert other.rest().splitlines() == ["paid 1", "[] False", "paid 1 {'replayed': True} [1]"]
+        assert other.rest().splitlines() == [
+            "paid 1 {'unrecorded': True}",
+            "[] False",
+            "paid 1 {'replayed': True} [1]",
+        ]
     assert states(tmp_path / "calls.db") == {"c1": "ended"}
 
 

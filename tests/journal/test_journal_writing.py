@@ -191,6 +191,28 @@ def test_a_change_that_cannot_be_written_is_no_reason_to_write_no_other(journal:
     assert rows(journal, "SELECT count(*) FROM calls") == [(10,)]
 
 
+@pytest.mark.parametrize("step", ["checkpoint", "wake", "unlock"])
+def test_what_goes_wrong_after_a_commit_changes_nothing_about_it(
+    journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    def breaks(*given: Any) -> None:
+        raise OSError("it broke")
+
+    owner, name = {
+        "checkpoint": (journal._writer, "_checkpoint"),
+        "wake": (journal._waiting, "wake"),
+        "unlock": (journal._lock._locks, "release"),
+    }[step]
+    mine = intent("one")
+    run(journal.begin(mine))
+    with monkeypatch.context() as broken:
+        broken.setattr(owner, name, breaks)
+        run(journal.end(mine, {"status": "ok"}))
+        assert journal.store.compare_and_set("k", None, 1)
+    assert rows(journal, "SELECT state FROM calls") == [("ended",)] and journal.store.get("k") == 1
+    assert "it broke" in caplog.text and "after a commit" in caplog.text
+
+
 def test_of_a_change_that_fails_midway_nothing_is_kept(journal: SQLiteJournal) -> None:
     def change(connection: sqlite3.Connection) -> None:
         connection.execute("DELETE FROM calls")

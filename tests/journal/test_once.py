@@ -17,6 +17,7 @@ from ferrule.journal._lockfile import LockFile
 from ferrule.testing import ManualClock
 from ferrule.types import Begun
 from ferrule.values.kept import Intent, Kept, stored
+from ferrule.values.result import OF_KERNEL
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -311,16 +312,19 @@ def test_where_the_journal_breaks_before_the_run_nothing_is_run(method: str) -> 
     asyncio.run(main())
 
 
-def test_a_result_is_told_as_it_is_where_the_journal_breaks_after_the_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_result_whose_outcome_cannot_be_written_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         bank = Bank()
 
         async def breaks(*given: Any) -> Any:
             raise JournalError("the disk is full")
 
-        journal = memory()
+        journal, told = memory(), list[Any]()
         journal.end = breaks  # type: ignore[method-assign]
-        assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).text == "paid 5"
+        runner = Runner([bank.pay], journal=journal, observers=[told.append])
+        result = await runner.run(call(), **WHO)
+        assert (result.text, result.metadata) == ("paid 5", {"unrecorded": True})
+        assert told[-1].data["result"].metadata == {"unrecorded": True}
 
     asyncio.run(main())
     assert "the disk is full" in caplog.text
@@ -587,7 +591,7 @@ def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_runs_ag
 
 @pytest.mark.parametrize("journal", [None, memory()], ids=["no journal", "journal"])
 def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(journal: MemoryJournal | None) -> None:
-    said = {"replayed": True, "resumed_already": True, "other_arguments": True, "of": "mine"}
+    said = {**dict.fromkeys(OF_KERNEL, True), "of": "mine"}
 
     @tool
     async def pay(euros: int) -> ToolResult:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from processes import SECONDS, intent, program
 
-from ferrule import DefinitionError, Journal, Runner
+from ferrule import DefinitionError, Journal, Runner, ask, loop, tool
 from ferrule.journal import SQLiteJournal
 from ferrule.journal.reading import Found, LoggedCall, Reader
 from ferrule.journal.retention import Pruned
+from ferrule.models import ModelError, Scripted
 from journal_desk import ADA, DESK, aged, call, desk, found, journaled, one_of_each, the_call
 
 CUT_OFF = """
@@ -185,3 +186,31 @@ def test_many_calls_are_deleted_in_parts_and_others_are_written_between(path: Pa
     journaled(path, many)
     assert pruned(path, 0) == Pruned(calls=300, events=1200)
     assert [event.kind for event in Reader(path).events()] == ["journal:pruned"]
+
+
+def test_a_run_that_was_put_aside_goes_with_its_age_and_not_while_its_question_can_be_answered(path: Path) -> None:
+    @tool
+    async def pay(to: str) -> str:
+        """Pay somebody."""
+        return f"paid {to}"
+
+    def fails(messages: object) -> str:
+        raise ModelError("too much to do")
+
+    async def main() -> None:
+        journal = Journal.open(path)
+        runner = Runner([pay], journal=journal)
+        guards, later = [lambda call, context: ask("pay?")], lambda call, decision, context: decision
+        asks = Runner([pay], journal=journal, guards=guards, approve=later)
+        turn = [("pay", {"to": "ada"})]
+        with pytest.raises(ModelError):
+            await loop.run(Scripted([turn, fails]), [], runner, key="put aside")
+        await loop.run(Scripted([turn]), [], asks, key="waits")
+        journal.prune(0)
+        for key, asked in (("put aside", 1), ("waits", 0)):
+            model = Scripted([turn])
+            again = await loop.run(model, [], asks, key=key)
+            assert (again.status, len(model.requests)) == ("suspended", asked)
+        journal.close()
+
+    asyncio.run(main())

@@ -502,3 +502,10 @@ def clean_own(folder: str = f"/tmp/run-{os.getpid()}") -> str:
 def clean_of(scratch: Scratch) -> str:
     """Clean a folder."""
     return scratch.folder
+
+
+def reports_each_line(path: str, context: ToolContext) -> str:
+    with open(path) as pipe:
+        for number, line in enumerate(pipe):
+            context.progress(number, message=line.strip())
+    return "done"

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import isolated_tools
 import pytest
-from watched import BOUND, Watch, go, run
+from hypothesis import given
+from hypothesis import strategies as st
+from watched import BOUND, Watch, go, plain, run
 
 import probe
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule import InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, tool
 from ferrule.executors import threads as pool
+from ferrule.middleware import breaker
 from ferrule.pipeline.state import RELIABLE_CANCELLING
 from ferrule.scheduling.limiter import Limiter
+from ferrule.testing import ManualClock
 
 SOON = 0.02
 
@@ -237,6 +245,37 @@ def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> Non
         assert probe.slots_taken(runner) == 0
 
     go(main())
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: bool, goes_on: bool) -> None:
+    async def main() -> tuple[ToolResult, ToolResult]:
+        begun, free = asyncio.Event(), asyncio.Event()
+
+        @tool(read_only=read_only)
+        async def look() -> None:
+            begun.set()
+            while goes_on and not free.is_set():
+                with suppress(asyncio.CancelledError):
+                    await free.wait()
+            await free.wait()
+
+        runner = Runner([look], timeout=BOUND, grace=0)
+        batch = runner.batch([ToolCall("c1", "look", "{}")])
+        going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
+        await begun.wait()
+        open_call = batch.results[0]
+        batch.cancel(now=True)
+        (result,) = await going
+        free.set()
+        return open_call, result
+
+    open_call, result = go(main())
+    assert result.status == "cancelled" and result.executed is None
+    assert ("still running" in plain(result)) is goes_on
+    for text in (open_call.error or "", plain(result)):
+        assert ("effect" in text, "changes nothing" in text) == (not read_only, read_only)
 
 
 async def _beside_one_that_fails(runner: Runner) -> None:
@@ -631,3 +670,191 @@ def test_a_cancellation_that_comes_while_a_late_handler_ends_is_not_lost() -> No
         return went_on
 
     assert go(main()) == []
+
+
+# -- the idle limit ---------------------------------------------------------------------------------------------------
+
+IDLE, CEILING = 9.5, 39.5  # no sum of whole seconds is either of them
+STEPS = st.lists(st.tuples(st.sampled_from(["silence", "progress", "question"]), st.integers(1, 15)), max_size=8)
+
+
+def expected_end(steps: list[tuple[str, int]]) -> tuple[str, float]:
+    """How and when a call ends that reports progress, or is answered, at the end of each of these steps."""
+    now = idle = counted = 0.0
+    for kind, seconds in steps:
+        if kind == "question":  # neither limit counts
+            now += seconds
+            continue
+        left = min(IDLE - idle, CEILING - counted)
+        if seconds >= left:
+            return "idle" if IDLE - idle < CEILING - counted else "ceiling", now + left
+        now, counted, idle = now + seconds, counted + seconds, idle + seconds
+        if kind == "progress":
+            idle = 0
+    return "ok", now
+
+
+@given(STEPS)
+def test_silence_ends_a_call_and_progress_extends_it_up_to_its_deadline(steps: list[tuple[str, int]]) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+
+        async def answer(call: ToolCall, decision: Any, context: ToolContext) -> Any:
+            await clock.sleep(steps[int(decision.reason)][1])
+            return allow({})
+
+        @tool
+        async def works(context: ToolContext) -> None:
+            for number, (kind, seconds) in enumerate(steps):
+                if kind == "question":
+                    await context.ask(InputRequired(str(number), {"type": "object", "properties": {}}))
+                    continue
+                await clock.sleep(seconds)
+                if kind == "progress":
+                    context.progress(number)
+
+        runner = Runner([works], timeout=CEILING, idle_timeout=IDLE, approve=answer, clock=clock)
+        call = asyncio.ensure_future(runner.run("works"))
+        how, when = expected_end(steps)
+        await clock.advance(max(when - 0.25, 0))
+        assert call.done() == (when == 0)
+        await clock.advance(0.25)
+        result = await call
+        assert result.status == ("ok" if how == "ok" else "timeout")
+        assert ("idle limit" in str(result.error), f"{CEILING} s" in str(result.error)) == (
+            how == "idle",
+            how == "ceiling",
+        )
+
+    go(main())
+
+
+async def advance_in_steps(clock: ManualClock, call: asyncio.Future[ToolResult]) -> float:
+    """Move the clock on until the call has ended; return when that was."""
+    while not call.done():
+        await clock.advance(1)
+    return clock.time()
+
+
+def test_whatever_a_call_reports_is_progress() -> None:
+    clock = ManualClock()
+
+    @tool(idle_timeout=IDLE)
+    async def in_chunks(context: ToolContext) -> AsyncIterator[str]:
+        for _ in range(3):
+            await clock.sleep(8)
+            yield "."
+
+    @tool(idle_timeout=IDLE)
+    async def from_a_thread(context: ToolContext) -> None:
+        for number in range(3):
+            await clock.sleep(8)
+            thread = threading.Thread(target=context.progress, args=(number,))
+            thread.start()
+            thread.join()
+
+    @tool
+    async def child(seconds: int, context: ToolContext) -> None:
+        for number in range(3):
+            await clock.sleep(seconds)
+            context.progress(number)
+
+    @tool(idle_timeout=IDLE)
+    async def by_a_child(context: ToolContext) -> None:
+        await context.run("child", {"seconds": 8})
+
+    @tool
+    async def between(context: ToolContext) -> None:
+        await context.run("child", {"seconds": 8})
+
+    @tool(idle_timeout=IDLE)
+    async def by_a_grandchild(context: ToolContext) -> None:
+        await context.run("between")
+
+    @tool
+    async def waits(context: ToolContext) -> None:
+        await clock.sleep(8)
+
+    @tool(idle_timeout=IDLE)
+    async def by_one_child_after_another(context: ToolContext) -> None:
+        for _ in range(3):
+            await context.run("waits")
+
+    @tool(idle_timeout=IDLE)
+    async def by_a_silent_child(context: ToolContext) -> None:
+        await context.run("child", {"seconds": 12})
+
+    reporting = [in_chunks, from_a_thread, by_a_child, by_a_grandchild, by_one_child_after_another]
+
+    async def main() -> None:
+        runner = Runner([*reporting, by_a_silent_child, child, between, waits], clock=clock)
+        for one in reporting:
+            result = asyncio.ensure_future(runner.run(one.name))
+            begun = clock.time()
+            assert await advance_in_steps(clock, result) - begun == 24 and (await result).success, one.name
+        result = asyncio.ensure_future(runner.run("by_a_silent_child"))
+        await advance_in_steps(clock, result)
+        assert (await result).status == "timeout"
+
+    go(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names, and processes")
+def test_progress_of_an_isolated_handler_extends_its_idle_limit(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    os.mkfifo(path)
+
+    async def main() -> None:
+        clock, watch = ManualClock(), Watch()
+        isolated = tool(isolated_tools.reports_each_line, isolation="process", idle_timeout=IDLE)
+        async with Runner([isolated], observers=[watch], clock=clock) as runner:
+            call = asyncio.ensure_future(runner.run("reports_each_line", {"path": str(path)}))
+            pipe = await asyncio.to_thread(open, path, "w", 1)  # the handler has begun once this is open
+            with pipe:
+                for number in range(1, 4):
+                    await clock.advance(IDLE - 1)
+                    pipe.write("more\n")
+                    await until(lambda number=number: watch.kinds().count("tool:progress") == number)
+                await clock.advance(IDLE - 1)
+                assert not call.done()
+                await clock.advance(1)
+                await until(call.done)
+        assert (await call).status == "timeout" and "idle limit" in str((await call).error)
+
+    go(main())
+
+
+def test_a_tools_idle_limit_goes_before_the_runners_and_is_not_what_remains() -> None:
+    left: list[float | None] = []
+
+    @tool
+    async def look(context: ToolContext) -> None:
+        left.append(context.remaining())
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([look, look.replace(name="patient", idle_timeout=20)], idle_timeout=IDLE, clock=clock)
+        for name, seconds in (("look", IDLE), ("patient", 20)):
+            call = asyncio.ensure_future(runner.run(name))
+            await clock.advance(seconds - 1)
+            assert not call.done()
+            await clock.advance(1)
+            assert f"no progress for {seconds} s" in str((await call).error)
+        timed = asyncio.ensure_future(runner.run("look", timeout=5))
+        await clock.advance(5)
+        assert "deadline of 5 s" in str((await timed).error) and left == [None, None, 5]
+
+    go(main())
+
+
+def test_a_breaker_counts_a_silent_call_as_failed() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([forever], idle_timeout=IDLE, inside=[breaker(1, seconds=60)], clock=clock)
+        call = asyncio.ensure_future(runner.run("forever"))
+        await clock.advance(IDLE)
+        assert (await call).status == "timeout"
+        assert (await runner.run("forever")).status == "limited"
+
+    go(main())

@@ -98,7 +98,7 @@ def test_a_middleware_that_breaks_after_the_run_does_not_say_that_nothing_could_
         raise RuntimeError
 
     result, _ = run(pay, "pay", {"n": 1}, around=[breaks])
-    assert "could not be run" not in str(result.error) and "may have happened" in str(result.error)
+    assert "could not be run" not in str(result.error) and "It had been started" in str(result.error)
 
 
 def test_a_handler_that_raises_what_the_kernel_raises_for_a_failed_start_was_run() -> None:

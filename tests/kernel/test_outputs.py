@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import jsonschema_rs
 import pytest
@@ -22,11 +22,12 @@ from pydantic import Base64UrlBytes, BaseModel, ConfigDict, Field, field_seriali
 from typing_extensions import TypedDict
 from watched import Watch, go, plain, run
 
-from ferrule import Event, Runner, Text, Tool, ToolCall, ToolError, ToolResult, tool
+from ferrule import Decision, Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, ask, deny, tool
 from ferrule.isolation.transfer import pack, unpack
 from ferrule.middleware import after
 from ferrule.values import content
 from ferrule.values.frozen import thaw
+from ferrule.values.result import Status
 from steps import lines
 
 ENDS: list[type[BaseException]] = [SystemExit, GeneratorExit, asyncio.CancelledError, RecursionError, ValueError]
@@ -555,3 +556,51 @@ def test_json_data_are_shown_as_they_are(value: Any) -> None:
     result, _ = run(asynchronous(lambda: value), "give")
     told = value if isinstance(value, str) else json.loads(result.text)
     assert result.success and told == value == result.output
+
+
+# -- a result that a handler returns -----------------------------------------------------------------------------------
+
+
+def test_a_returned_result_keeps_its_status_and_whether_it_was_executed() -> None:
+    for status, executed in itertools.product(get_args(Status), (True, False, None)):
+        given = ToolResult({"a": 1}, None if status == "ok" else "why", {"b": 2}, status=status, executed=executed)
+        result, _ = run(asynchronous(lambda given=given: given), "give")  # type: ignore[misc]
+        assert (result.output, result.error, result.metadata) == (given.output, given.error, given.metadata)
+        # Nothing that a handler makes can be resumed.
+        assert result.status == ("failed" if status == "suspended" else status)
+        assert result.executed is executed and result.pending is None
+    with pytest.raises(TypeError, match="status must be one of ok, invalid"):
+        ToolResult(status="done")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_who_returns_the_result_of_another_call_has_its_status_and_not_that_nothing_was_done(read_only: bool) -> None:
+    paid: list[str] = []
+
+    @tool
+    async def send() -> None:
+        """Send a mail."""
+
+    @tool(read_only=read_only)
+    async def outer(context: ToolContext) -> ToolResult:
+        """Do something, and send a mail."""
+        paid.append("ada")
+        return await context.run("send", {})
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+        return deny("no mails") if call.name == "send" else None
+
+    result, _ = run([send, outer], "outer", guards=[guard])
+    assert result.status == "denied" and "no mails" in str(result.error) and paid == ["ada"]
+    assert result.executed is not read_only
+
+
+def test_a_suspended_result_has_its_pending_in_another_process_too() -> None:
+    @tool
+    async def send() -> None:
+        """Send a mail."""
+
+    result, _ = run(send, "send", guards=[lambda call, context: ask("?")], approve=lambda call, asked, context: asked)
+    for transfer in ("json", "pickle"):
+        again = unpack(pack(result, transfer), transfer)
+        assert result.pending is not None and again.pending == result.pending, transfer

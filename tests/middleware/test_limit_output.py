@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferrule import Runner, tool
 from ferrule.errors import DefinitionError
 from ferrule.middleware import limit_output
 from ferrule.values.call import ToolCall
@@ -19,12 +20,12 @@ from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 
-def limited(result: ToolResult, characters: int, *keep: Keep) -> ToolResult:
+def limited(result: ToolResult, characters: int, *keep: Keep, **options: Any) -> ToolResult:
     async def next(call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         return result
 
     async def run() -> ToolResult:
-        made = limit_output(characters, keep=keep[0]) if keep else limit_output(characters)
+        made = limit_output(characters, **({"keep": keep[0]} if keep else {}), **options)
         return await made(ToolCall("1", "read"), ToolContext(), next)
 
     return asyncio.run(run())
@@ -51,11 +52,30 @@ def test_the_limit_is_for_all_strings_together() -> None:
 
 
 def test_the_limit_is_for_all_blocks_together() -> None:
-    blocks: list[Block] = [Text("x" * 400), Media("image", b"y" * 3000, "image/png"), Text("z" * 400)]
+    blocks: list[Block] = [Text("x" * 400), Media("file", b"y" * 3000, "text/plain"), Text("z" * 400)]
     result = limited(ToolResult(content=blocks), 600)
     assert size(result.content) <= 600
-    assert "image of 3000 bytes left out" in result.text
+    assert "file of 3000 bytes left out" in result.text
     assert "cut" in result.text
+
+
+@pytest.mark.parametrize("options", [{}, {"max_media": 7_000}])
+def test_a_limit_of_text_keeps_images_within_a_limit_of_their_own(options: dict[str, int]) -> None:
+    image = Media("image", b"y" * 7_000, "image/png")
+    assert image in limited(ToolResult(content=[Text("x" * 9_000), image]), 4_000, **options).content
+    short = limited(ToolResult(content=[image]), 4_000, max_media=6_999)
+    assert short.text == "[image of 7000 bytes left out: the limit of media is 6999 bytes]"
+    with pytest.raises(DefinitionError, match="max_media"):
+        limit_output(4_000, max_media=0)
+
+
+def test_a_runner_leaves_out_what_is_more_than_its_max_media() -> None:
+    @tool(read_only=True)
+    def draw() -> Media:
+        return Media("image", b"y" * 7_000, "image/png")
+
+    assert Runner([draw], max_output=1_000).run_sync("draw").content == (Media("image", b"y" * 7_000, "image/png"),)
+    assert "left out" in Runner([draw], max_media=6_000).run_sync("draw").text
 
 
 def test_an_error_is_cut_and_says_so() -> None:

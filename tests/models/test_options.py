@@ -11,15 +11,16 @@ from unittest.mock import AsyncMock, MagicMock
 
 import openai as openai_sdk
 import pytest
+from google.genai import types
 from tests.models.cases import CASES, Case, serving, told
 from tests.models.servers.bedrock import Bedrock
 from tests.models.servers.ollama import Ollama
 from tests.models.servers.openai_chat import OpenAIChat
 from tests.models.servers.serving import BOUND, Api, Asked, Request, Turn, refuse_unless, served
 
-from ferrule import Runner, Toolset, models, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, Toolset, ask, models, tool
 from ferrule.errors import DefinitionError
-from ferrule.loop import LoopResult
+from ferrule.loop import LoopResult, resume
 from ferrule.loop import run as loop
 from ferrule.models import Reply
 
@@ -221,6 +222,90 @@ def test_an_answer_without_our_tools_is_asked_for_without_a_choice_that_forces_a
     assert ("retrievalConfig" in str(given)) is ("latitude" in str(last))
 
 
+ALLOWED = {"mode": "required", "tools": [{"type": "function", "name": "weigh"}]}
+ALLOWED_IN_CHAT = {"mode": "required", "tools": [NAMED]}
+SDK_MODE = types.ToolConfig(function_calling_config=types.FunctionCallingConfig(mode="ANY"))
+# A choice that forces a call, and what is left of it from the second turn on.
+FORCED: list[tuple[str, dict[str, Any], Any]] = [
+    ("anthropic", {"tool_choice": {"type": "any"}}, None),
+    (
+        "anthropic",
+        {"tool_choice": {"type": "tool", "name": "weigh", "disable_parallel_tool_use": True}},
+        {"type": "auto", "disable_parallel_tool_use": True},
+    ),
+    ("openai", {"tool_choice": "required"}, None),
+    ("openai", {"tool_choice": {"type": "function", "name": "weigh"}}, None),
+    (
+        "openai",
+        {"tool_choice": {"type": "allowed_tools", **ALLOWED}},
+        {"type": "allowed_tools", **ALLOWED, "mode": "auto"},
+    ),
+    ("compatible", {"tool_choice": "required"}, None),
+    ("compatible", {"tool_choice": NAMED}, None),
+    (
+        "compatible",
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": ALLOWED_IN_CHAT}},
+        {"type": "allowed_tools", "allowed_tools": {**ALLOWED_IN_CHAT, "mode": "auto"}},
+    ),
+    ("gemini", {"tool_config": {"function_calling_config": {"mode": "any"}}}, {"mode": "AUTO"}),
+    ("gemini", {"tool_config": SDK_MODE}, {"mode": "AUTO"}),
+    ("vertex", {"toolConfig": MODES}, {"mode": "VALIDATED", "allowed_function_names": ["weigh"]}),
+    ("bedrock", {"toolConfig": {"toolChoice": {"any": {}}}}, None),
+    ("bedrock", {"toolConfig": {"toolChoice": {"tool": {"name": "weigh"}}}}, None),
+    ("mistral", {"tool_choice": "any"}, None),
+    ("mistral", {"tool_choice": NAMED}, None),
+    ("cohere", {"tool_choice": "REQUIRED"}, None),
+    # What forces nothing stays as it is.
+    ("anthropic", {"tool_choice": {"type": "none"}}, {"type": "none"}),
+    ("openai", {"tool_choice": "auto"}, "auto"),
+    ("bedrock", {"toolConfig": {"toolChoice": {"auto": {}}}}, {"auto": {}}),
+    ("vertex", {"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}}, {"mode": "NONE"}),
+]
+
+
+def choice_in(body: Mapping[str, Any]) -> Any:
+    config = body.get("toolConfig", {})
+    return body.get("tool_choice") or config.get("toolChoice") or config.get("functionCallingConfig")
+
+
+@pytest.mark.parametrize(
+    ("case", "given", "left"),
+    [(BY_NAME[name], given, left) for name, given, left in FORCED],
+    ids=[f"{name} {next(reversed(given.values()))}"[:50] for name, given, _ in FORCED],
+)
+def test_a_choice_that_forces_a_call_holds_for_the_first_turn(case: Case, given: dict[str, Any], left: Any) -> None:
+    async def main(address: str) -> LoopResult:
+        async with case.model("model-1", base_url=address, **given) as model:
+            return await told(model, [])
+
+    with serving(case) as (api, address):
+        result = asyncio.run(main(address))
+    assert (api.refusals, result.status) == ([], "done")
+    first, last = (request.body for request in api.requests)
+    assert choice_in(first) and choice_in(last) == left
+    assert first.get("tools") == last.get("tools")
+
+
+def test_a_resumed_run_is_not_forced() -> None:
+    def asks(call: ToolCall, context: ToolContext) -> Decision:
+        return ask("really?")
+
+    async def main(address: str) -> LoopResult:
+        async with chat_model(address, tool_choice="required") as model:
+            waiting = await loop(model, model.user("How heavy?"), runner_that(ask("not now")))
+            return await resume(waiting.suspended, {"call_1": True}, model, runner_that(True))
+
+    def runner_that(answer: Any) -> Runner:
+        return Runner([weigh], guards=[asks], approve=lambda *given: answer, resume_key=b"k" * 32)
+
+    turns = [Turn("", [Asked("call_1", "weigh", {"item": "a"})]), Turn("12 oz.")]
+    api = OpenAIChat(turns)
+    with served(api) as address:
+        result = asyncio.run(main(address))
+    assert result.status == "done"
+    assert [request.body.get("tool_choice") for request in api.requests] == ["required", None]
+
+
 def _conversation(case: Case) -> list[Turn]:
     weigh = Asked(case.ids[0], "weigh", {"item": "a", "scale": {"unit": "g"}})
     return [Turn("", [weigh, Asked(case.ids[1], "look", {"path": "b"})])]
@@ -254,6 +339,7 @@ def go(model: Any, **limits: Any) -> LoopResult:
 
 HERMES = 'I will weigh it.\n<tool_call>\n{"name": "weigh", "arguments": {"item": "a"}}\n</tool_call>'
 QWEN = "<function=weigh>\n<parameter=item>\na\n</parameter>\n</function>"
+FENCED = 'I call:\n```json\n{"name": "weigh", "arguments": {"item": "a"}}\n```'
 
 
 def chat_model(address: str, **given: Any) -> Any:
@@ -265,7 +351,7 @@ def ollama_model(address: str, **given: Any) -> Any:
 
 
 @STREAMED
-@pytest.mark.parametrize("text", [HERMES, QWEN])
+@pytest.mark.parametrize("text", [HERMES, QWEN, FENCED])
 @pytest.mark.parametrize(("server", "make"), [(OpenAIChat, chat_model), (Ollama, ollama_model)])
 def test_calls_in_a_text_are_run_where_the_model_was_made_with_text_calls(
     server: type[Api], make: Any, text: str, stream: bool
@@ -281,11 +367,12 @@ def test_calls_in_a_text_are_run_where_the_model_was_made_with_text_calls(
 
 
 @STREAMED
+@pytest.mark.parametrize("text", [HERMES, FENCED])
 @pytest.mark.parametrize(("server", "make"), [(OpenAIChat, chat_model), (Ollama, ollama_model)])
 def test_without_text_calls_such_a_turn_is_malformed_and_nothing_runs(
-    server: type[Api], make: Any, stream: bool
+    server: type[Api], make: Any, text: str, stream: bool
 ) -> None:
-    api = server([Turn(HERMES)] * 3)
+    api = server([Turn(text)] * 3)
     with served(api) as address:
         result = go(make(address, stream=stream))
     assert (result.status, result.results, result.turns) == ("failed", [], 3)

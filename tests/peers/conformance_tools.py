@@ -1,13 +1,31 @@
-"""The tools that the official conformance suite of MCP calls; served by `ferrule serve`."""
+"""The tools that the official conformance suite of MCP calls; served by `ferrule serve`, or, as a program, with a tool
+that changes their list."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import json
+import socket
 from typing import Any
 
-from ferrule import InputRequired, Media, Runner, Text, Tool, ToolContext, ToolError, ToolResult, build_tool, tool
+import uvicorn
+from mcp.shared.exceptions import MCPError
+from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY
+
+from ferrule import (
+    InputRequired,
+    Media,
+    Runner,
+    Text,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    build_tool,
+    serve,
+    tool,
+)
 
 # One pixel, and no sound.
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -68,6 +86,13 @@ async def test_tool_with_progress(context: ToolContext) -> str:
 async def test_logging_tool() -> str:
     """Log nothing: a server of tools has no log messages."""
     return "done"
+
+
+@tool(read_only=True)
+async def test_missing_capability() -> None:
+    """Need a client that samples."""
+    required = {"requiredCapabilities": {"sampling": {}}}
+    raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This tool needs sampling.", required)
 
 
 def _schema(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
@@ -189,7 +214,7 @@ runner = Runner(
         test_elicitation,
         asking("test_elicitation_sep1034_defaults", "Please check", DEFAULTS),
         asking("test_elicitation_sep1330_enums", "Please choose", ENUMS),
-        asking("test_missing_capability", "Please confirm", _schema(ok={"type": "boolean"})),
+        test_missing_capability,
         asking("test_streaming_elicitation", "Please confirm", _schema(ok={"type": "boolean"})),
         asking("test_input_required_result_tampered_state", "Please confirm", _schema(ok={"type": "boolean"})),
         test_input_required_result_elicitation,
@@ -199,3 +224,22 @@ runner = Runner(
         defined("test_custom_headers", HEADERS),
     ]
 )
+
+
+async def main() -> None:
+    @tool(read_only=True)
+    async def test_trigger_tool_change() -> str:
+        """Change the list."""
+        await app.use(one if app.runner is other else other)
+        return "changed"
+
+    one = Runner([*runner.tools, test_trigger_tool_change])
+    other = Runner([*[*runner.tools][1:], test_trigger_tool_change])
+    app = serve.mcp(one)
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)
+    await uvicorn.Server(uvicorn.Config(app, log_level="error")).serve(sockets=[listening])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -62,11 +63,8 @@ SERVER = {
 }
 # What these scenarios check besides, and a server of tools alone does not do.
 EXPECTED = {
-    # It wants a tool that needs sampling; and one that changes the list, which `ferrule serve` does not.
-    "server-stateless": {
-        "sep-2575-server-rejects-undeclared-capability",
-        "sep-2575-server-sends-tools-list-changed-on-subscription",
-    },
+    # It wants a tool that changes the list, which `ferrule serve` does not.
+    "server-stateless": {"sep-2575-server-sends-tools-list-changed-on-subscription"},
     "caching": {
         "sep-2549-prompts-list-caching-hints",
         "sep-2549-resources-list-caching-hints",
@@ -98,22 +96,30 @@ def of(scenarios: dict[str, list[str]]) -> list[tuple[str, str]]:
     return [(revision, scenario) for revision, names in scenarios.items() for scenario in names]
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """Where `ferrule serve` serves the tools, by what it says of itself."""
-    command = [sys.executable, "-m", "ferrule", "serve", str(TOOLS), "--http", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as server:
-        assert server.stderr is not None
+@contextlib.contextmanager
+def serving(*command: str) -> Iterator[str]:
+    """The address at which a program serves the tools, by what it says of itself."""
+    started = [sys.executable, *command]
+    with subprocess.Popen(
+        started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as server:
+        assert server.stdout is not None
         try:
             said = ""
             while not (found := re.search(r"http://\S+/mcp", said)):
-                line = server.stderr.readline()
+                line = server.stdout.readline()
                 assert line, f"the server ended: {said}"
                 said += line
             yield found[0]
         finally:
             server.terminate()
             server.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving("-m", "ferrule", "serve", str(TOOLS), "--http", "0") as address:
+        yield address
 
 
 def run(arguments: list[str], folder: Path) -> set[str]:
@@ -138,6 +144,12 @@ def run(arguments: list[str], folder: Path) -> set[str]:
 def test_a_served_runner_does_what_the_suite_asks(revision: str, scenario: str, url: str, tmp_path: Path) -> None:
     arguments = ["server", "--url", url, "--scenario", scenario, "--spec-version", revision]
     assert run(arguments, tmp_path) == EXPECTED.get(scenario, set())
+
+
+def test_clients_hear_of_a_list_that_changes(tmp_path: Path) -> None:
+    with serving(str(TOOLS)) as address:
+        arguments = ["server", "--url", address, "--scenario", "server-stateless", "--spec-version", "2026-07-28"]
+        assert run(arguments, tmp_path) == set()
 
 
 @pytest.mark.parametrize(("revision", "scenario"), sampled(of(CLIENTS), 5))

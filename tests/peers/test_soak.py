@@ -28,7 +28,7 @@ AT_ONCE = 64
 KILLS = 5
 SECONDS = 600.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.large]
+pytestmark = [pytest.mark.slow, pytest.mark.large, pytest.mark.time_limit(SECONDS)]
 
 
 def serve(*options: str) -> list[str]:

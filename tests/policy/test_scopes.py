@@ -1,20 +1,27 @@
-"""Whose rules count: a project grants itself nothing, and no tool writes what decides about tools."""
+"""Whose rules count: a project grants itself nothing, and a file counts in the version that a person trusted."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from ferrule import Tool, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
 from ferrule.lock import LOCK_FILE
 from ferrule.policy import Trusted, found_files, load, standard_files
-from policy.policies import decided, policy_of, refund, shell, write_file
+from policy.policies import decided, move, policy_of, refund, shell, write_file
 
 
 @pytest.fixture
@@ -46,8 +53,8 @@ def test_the_allows_of_a_project_file_count_where_somebody_has_trusted_it_as_it_
     assert found.level == "warning" and found.line == 1 and f"ferrule policy trust {file}" in found.text
     assert Trusted().trust(file) == rules(project=file).digests[str(file)]
     assert kinds() == ["allow", "deny"] and rules(project=file).findings == ()
-    file.write_text(file.read_text() + "\n")
-    assert kinds() == ["deny", "deny"]
+    file.write_text('allow = ["*"]\n')
+    assert kinds() == ["deny", "deny"]  # by the mode and the deny of the trusted version
 
 
 @pytest.mark.parametrize("links", [".ferrule/policy.toml", ".ferrule"])
@@ -75,7 +82,7 @@ def test_what_several_trust_and_forget_at_once_is_all_noted(home: Path) -> None:
     with ThreadPoolExecutor(len(changes)) as at_once:
         for done in [at_once.submit(change, file) for change, file in changes]:
             done.result()
-    assert set(Trusted().listed()) == {str(file) for file in files[8:]}
+    assert set(Trusted().versions()) == {str(file) for file in files[8:]}
 
 
 CALLS: list[tuple[Tool, dict[str, Any]]] = [(refund, {"amount": 1}), (write_file, {"path": "a"})]
@@ -93,8 +100,8 @@ def test_what_is_trusted_is_that_persons_alone_and_is_what_was_shown(home: Path)
     assert trusted.path == str(home / "state" / "ferrule" / "trusted.json")
     assert os.stat(trusted.path).st_mode & 0o777 == 0o600
     assert os.stat(Path(trusted.path).parent).st_mode & 0o777 == 0o700
-    assert trusted.listed() == {str(file): digest} and trusted.has(str(file), digest)
-    assert trusted.forget(file) is True and trusted.forget(file) is False and trusted.listed() == {}
+    assert trusted.versions() == {str(file): (digest, 'allow = ["*"]')}
+    assert trusted.forget(file) is True and trusted.forget(file) is False and trusted.versions() == {}
     with pytest.raises(DefinitionError, match="has changed since it was shown"):
         trusted.trust(file, "0" * 64)
 
@@ -104,7 +111,7 @@ def test_a_file_is_trusted_and_forgotten_beside_others(home: Path) -> None:
     for file in files:
         file.write_text(f'allow = ["{file.stem}"]')
         Trusted().trust(file)
-    assert Trusted().forget(files[1]) and list(Trusted().listed()) == [str(files[0]), str(files[2])]
+    assert Trusted().forget(files[1]) and list(Trusted().versions()) == [str(files[0]), str(files[2])]
 
 
 @pytest.mark.parametrize(("name", "mode"), [("trusted.json", 0o620), ("trusted.json", 0o602), ("", 0o770), ("", 0o777)])
@@ -139,7 +146,199 @@ def test_a_folder_of_the_environment_that_is_not_absolute_does_not_count(home: P
     assert dict(standard_files())["user"] == str(home / ".config" / "ferrule" / "policy.toml")
 
 
-# -- no tool writes a policy -------------------------------------------------------------------------------------------
+# -- a file counts in the version that was trusted ---------------------------------------------------------------------
+
+
+def overwrite(file: Path) -> None:
+    file.write_text('allow = ["*"]')
+
+
+def replace_atomically(file: Path) -> None:
+    (file.parent / "new").write_text('allow = ["*"]')
+    os.replace(file.parent / "new", file)
+
+
+def put_a_link(file: Path) -> None:
+    (file.parent / "evil.toml").write_text('allow = ["*"]')
+    file.unlink()
+    file.symlink_to(file.parent / "evil.toml")
+
+
+def exchange_the_folder(file: Path) -> None:
+    file.parent.rename(file.parent.parent / "old")
+    file.parent.mkdir()
+    file.write_text('allow = ["*"]')
+
+
+def empty(file: Path) -> None:
+    file.write_text("")
+
+
+WAYS = [overwrite, replace_atomically, put_a_link, exchange_the_folder, empty, Path.unlink]
+
+
+@pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
+@pytest.mark.parametrize("change", WAYS)
+def test_a_file_that_was_changed_in_any_way_is_not_loaded_again(
+    change: Any, scope: str, home: Path, caplog: Any
+) -> None:
+    file = project(home, 'allow = ["write_file"]\ndeny = ["refund"]')
+    Trusted().trust(file)
+    policy = rules(**{scope: file})
+    before = policy.rules
+    change(file)
+    with caplog.at_level("ERROR", "ferrule"):
+        findings = policy.reload()
+    assert any(one.level == "error" for one in findings) and len(caplog.records) == 1
+    assert policy.rules == before and decided(policy, refund, {"amount": 1}).kind == "deny"
+
+
+def test_a_change_that_nobody_trusted_is_named_with_both_digests_and_the_remedy(home: Path) -> None:
+    file = home / "p.toml"
+    file.write_text('deny = ["refund"]')
+    policy = rules(file)
+    before = policy.digests[str(file)]
+    file.write_text('allow = ["refund"]')
+    [found] = policy.reload()
+    now = sha256(file.read_bytes()).hexdigest()
+    assert found.level == "error"
+    for part in (str(file), before[:12], now[:12], f"`ferrule policy trust {file}`"):
+        assert part in found.text
+    Trusted().trust(file)
+    assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
+
+
+def test_the_log_names_the_digest_that_was_loaded(home: Path, caplog: Any) -> None:
+    (home / "p.toml").write_text('deny = ["refund"]')
+    with caplog.at_level("INFO", "ferrule"):
+        policy = rules(home / "p.toml")
+    assert [str(home / "p.toml") in one.message for one in caplog.records] == [True]
+    assert policy.digests[str(home / "p.toml")] in caplog.text
+
+
+STEPS = st.lists(st.sampled_from(["write a", "write b", "write c", "trust", "forget", "reload"]), max_size=12)
+
+
+@hypothesis.given(STEPS, st.booleans())
+def test_rules_are_those_of_the_start_or_of_a_trusted_version(steps: list[str], trusts_first: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(os.path.realpath(name))
+        file, trusted = folder / "policy.toml", Trusted(folder / "state" / "trusted.json")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+            on_disk, of_trust = "a", "a" if trusts_first else None
+            file.write_text('deny = ["a"]')
+            if trusts_first:
+                trusted.trust(file)
+            policy, loaded, counted = rules(file, trusted=trusted), "a", {"deny a"}
+            for step in steps:
+                if step == "trust":
+                    trusted.trust(file)
+                    of_trust = on_disk
+                elif step == "forget":
+                    trusted.forget(file)
+                    of_trust = None
+                elif step == "reload":
+                    policy.reload()
+                    if on_disk in {loaded, of_trust}:
+                        loaded = on_disk
+                        counted = {f"deny {on_disk}", f"deny {of_trust or on_disk}"}
+                else:
+                    on_disk = step[-1]
+                    file.write_text(f'deny = ["{on_disk}"]')
+                assert {rule.text for rule in policy.rules} == counted
+
+
+@pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
+def test_what_changed_since_it_was_trusted_restricts_and_allows_nothing(scope: str, home: Path, caplog: Any) -> None:
+    file = project(home, 'allow = ["shell"]\ndeny = ["refund"]')
+    Trusted().trust(file)
+    (home / "wide.toml").write_text('allow = ["*"]')
+    file.write_text('allow = ["*"]\ndeny = ["move"]')
+    alone, beside = rules(**{scope: file}), rules(home / "wide.toml", **({scope: file} if scope != "managed" else {}))
+    assert decided(alone, shell, {"command": "ls"}).kind == "ask"
+    assert [decided(alone, made, given).kind for made, given in ((refund, {"amount": 1}), (move, {"files": []}))] == [
+        "deny",
+        "deny",
+    ]
+    if scope != "managed":
+        assert decided(beside, refund, {"amount": 1}).rule == "policy.toml (as trusted):2"
+    [found] = [one for one in alone.findings if "since it was trusted" in one.text]
+    assert f"ferrule policy trust {file}" in found.text and found.text in caplog.text
+    Trusted().trust(file)
+    assert decided(rules(**{scope: file}), shell, {"command": "ls"}).kind == "allow"
+
+
+def test_whoever_can_only_write_adds_nothing_to_what_is_trusted(home: Path) -> None:
+    """The list is sealed: a command that writes a file (`sort -oFILE`) cannot make a seal."""
+    file = project(home, 'deny = ["refund"]')
+    Trusted().trust(file)
+    policy = rules(file)
+    listed = Path(Trusted().path)
+    earlier = listed.read_text()
+    Trusted().trust(file)
+    file.write_text('allow = ["*"]')
+    digest = sha256(file.read_bytes()).hexdigest()
+    for forged in (
+        json.dumps({str(file): digest}),
+        json.dumps({"sealed": {"version": 1, "writes": 9, "values": {str(file): {"digest": digest, "text": ""}}}}),
+        earlier.replace(policy.digests[str(file)], digest),
+        earlier,
+        "",
+    ):
+        listed.write_text(forged)
+        assert any(one.level == "error" for one in policy.reload())
+        assert decided(policy, refund, {"amount": 1}).kind == "deny"
+        if forged != earlier:  # nothing is known then, so nothing is allowed
+            assert decided(rules(file), shell, {"command": "ls"}).kind == "ask"
+
+
+@pytest.mark.parametrize("was_trusted", [True, False])
+def test_a_program_goes_by_the_key_that_it_had_when_it_started(was_trusted: bool, home: Path) -> None:
+    """Whoever writes policy, list and key, each as a whole, changes nothing in a program that runs."""
+    file = project(home, 'deny = ["refund"]')
+    if was_trusted:
+        Trusted().trust(file)
+    policy = rules(file)
+    key, listed = home / "config" / "ferrule" / "trusted.key", home / "state" / "ferrule" / "trusted.json"
+    key.unlink()
+    file.write_text('allow = ["*"]')
+    forge = f"from ferrule.policy import Trusted; Trusted().trust({str(file)!r})"
+    listed.unlink(missing_ok=True)
+    subprocess.run([sys.executable, "-c", forge], check=True, timeout=60)
+    assert key.exists() and listed.exists()
+    [found] = policy.reload()
+    assert found.level == "error" and decided(policy, refund, {"amount": 1}).kind == "deny"
+
+
+def test_what_another_process_trusts_is_loaded_again(home: Path) -> None:
+    file = project(home, 'deny = ["refund"]')
+    policy = rules(file)
+    file.write_text('allow = ["refund"]')
+    trust = f"from ferrule.policy import Trusted; Trusted().trust({str(file)!r})"
+    subprocess.run([sys.executable, "-c", trust], check=True, timeout=60)
+    assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
+
+
+def test_no_key_is_made_in_a_folder_of_another_account(home: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(home).st_uid + 1)
+    rules(project(home, 'deny = ["refund"]'))
+    assert not (home / "config" / "ferrule" / "trusted.key").exists()
+
+
+def test_a_list_in_a_folder_that_may_not_be_entered_is_none(home: Path) -> None:
+    (home / "state").write_text("no folder")
+    (home / "p.toml").write_text('allow = ["refund"]')
+    assert decided(rules(home / "p.toml"), refund, {"amount": 1}).kind == "allow"
+
+
+def test_a_file_of_a_scope_that_needs_trust_allows_nothing_before(home: Path) -> None:
+    (home / "p.toml").write_text('allow = ["refund"]')
+    policy = load([("user", home / "p.toml")], needs_trust=["user"])
+    assert decided(policy, refund, {"amount": 1}).kind == "ask"
+
+
+# -- path parameters of tools, and no words of shell lines -------------------------------------------------------------
 
 NAMES = [
     ".ferrule/policy.toml",
@@ -149,14 +348,11 @@ NAMES = [
     "link.toml",
     "folder/policy.toml",
     "hard.toml",
-    "file://{home}/work/.ferrule/policy.toml",
     "{home}/config/ferrule/policy.toml",
     "../config",
     "{home}/state/ferrule/trusted.json",
     "../state/ferrule/grants.json",
     LOCK_FILE,
-    "file:.ferrule/policy.toml",
-    "file://localhost{home}/work/%2eferrule/policy.toml",
 ]
 
 
@@ -167,105 +363,45 @@ def guarded(home: Path) -> Any:
     (home / "work" / "link.toml").symlink_to(file)
     (home / "work" / "folder").symlink_to(".ferrule")
     os.link(file, home / "work" / "hard.toml")
-    return rules(session=file)
+    return rules(session=file, shadow=home / "work" / "hard.toml")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_call_that_changes_things_names_a_policy_file_or_what_is_trusted(
+def test_no_path_parameter_of_a_tool_that_changes_things_leads_to_a_policy_file(
     name: str, guarded: Any, home: Path
 ) -> None:
     written = name.format(home=home)
 
     @tool
-    async def edit(change: dict[str, list[str]]) -> str:
+    async def edit(changes: dict[str, list[str]], old_files: dict[Path, str] | None = None) -> str:
         return "edited"
 
-    for made, given in ((write_file, {"path": written}), (edit, {"change": {"to": ["a", written]}})):
+    for made, given in (
+        (write_file, {"path": written}),
+        (edit, {"changes": {"paths": ["a", written]}}),
+        (edit, {"changes": {}, "old_files": {written: "text"}}),
+    ):
         decision = decided(guarded, made, given)
         assert decision.kind == "deny" and "no tool may change it" in decision.reason
-    assert decided(guarded, edit, {"change": {written: []}}).kind == "deny"
     reads = write_file.replace(read_only=True)
     assert decided(guarded, reads, {"path": written}).kind == "allow"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "echo > .ferrule/policy.toml",
-        "rm -r .ferrule",
-        "cp a.toml hard.toml",
-        "dd of=.ferrule/policy.toml",
-        'cat a | tee .ferr"ule"/policy.toml',
-        "python -c \"open('.ferrule/policy.toml', 'w')\"",
-        "cd .. && mv a work/.ferrule/policy.toml",
-        "env A=1 sh -c 'rm .ferrule/policy.toml'",
-        "if true; then rm .ferrule/policy.toml; fi",
-        f"cp a {LOCK_FILE}",
-        "case x in x) rm .ferrule/policy.toml;; esac",
-        "cd ..; cd config; tee ferrule/policy.toml",
-        "cd /; cd {home}; cd work; tee .ferrule/policy.toml",
-        "tee $XDG_CONFIG_HOME/ferrule/policy.toml",
-    ],
-)
-def test_no_shell_line_names_one(line: str, guarded: Any, home: Path) -> None:
-    decision = decided(guarded, shell, {"command": line.replace("{home}", str(home))})
-    assert decision.kind == "deny" and "no tool may change it" in decision.reason
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"command": "tee policy.toml", "cwd": "folder"},
-        {"command": "tee ferrule/policy.toml", "cwd": "../config"},
-        {"command": "tee work/.ferrule/policy.toml", "cwd": "{home}"},
-        {"path": "state/ferrule/grants.json", "content": "{}", "root": ".."},
-        {"path": "home/work/.ferrule/policy.toml", "up": ["../..", ".."]},
-    ],
-    ids=str,
-)
-def test_no_call_names_one_from_a_folder_that_it_names_too(arguments: dict[str, Any], guarded: Any, home: Path) -> None:
-    @tool
-    async def act(**given: Any) -> str:
-        return "done"
-
-    given = {
-        name: value.replace("{home}", str(home)).replace("home/", f"{home.name}/") if isinstance(value, str) else value
-        for name, value in arguments.items()
-    }
-    decision = decided(guarded, act, given)
-    assert decision.kind == "deny" and "no tool may change it" in decision.reason
-
-
-def test_no_line_names_one_behind_more_folders_than_are_looked_into(guarded: Any, home: Path) -> None:
-    for number in range(150):
-        (home / "work" / f"d{number}").mkdir()
-    folders = "; ".join(f"cd d{number}" for number in range(150))
-    line = f"tee work/.ferrule/policy.toml; cd ..; {folders}"
-    assert decided(guarded, shell, {"command": line}).kind == "deny"
-    assert decided(guarded, shell, {"command": f"tee work/policy.toml; cd ..; {folders}"}).kind == "allow"
-
-
-@pytest.mark.parametrize("words", [["rm", "-r", ".ferrule"], ["sh", "-c", "rm .ferrule/policy.toml"]])
-def test_no_list_of_words_names_one(words: list[str], guarded: Any) -> None:
-    @tool
-    async def spawn(argv: list[str]) -> str:
-        return "run"
-
-    assert decided(guarded, spawn, {"argv": words}).kind == "deny"
 
 
 @pytest.mark.parametrize(
     ("made", "given"),
     [
         (write_file, {"path": "policy.toml"}),
-        (write_file, {"path": ".", "content": "about .ferrule/policy.toml\nand more"}),
+        (write_file, {"path": ".", "content": ".ferrule/policy.toml"}),
         (write_file, {"path": "ferrule/policy.toml"}),
         (write_file, {"path": ".."}),
-        (shell, {"command": "ls -a . ..; cat policy.toml"}),
+        (shell, {"command": "ls ~"}),
+        (shell, {"command": f"git add {LOCK_FILE}"}),
+        (shell, {"command": 'echo "see ~"'}),
+        (shell, {"command": "cat .ferrule/policy.toml"}),
         (refund, {"amount": 1, "note": "\0"}),
     ],
 )
-def test_what_names_none_is_not_refused(made: Any, given: dict[str, Any], guarded: Any) -> None:
+def test_what_no_path_parameter_names_is_not_refused(made: Any, given: dict[str, Any], guarded: Any) -> None:
     assert decided(guarded, made, given).kind == "allow"
 
 
@@ -274,21 +410,6 @@ def test_the_project_file_of_another_working_directory_is_not_written_either(gua
     (home / "other" / "folder").symlink_to(".ferrule")
     for name in (".ferrule/policy.toml", "folder/policy.toml"):  # neither is there
         assert decided(guarded, write_file, {"path": name}, working_directory=home / "other").kind == "deny"
-
-
-@pytest.mark.parametrize("name", ["conf", "conf/policy.toml", "out", "out/real.toml", "step", "next.toml"])
-def test_no_call_names_what_leads_to_a_policy_file_nor_a_policy_in_shadow(name: str, home: Path) -> None:
-    work = home / "work"
-    for folder in ("conf", "step", "out"):
-        (work / folder).mkdir()
-    (work / "out" / "real.toml").write_text('allow = ["*"]')
-    (work / "next.toml").write_text('allow = ["*"]')
-    (work / "conf" / "policy.toml").symlink_to("../step/link.toml")
-    (work / "step" / "link.toml").symlink_to("../out/real.toml")
-    policy = rules("conf/policy.toml", shadow="next.toml")
-    assert decided(policy, write_file, {"path": name}).kind == "deny"
-    assert decided(policy, shell, {"command": f"mv {name} away"}).kind == "deny"
-    assert decided(policy, write_file, {"path": "elsewhere"}).kind == "allow"
 
 
 def test_a_working_directory_that_is_reached_by_a_link_may_be_named(home: Path) -> None:

@@ -30,7 +30,7 @@ CONTEXT = ToolContext[Any]()
 
 @pytest.mark.parametrize("row", rows("rules"), ids=lambda row: f"{row['call']}: {row['why']}")
 def test_the_rows_of_rules_in_the_sample(row: dict[str, Any], tmp_path: Path) -> None:
-    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]  # in one file, what never counts is an error
+    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]
     policy = policy_of(tmp_path, *(f"{kind} = {row[kind]}" for kind in kinds))
     made = refund.replace(name=row["call"])
     decision = decided(policy, made, {"amount": 1})
@@ -333,7 +333,14 @@ def test_of_several_values_all_have_to_be_so_for_an_allow_and_one_for_a_deny(tmp
 @pytest.mark.parametrize("place", ["commands", "commands[]", "jobs[].commands", "jobs[].commands[]"])
 @pytest.mark.parametrize(
     ("beside", "answer"),
-    [({}, True), ({"note": "x"}, True), ({"env": {"A": "b"}}, None), ({"cwd": "x"}, None), ({"args": ["x"]}, False)],
+    [
+        ({}, True),
+        ({"reason": "x"}, True),
+        ({"note": "x"}, None),
+        ({"env": {"A": "b"}}, None),
+        ({"cwd": "x"}, None),
+        ({"args": ["x"]}, False),
+    ],
 )
 def test_what_stands_beside_a_list_of_lines_counts_for_each_of_its_lines(
     place: str, beside: dict[str, Any], answer: bool | None

@@ -149,6 +149,25 @@ def test_so_it_is_where_the_tool_itself_wants_to_know_more() -> None:
     assert undeclared(Runner([book]), "book").code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
 
 
+def test_a_handler_refuses_a_client_that_lacks_a_capability() -> None:
+    required = {"requiredCapabilities": {"sampling": {}}}
+
+    @tool
+    async def summarize() -> str:
+        """Summarize."""
+        raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, "This tool needs sampling.", required)
+
+    async def main() -> MCPError:
+        async with client(Runner([summarize]), MODERN) as connected:
+            with pytest.raises(MCPError) as refused:
+                await connected.call_tool("summarize")
+            return refused.value
+
+    error = go(main())
+    assert (error.code, error.message, error.data) == (-32021, "This tool needs sampling.", required)
+    assert call(Runner([summarize]), "legacy", "summarize").is_error
+
+
 @pytest.mark.parametrize("kind", ["no of its own", "made to a success"])
 def test_what_became_of_it_on_the_way_is_the_result(kind: str) -> None:
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:

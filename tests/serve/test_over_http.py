@@ -17,11 +17,13 @@ from connected import ERAS, Person, go, text
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, build_tool, serve, tool
 from ferrule.guards import ask_before_changes
+from ferrule.tools.background import check_call
 
 both_eras = pytest.mark.parametrize("era", ERAS)
 MODERN = ERAS[0]
@@ -353,7 +355,7 @@ def test_a_function_of_tokens_is_not_asked_about_a_token_of_more_than_8192_chara
     assert go(main()) == [200, 401]
 
 
-def test_a_function_of_tokens_that_breaks_lets_nobody_in() -> None:
+def test_a_function_of_tokens_that_breaks_lets_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
     def broken(token: str) -> str:
         raise RuntimeError("the database is away")
 
@@ -361,7 +363,8 @@ def test_a_function_of_tokens_that_breaks_lets_nobody_in() -> None:
         async with listening(serve.mcp(Runner([who]), tokens=broken)) as url:
             return (await post(url, {"Authorization": "Bearer token"})).status_code
 
-    assert go(main()) == 500
+    assert go(main()) == 401
+    assert "the database is away" in caplog.text and "Bearer token" not in caplog.text
 
 
 @both_eras
@@ -626,6 +629,106 @@ def test_the_question_of_one_principal_is_not_answered_by_another() -> None:
             return refused.value.code, text(result)
 
     assert go(main()) == (wire.INVALID_PARAMS, "removed")
+
+
+TENANTS = {
+    "same": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}),
+    "metadata": ToolContext(principal="ann", metadata={"tenant": "b"}, secrets={"key": "of a"}),
+    "secrets": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of b"}),
+    "hidden": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": SecretStr("of b")}),
+    "folder": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}, working_directory="/tmp"),
+    "deps": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}, deps={"db": "b"}),
+    "session": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}, session="other"),
+    "nothing": ToolContext(principal="ann"),
+}
+
+
+def tenants(token: str) -> ToolContext | None:
+    """Give each token a context of its own, made anew for each request; all are of one principal."""
+    found = TENANTS.get(token)
+    return None if found is None else found.replace()
+
+
+@pytest.mark.parametrize("other", TENANTS)
+def test_a_question_is_answered_with_the_context_that_it_was_asked_with(other: str) -> None:
+    removed: list[Any] = []
+
+    @tool
+    async def remove(name: str, context: ToolContext) -> str:
+        """Remove it."""
+        removed.append((context.metadata["tenant"], context.secrets["key"]))
+        return "removed"
+
+    async def main() -> None:
+        app = serve.mcp(Runner([remove], guards=[ask_before_changes]), tokens=tenants)
+        answer = {"question": wire.ElicitResult(action="accept", content=YES)}
+        given: dict[str, Any] = {"name": "vase"}
+        async with (
+            listening(app) as url,
+            connected(url, MODERN, "same", Person(YES)) as asking,
+            connected(url, MODERN, other, Person(YES)) as answering,
+        ):
+            asked = await asking.session.call_tool("remove", given, allow_input_required=True)
+            assert isinstance(asked, wire.InputRequiredResult)
+            state = asked.request_state
+            if other == "same":
+                await answering.session.call_tool("remove", given, input_responses=answer, request_state=state)
+                return
+            with pytest.raises(MCPError):
+                await answering.session.call_tool("remove", given, input_responses=answer, request_state=state)
+
+    go(main())
+    assert removed == ([("a", "of a")] if other == "same" else [])
+
+
+def test_a_session_belongs_to_the_context_that_opened_it() -> None:
+    async def main() -> dict[str, int]:
+        async with listening(serve.mcp(Runner([who]), tokens=tenants)) as url, httpx2.AsyncClient(timeout=10) as http:
+            session = await begin(http, url, "same")
+            return {name: (await in_session(http, url, session, name)).status_code for name in TENANTS}
+
+    assert go(main()) == {name: 200 if name == "same" else 404 for name in TENANTS}
+
+
+@both_eras
+def test_a_job_is_found_with_the_context_that_began_it(era: str) -> None:
+    @tool(background=True)
+    async def report(context: ToolContext) -> str:
+        """Make a report."""
+        return f"for {context.metadata['tenant']}"
+
+    async def main() -> dict[str, str]:
+        runner = Runner([report, check_call])
+        found = {}
+        async with listening(serve.mcp(runner, tokens=tenants)) as url, connected(url, era, "same") as began:
+            ticket = json.loads(text(await began.call_tool("report")))["ticket"]
+            found["same"] = text(await began.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
+            for other in TENANTS.keys() - {"same"}:
+                async with connected(url, era, other) as asking:
+                    found[other] = text(await asking.call_tool("check_call", {"ticket": ticket}))
+        return found
+
+    found = go(main())
+    assert "for a" in found.pop("same") and "for a" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("Host", "localhost:1@evil"),
+        ("Host", "localhost:1/evil"),
+        ("Host", "127.0.0.1:80:80"),
+        ("Host", "evil"),
+        ("Origin", "http://localhost:1@evil"),
+        ("Origin", "http://localhost:1.evil.example"),
+    ],
+)
+def test_a_malformed_host_or_origin_is_refused(header: str, value: str) -> None:
+    async def main() -> int:
+        async with listening(serve.mcp(Runner([who]))) as url:
+            return (await post(url, {header: value})).status_code
+
+    assert go(main()) in (403, 421)
 
 
 def test_one_principal_does_not_take_the_room_of_all() -> None:

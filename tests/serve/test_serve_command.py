@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
 from connected import ERAS, Person, go, text
@@ -225,26 +224,26 @@ def test_a_signal_lets_what_runs_end_and_answers_it(folder: Path, number: int, c
     assert go(run()) == ("held", code)
 
 
-def test_what_is_not_written_yet_is_not_answered_yet() -> None:
+def test_an_answer_that_is_not_written_yet_is_not_given_yet() -> None:
     async def run() -> list[bool]:
-        send, receive = anyio.create_memory_object_stream[SessionMessage](0)
-        answers = _Answers(send)
+        reading, writing = os.pipe()
+        answers = _Answers(writing, lambda: None)
         request: Any = SimpleNamespace(request_id=1)
 
         async def answer(context: Any) -> None:
             return None
 
-        async with receive, answers:
-            await answers.note(request, answer)
-            given = asyncio.ensure_future(answers.given())
-            response = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
-            writing = asyncio.ensure_future(answers.send(response))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            found = [given.done()]
-            await receive.receive()
-            await asyncio.gather(writing, given)
-            return [*found, given.done()]
+        await answers.note(request, answer)
+        given = asyncio.ensure_future(answers.given())
+        much = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 1_000_000})
+        sending = asyncio.ensure_future(answers.send(SessionMessage(much)))
+        await asyncio.to_thread(os.read, reading, 1)  # it has begun, and a pipe has no room for all of it
+        found = [given.done()]
+        with open(reading, "rb") as file:
+            await asyncio.to_thread(file.readline)
+        await asyncio.gather(sending, given)
+        os.close(writing)
+        return [*found, given.done()]
 
     assert go(run()) == [False, True]
 
@@ -265,16 +264,59 @@ def test_a_second_ctrl_c_stops_what_runs(folder: Path) -> None:
     assert go(run()) == 130
 
 
-def test_a_line_that_is_too_long_or_no_json_is_passed_over(folder: Path) -> None:
-    async def run() -> str:
+def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> None:
+    call = line("add", {"a": 1, "b": 2}, 7)
+    lines = [
+        (line("add", {"c": "x" * (5 * 1024 * 1024)}, 7), -32700, 7),
+        (line("add", {"c": "\ud800"}, 7), -32700, 7),
+        (call.replace(b'"a"', b'"\xff"'), -32700, 7),
+        (call[:-9] + b"\n", -32700, 7),
+        (b"no JSON\n", -32700, None),
+        (b"[" + call.strip() + b"]\n", -32600, 7),
+        (b'{"jsonrpc":"2.0","id":"7","method":7}\n', -32600, "7"),
+        (b"7\n", -32600, None),
+    ]
+
+    async def run() -> list[tuple[bytes, int, Any]]:
+        found = []
         async with started(folder) as process:
             assert process.stdin and process.stdout
-            process.stdin.write(line("add", {"a": 1, "b": 2, "c": "x" * (5 * 1024 * 1024)}, 7) + b"{\n\n")
-            process.stdin.write(line("add", {"a": 1, "b": 2}, 8))
-            answer = json.loads(await process.stdout.readline())
-            return f"{answer['id']} {answer['result']['content'][0]['text']}"
+            process.stdin.write(b'\n{"jsonrpc":"2.0","id":1,"result":null}\n')  # nobody answers an answer
+            for sent, _, _ in lines:
+                process.stdin.write(sent)
+                answer = json.loads(await process.stdout.readline())
+                found.append((sent, answer["error"]["code"], answer["id"]))
+            process.stdin.write(call)
+            assert json.loads(await process.stdout.readline())["result"]["content"][0]["text"] == "3"
+        return found
 
-    assert go(run()) == "8 3"
+    assert go(run()) == lines
+
+
+def test_an_answer_that_cannot_be_read_fails_the_question_it_answers(folder: Path) -> None:
+    """A client of 2025 is asked while its call runs."""
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}, "clientInfo": {}}
+    hello["clientInfo"] = {"name": "c", "version": "1"}
+
+    async def run() -> Any:
+        async with started(folder) as process:
+            assert process.stdin and process.stdout
+
+            async def exchange(method: str, number: int, **params: Any) -> Any:
+                message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+                process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+                return json.loads(await process.stdout.readline())  # type: ignore[union-attr]
+
+            await exchange("initialize", 1, **hello)
+            process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+            question = await exchange("tools/call", 2, name="remove", arguments={"name": "vase"})
+            assert question["method"] == "elicitation/create"
+            process.stdin.write(b'{"jsonrpc":"2.0","id":%d,"result":{"action":"acc\n' % question["id"])
+            return json.loads(await process.stdout.readline())
+
+    answer = go(run())
+    assert answer["id"] == 2 and answer["result"]["isError"]
+    assert "could not ask" in answer["result"]["content"][0]["text"]
 
 
 # -- HTTP --------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from mcp_servers import Made, go, made
 
 from ferrule import DefinitionError, Runner, Toolset
 from ferrule.lock import definition_of, lock_text
+from ferrule.policy import Trusted
 from ferrule.sources import _mcp_connection, mcp
 
 READS = types.ToolAnnotations(read_only_hint=True)
@@ -111,5 +112,29 @@ def test_a_lock_that_is_not_there_is_an_error_and_one_that_breaks_meanwhile_leav
             toolset = await next_toolset(server, servers.changes())
             assert not toolset and len(toolset.quarantined) == 2
             assert (await Runner(toolset).run("one__read")).status == "denied"
+
+    go(main())
+
+
+def test_a_lock_that_is_changed_meanwhile_counts_once_a_person_trusts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    async def main() -> None:
+        server = made("read")
+        file = await accepted(tmp_path, server)
+        servers = mcp.connect(server.memory(name="one"), lock=file)
+        async with servers:
+            server.add("send")
+            await accepted(tmp_path, server)  # as a model can that may write files
+            changes = servers.changes()
+            toolset = await next_toolset(server, changes)
+            assert not toolset and "which nobody has trusted" in str(toolset.quarantined[0].quarantine)
+            Trusted().trust(file)
+            server.add("other")
+            toolset = await next_toolset(server, changes)
+            assert [tool.name for tool in toolset] == ["one__read", "one__send"]
 
     go(main())

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from ferrule import DefinitionError, Journal, Runner, ToolContext, ToolResult
 from ferrule.approval import later
 from ferrule.guards import ask_before_changes
+from ferrule.http import without_http_logs
 from ferrule.middleware import retry
 from ferrule.sources import openapi
 
@@ -139,6 +140,32 @@ def test_a_key_in_the_query_is_sent_and_is_in_no_log(caplog: pytest.LogCaptureFi
     result, wire = signed({"type": "apiKey", "in": "query", "name": "key"}, "a&b/0123")
     assert result.success and wire.lines == ["GET /x?key=a%26b%2F0123 HTTP/1.1"]
     assert "a%26b" not in caplog.text and "a&b/" not in caplog.text
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_a_key_that_a_server_sends_back_in_a_header_is_in_no_log(
+    client: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = secured({"type": "apiKey", "in": "query", "name": "key"}, "get")
+    caplog.set_level(logging.DEBUG)
+
+    async def calls(runner: Runner, wire: Wire) -> ToolResult:
+        wire.answers[0] = answer("302 Found", location="/y?key=key-0123456789", x_seen="key-0123456789")
+        return await runner.run("op", {})
+
+    secrets = {"key": "key-0123456789"}
+    result, wire = run(given, calls, b"", answer("204 No"), runner={"secrets": secrets}, tls=client)
+    assert result.success and [line.split("?")[0] for line in wire.lines] == ["GET /x", "GET /y"]
+    assert "key-0123456789" not in caplog.text
+
+
+def test_every_logger_of_the_http_stack_is_silent_while_asked() -> None:
+    names = [name for name in logging.Logger.manager.loggerDict if name.startswith(("httpx2", "httpcore2"))]
+    loggers = [logging.getLogger(name) for name in names if name != "httpcore2"]
+    record = logging.LogRecord("httpx2", logging.INFO, "", 0, "?key=1", (), None)
+    assert len(loggers) > 3 and all(logger.filter(record) for logger in loggers)
+    with without_http_logs():
+        assert not any(logger.filter(record) for logger in loggers)
 
 
 def test_a_key_is_never_an_argument_whoever_declares_it_as_one() -> None:

@@ -83,7 +83,7 @@ def test_what_was_recorded_is_given_again_in_order_and_nothing_runs(tmp_path: Pa
     seen.assert_called(shop.tool, order="4712", times=1)
 
 
-KERNELS = ("replayed", "resumed_already", "other_arguments", "cassette")
+KERNELS = ("replayed", "resumed_already", "other_arguments", "unrecorded", "cassette")
 RESULTS = st.builds(
     ToolResult,
     st.recursive(

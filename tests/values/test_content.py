@@ -22,6 +22,7 @@ from ferrule.values.content import (
     bound,
     checked,
     cut,
+    media_bytes,
     render,
     sentence,
     size,
@@ -226,7 +227,7 @@ def test_the_ends_of_many_blocks_are_kept(keep: Keep, starts: bool, ends: bool) 
 
 
 def test_short_blocks_and_media_that_fit_are_kept_whole_beside_a_long_text() -> None:
-    image, long = Media("image", b"y" * 300, "image/png"), Text("x" * 5000 + "the end")
+    image, long = Media("image", b"y" * 7000, "image/png"), Text("x" * 5000 + "the end")
     for order in ((image, long, Text("exit code 3")), (Text("exit code 3"), long, image)):
         short = bound(order, 1000)
         assert size(short) <= 1000 and image in short and Text("exit code 3") in short
@@ -236,10 +237,22 @@ def test_short_blocks_and_media_that_fit_are_kept_whole_beside_a_long_text() -> 
 def test_of_images_as_many_are_kept_as_fit_and_the_others_are_named() -> None:
     images = tuple(Media("image", bytes([n]) * 3000, "image/png") for n in range(4))
     for keep, kept in (("head", images[:2]), ("both", images[:2]), ("tail", images[2:])):
-        short = bound(images, 12_000, keep)  # type: ignore[arg-type]
-        assert size(short) <= 12_000
+        short = bound(images, 1_000, keep, max_media=8_000)  # type: ignore[arg-type]
         assert tuple(one for one in short if isinstance(one, Media)) == kept
-        assert sum("image of 3000 bytes left out" in one.text for one in short if isinstance(one, Text)) == 2
+        left_out = "[image of 3000 bytes left out: the limit of media is 8000 bytes]"
+        assert short.count(Text(left_out)) == 2
+
+
+def test_media_that_are_shown_as_text_count_as_text() -> None:
+    csv = Media("file", b"a,b\n" * 2_000, "text/csv")
+    assert bound((csv,), 4_000) == (Text("[file of 8000 bytes left out: the output limit is 4000]"),)
+    assert bound((csv,), 16_000, max_media=1) == (csv,)
+
+
+@given(blocks, st.integers(1, 300), st.integers(0, 90))
+def test_bounded_blocks_keep_both_limits(given_blocks: tuple[Any, ...], limit: int, max_media: int) -> None:
+    short = bound(given_blocks, limit, max_media=max_media)
+    assert size(short) <= limit and media_bytes(short) <= max_media
 
 
 def test_most_of_the_limit_is_used() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 PREVIEW_SECONDS = 10.0
 _LOOK_AGAIN = 0.1
+_THREADS_EACH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,29 +136,23 @@ class Asked:
         }
         return sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def has_preview(self) -> bool:
+        """Whether the tool can preview this call. A question for input has none."""
+        return getattr(self.tool, "preview", None) is not None and self.decision.schema is None
+
     def previewed(self, meanwhile: Callable[[], object] = lambda: None) -> Asked:
-        """The same with what the tool's preview says now; `meanwhile` is called while it is waited for, and may raise.
+        """Return the question with its preview as it is now; `meanwhile` is called while it is made, and may raise.
 
-        A preview that breaks, or takes longer than 10 s, is none, and the question says so.
+        A preview that raises or takes longer than 10 s is left out, and the question says so.
         """
-        make = getattr(self.tool, "preview", None)
-        if make is None or self.decision.schema is not None:
-            return self
-        found: list[object] = []
+        return preview_all([self], meanwhile)[0]
 
-        def look() -> None:
-            try:
-                found.append(make(self.arguments))
-            except BaseException as error:  # a `SystemExit` of the tool's, too
-                found.append(Raised(error))
-
-        thread = threading.Thread(target=copy_context().run, args=(look,), name="ferrule-preview", daemon=True)
-        thread.start()
-        ends = time.monotonic() + PREVIEW_SECONDS
-        while thread.is_alive() and time.monotonic() < ends:
-            thread.join(_LOOK_AGAIN)
-            meanwhile()
-        return self._with_preview(found[0] if found else TimeoutError)
+    def _make_preview(self) -> object:
+        try:
+            return self.tool.preview(self.arguments)
+        except BaseException as error:  # a `SystemExit` of the tool's, too
+            return Raised(error)
 
     def _with_preview(self, given: object) -> Asked:
         preview: tuple[str, ...] | str
@@ -168,8 +165,8 @@ class Asked:
             preview = problem or f"it broke ({type(given.error).__name__})"
         else:
             try:
-                preview = tuple(preview_lines(given))
-                binds = self._binds_of(given)
+                lines, binds = tuple(preview_lines(given)), self._binds_of(given)
+                preview = lines
             except NoPreview as error:
                 preview = str(error)
         return replace(self, preview=preview, binds=binds, problem=problem)
@@ -178,6 +175,11 @@ class Asked:
         binds: JsonObject = freeze(given.binds) if isinstance(given, Diff) else FrozenDict()
         if others := sorted(binds.keys() - set(getattr(self.tool, "hidden", ()))):
             raise NoPreview(f"it binds {', '.join(others)}, and only what is private can be bound")
+        for name, value in binds.items():
+            try:
+                json.dumps(thaw(value), sort_keys=True, allow_nan=False)
+            except (TypeError, ValueError, RecursionError):
+                raise NoPreview(f"it binds {name!r} to a value that JSON cannot write") from None
         return binds
 
     def with_arguments(self, arguments: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Asked:
@@ -247,7 +249,7 @@ class Asked:
         whose = self.context.principal
         if not whose:
             return "it is not known whose call this is, and nobody may allow a call of their own"
-        is_same = as_seen(by.strip()) == as_seen(whose.strip())
+        is_same = as_seen(by) == as_seen(whose)
         return f"{by!r} may not allow a call of their own" if is_same else None
 
     def _bound(self, decision: Decision) -> Decision:
@@ -261,6 +263,46 @@ class Asked:
             {k: thaw(v) for k, v in one.items() if k != into} for one in (decision.arguments, self.arguments)
         )
         return replace(decision, arguments={**decision.arguments, **self.binds}) if same(given, shown) else decision
+
+
+def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = lambda: None) -> list[Asked]:
+    """Return the questions with their previews, made side by side within 10 s for all of them.
+
+    Each principal has eight threads at most, so slow previews of one delay the previews of no other. `meanwhile` is
+    called while they are made, and may raise.
+    """
+    made: dict[int, object] = {}
+    queues: defaultdict[str | None, deque[int]] = defaultdict(deque)
+    for number, asked in enumerate(questions):
+        if asked.has_preview:
+            queues[getattr(asked.context, "principal", None)].append(number)
+
+    def make_previews(queue: deque[int]) -> None:
+        with suppress(IndexError):  # another thread took the last one, or the time is over
+            while True:
+                number = queue.popleft()
+                made[number] = questions[number]._make_preview()
+
+    threads = [
+        threading.Thread(target=copy_context().run, args=(make_previews, queue), name="ferrule-preview", daemon=True)
+        for queue in queues.values()
+        for _ in range(min(len(queue), _THREADS_EACH))
+    ]
+    for thread in threads:
+        thread.start()
+    ends = time.monotonic() + PREVIEW_SECONDS
+    try:
+        for thread in threads:
+            while thread.is_alive() and time.monotonic() < ends:
+                thread.join(_LOOK_AGAIN)
+                meanwhile()
+    finally:
+        for queue in queues.values():
+            queue.clear()
+    return [
+        asked._with_preview(made.get(number, TimeoutError)) if asked.has_preview else asked
+        for number, asked in enumerate(questions)
+    ]
 
 
 async def previewed(asked: Asked) -> Asked:

@@ -1,7 +1,7 @@
 """Grants: what a person has allowed for a while.
 
 Each is bound to the tool as it was, to who called it and where, to the rule that asked, and to what the person was
-shown of the arguments.
+shown of the arguments. A grant for a shell line or for code covers the exact arguments that the person was shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from ferrule.approval.asked import Asked
 from ferrule.approval.offer import Offer
-from ferrule.approval.offering import bounds, fits, is_narrower, with_real_roots
+from ferrule.approval.offering import bounds, fits, is_narrower, runs_code, with_real_roots
 from ferrule.approval.question import shown_name
 from ferrule.errors import DefinitionError
 from ferrule.lock import definition_of
@@ -86,10 +86,17 @@ class Grant:
         """The answer that it gives."""
         return Decision("allow", f"granted before: {self.text}", by=self.by, rule=f"grant {self.id}")
 
+    def is_in_force(self, now: float) -> bool:
+        """Whether it answers any question. One that covers shell lines by a pattern, as older versions made them,
+        answers none."""
+        by_pattern = self.exactly is None and runs_code(self.tool, self.arguments)
+        return now < self.expires_at and not by_pattern
+
     def covers(self, subject: Subject, now: float) -> bool:
         """Whether it answers the question about this call, at this time."""
         return (
-            self.made_at <= now < self.expires_at
+            self.made_at <= now
+            and self.is_in_force(now)
             and self.uses != 0
             and self.tool == subject.tool
             and self.fingerprint == subject.fingerprint
@@ -234,7 +241,7 @@ class Grants:
     def listed(self, clock: Clock = MONOTONIC) -> list[Grant]:
         """The grants that are in force, the oldest first."""
         now = clock.now()
-        found = [grant for grant, _ in self._kept() if now < grant.expires_at]
+        found = [grant for grant, _ in self._kept() if grant.is_in_force(now)]
         return sorted(found, key=lambda grant: (grant.made_at, grant.id))
 
     def revoke(self, id: str) -> Grant | None:
@@ -339,7 +346,7 @@ class Grants:
 
     def _drop_expired(self, now: float) -> None:
         for grant, kept in self._kept():
-            if grant.expires_at <= now:
+            if not grant.is_in_force(now):
                 self.store.compare_and_set(_KEPT_AS + grant.id, kept, None)
 
 

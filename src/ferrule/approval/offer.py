@@ -96,9 +96,9 @@ class Offer:
         return replace(self, arguments=FrozenDict({**self.arguments, part: freeze(given.to_json())}))
 
 
-_WORD_OF = {"within": "within ", "hosts": "host ", "commands": "runs "}
+_WORD_OF = {"within": "within ", "hosts": "host "}
 """How the short form of a policy file begins for each kind of list."""
-_SHORT_FORM = re.compile(r"[<>=]|(in|within|host|runs)\s")
+_SHORT_FORM = re.compile(r"[<>=]|(in|within|host)\s")
 
 
 def _read_condition(text: str, offered: Any) -> Condition:

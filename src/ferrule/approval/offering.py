@@ -1,4 +1,4 @@
-"""What "always" may mean for a call: for each argument a condition that is bounded by what a person was shown."""
+"""Decide what "always" may cover for a call: for each argument a condition that what the person was shown bounds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from ferrule.arguments.schema_walk import forms_of
 from ferrule.characters import HIDDEN
-from ferrule.commands import COMMAND_NAMES, offers, read_argv, read_line
+from ferrule.command_arguments import is_command_name, lines_of, may_be_code, may_run_code, options_in
+from ferrule.commands import runs_what_it_says
 from ferrule.errors import DefinitionError
 from ferrule.paths import PATH_NAMES, has_name_of, real
 from ferrule.policy import condition
 from ferrule.policy.conditions import OneOf
-from ferrule.policy.rule import of_argument
 from ferrule.urls import HOST_NAMES, URL_NAMES, read_host, read_url
 from ferrule.values.context import ToolContext, Traits
 from ferrule.values.frozen import thaw
@@ -41,38 +41,49 @@ class _Unbounded(Exception):
     """Nothing that was shown bounds this argument."""
 
 
+def runs_code(tool: str, arguments: Any) -> bool:
+    """Whether arguments hold a shell line or code, by their names at any depth or by the name of the tool.
+
+    A grant for such a call covers these exact arguments alone. See docs/approvals.md#remembered-answers.
+    """
+    return may_run_code(tool) or any(may_be_code(name) or has_name_of(name, CODE_NAMES) for name in _keys_in(arguments))
+
+
 def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any] | None:
     """The condition of each argument, as JSON; `None` where these very arguments in this session are all that may be
     offered: for a destructive tool, and where something runs a shell, an interpreter, or what cannot be known.
 
-    A number may be as large, a choice the same, a path in the same folder, a host and a command the same; other text
-    may be any that is no path and no URL, but beside a command, which may read it, it stays the same.
+    A number may be as large, a choice the same, a path in the same folder, a host the same; other text may be any that
+    is no path and no URL. The arguments of a call that runs a shell line stay the same.
 
     A tool that does not say whether it is destructive counts as that, but where it runs commands: then these say so.
     """
     declared = tool.definition.options.get("destructive")
-    commands = [name for name in arguments if has_name_of(name, COMMAND_NAMES)]
-    if tool.destructive and (declared is not None or not commands):
+    if tool.destructive and (declared is not None or not any(map(is_command_name, arguments))):
         return None
+    if runs_code(tool.name, arguments):
+        return {name: {"equals": value} for name, value in arguments.items()} if _is_known_whole(arguments) else None
     try:
-        made = {name: _bound(name, value, tool, context, beside=commands) for name, value in arguments.items()}
+        made = {name: _bound(name, value, tool, context) for name, value in arguments.items()}
     except (_Unbounded, DefinitionError, OSError, ValueError):
         return None
     # What is offered covers at least the call that it is offered for.
     return made if all(fits(made[name], name, arguments, context) for name in arguments) else None
 
 
-def _bound(name: str, value: Any, tool: Traits, context: ToolContext, beside: list[str]) -> Any:
-    if has_name_of(name, CODE_NAMES):
-        raise _Unbounded
-    if has_name_of(name, COMMAND_NAMES) and value is not None:
-        return {"commands": _commands(name, value)}
+def _is_known_whole(arguments: Mapping[str, Any]) -> bool:
+    """Whether a call runs shell lines alone, whose words say all that runs."""
+    commands = {name: value for name, value in arguments.items() if is_command_name(name) and value is not None}
+    others = {name: value for name, value in arguments.items() if name not in commands}
+    lines = [line for name, value in commands.items() for line in lines_of(name, value, arguments)]
+    return bool(lines) and all(map(runs_what_it_says, lines)) and not (runs_code("", others) or options_in(arguments))
+
+
+def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
     if isinstance(value, list | dict):
-        if any(has_name_of(key, CODE_NAMES | COMMAND_NAMES) for key in _keys_within(value)):
-            raise _Unbounded
         return {"equals": value}
     if isinstance(value, str):
-        return {"equals": value} if beside else _bound_of_text(name, value, tool, context)
+        return _bound_of_text(name, value, tool, context)
     if value is None or isinstance(value, bool) or value <= 0:
         return {"equals": value}
     return {"at_least": 0, "at_most": value}
@@ -108,18 +119,6 @@ def _plain_number(text: str) -> int | float | None:
     return number if type(number) in {int, float} and 0 < number < math.inf else None
 
 
-def _commands(name: str, value: Any) -> list[str]:
-    if isinstance(value, str):
-        found = offers(read_line(value))
-    elif isinstance(value, list) and all(isinstance(word, str) for word in value) and not name.lower().endswith("s"):
-        found = offers(read_argv(value))
-    else:
-        found = []
-    if not found:
-        raise _Unbounded
-    return found
-
-
 def _host(text: str) -> str:
     url = read_url(text)
     host = f"[{url.host}]" if ":" in url.host else url.host
@@ -139,15 +138,15 @@ def _folder(text: str, context: ToolContext) -> str:
     return path if os.path.dirname(folder) == folder else folder
 
 
-def _keys_within(value: Any) -> Iterable[str]:
+def _keys_in(value: Any) -> Iterable[str]:
     """The keys at every depth."""
     if isinstance(value, Mapping):
         yield from value
         value = value.values()
-    elif not isinstance(value, list):
+    elif not isinstance(value, list | tuple):
         return
     for inner in value:
-        yield from _keys_within(inner)
+        yield from _keys_in(inner)
 
 
 def leads_elsewhere(text: str) -> bool:
@@ -171,7 +170,7 @@ def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolConte
         return False
     if "glob" in given and (not isinstance(value, str) or leads_elsewhere(value)):
         return False
-    return of_argument(condition(given), name, arguments, context) is True
+    return condition(given).matches(value, context) is True
 
 
 def _is_real(root: str) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ferrule.approval.asked import Asked, off_the_loop
+from ferrule.approval.asked import Asked, off_the_loop, preview_all
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.store import Memory, Store
@@ -17,8 +19,6 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import JsonObject, freeze, thaw
 from ferrule.values.result import ToolResult
-
-_WAITS = "waiting "
 
 
 class AnswerRefused(FerruleError):
@@ -51,6 +51,7 @@ class Waiting:
         record: What takes it up again.
         digest: Of all that is to be shown, which comes back with the answer.
         expires_at: Seconds since the epoch.
+        problem: Why the stored record cannot be read, or `None`. Such a call can be denied and nothing else.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Waiting:
     record: JsonObject
     digest: str
     expires_at: float
+    problem: str | None = None
 
     @property
     def text(self) -> str:
@@ -77,44 +79,38 @@ class Taken(NamedTuple):
 class Web:
     """What `web` makes."""
 
-    def __init__(self, store: Store, tools: Mapping[str, Tool], own: bool) -> None:
+    def __init__(self, store: Store, tools: Mapping[str, Tool], own: bool, name: str) -> None:
         self.store = store
         self.tools = tools
         self.own = own
+        self._prefix = f"waiting-{name} " if name else "waiting "
 
     async def put(self, suspended: ToolResult | JsonObject) -> str:
-        """Have a suspended call wait, a result or its `.record()`; its id. One that is put again waits again, which
-        the runner takes up once all the same.
+        """Add a suspended call, as a result or its `.record()`, and return its id. A call that is put again waits
+        again; the runner resumes it once all the same.
 
         Raises:
-            DefinitionError: for what is no suspended call.
+            DefinitionError: if it is no suspended call, or cannot be stored or shown.
         """
         record: object = suspended.record() if isinstance(suspended, ToolResult) else suspended
         try:
-            kept = {"pending": thaw(record["pending"])}  # type: ignore[index]
-            pending = kept["pending"]
-            self._check_shown(pending)
-        except (LookupError, TypeError, ValueError, AttributeError, FerruleError) as error:
+            row = {"pending": thaw(record["pending"])}  # type: ignore[index]
+            json.dumps(row, allow_nan=False)
+            read = self._read(row)
+        except _READING_ERRORS as error:
             raise DefinitionError("put(…) takes a suspended result, or its .record(), and this is none") from error
+        place = self._prefix + read.id
 
         def put() -> None:
-            self._forget_expired()
-            while not self.store.compare_and_set(
-                _store_key(pending["key"]), self.store.get(_store_key(pending["key"])), kept
-            ):
+            while not self.store.compare_and_set(place, self.store.get(place), row):
                 pass
 
         await off_the_loop(put)
-        return str(pending["key"])
-
-    def _check_shown(self, pending: JsonObject) -> None:
-        """Refuse what cannot be kept, shown or put in order, which would stand in the way of all that waits."""
-        json.dumps(pending, allow_nan=False)
-        pending["key"] + self._asked(pending).text  # a text
-        pending["asked_at"] + pending["expires_at"] + 0.0  # numbers
+        return read.id
 
     async def waiting(self) -> list[Waiting]:
-        """All that waits, the oldest first, each with its preview as it is now."""
+        """Return all calls that wait, the oldest first, each with its preview as it is now. The previews are made side
+        by side, within 10 s for all. Records that cannot be read come first, with their `problem`."""
         return await off_the_loop(self._all_waiting)
 
     async def answer(self, id: str, digest: str, given: Decision | bool, *, by: str) -> Taken:
@@ -139,61 +135,106 @@ class Web:
         return await off_the_loop(lambda: self._take(id, digest, given, by))
 
     def _take(self, id: str, digest: str, given: Decision | bool, by: str) -> Taken:
-        kept = self.store.get(_store_key(id))
-        if kept is not None and "answered" in kept:
-            raise AlreadyAnswered(f"{kept['answered']} has answered this before; nothing came of this answer")
-        found = None if kept is None else self._waiting(id, kept)
-        if found is None:
+        row = self.store.get(self._prefix + id)
+        if _is_answered(row):
+            raise AlreadyAnswered(f"{row['answered']} has answered this before; nothing came of this answer")
+        read = None if row is None or _has_expired(row) else self._read_or_report(id, row)
+        if read is None:
             raise NotWaiting("no call of this id waits: it is not known, or its time is over")
+        found = _add_preview(read, read.asked.previewed())
         if found.digest != digest:
             raise NotAsShown("this is not what was shown, or it has changed since: look at it again, and answer then")
         decision = replace(found.asked.answered(given).decision, by=by)
-        if decision.kind == "allow" and not self.own and (barred := found.asked.barred(by)) is not None:
-            raise OwnCall(barred)
+        if decision.kind == "allow":
+            self._check_may_allow(found, by)
         answered = {"answered": by, "pending": {"expires_at": found.expires_at}}
-        if not self.store.compare_and_set(_store_key(id), kept, answered):
+        if not self.store.compare_and_set(self._prefix + id, row, answered):
             raise AlreadyAnswered("somebody else has answered this before; nothing came of this answer")
         return Taken(found.record, decision, by)
 
+    def _check_may_allow(self, found: Waiting, by: str) -> None:
+        if found.problem is not None:
+            raise AnswerRefused(f"this call can only be denied: {found.problem}")
+        if not self.own and (barred := found.asked.barred(by)) is not None:
+            raise OwnCall(barred)
+
     def _all_waiting(self) -> list[Waiting]:
-        self._forget_expired()
-        kept = self.store.items(_WAITS).items()
-        found = [self._waiting(place.removeprefix(_WAITS), one) for place, one in kept if "answered" not in one]
-        return sorted((one for one in found if one is not None), key=lambda one: one.record["pending"]["asked_at"])
+        found = []
+        for place, row in self.store.items(self._prefix).items():
+            if _has_expired(row):
+                self.store.compare_and_set(place, row, None)
+            elif not _is_answered(row) and (read := self._read_or_report(place.removeprefix(self._prefix), row)):
+                found.append(read)
+        previews = preview_all([one.asked for one in found])
+        return sorted(map(_add_preview, found, previews), key=_asked_at)
 
-    def _waiting(self, id: str, kept: JsonObject) -> Waiting | None:
-        """What is kept under this id, where it is the record of that id and has not expired."""
-        pending = kept["pending"]
-        if pending["key"] != id or pending["expires_at"] <= time.time():
-            return None
-        asked = self._asked(pending).previewed()
-        return Waiting(id, asked, freeze(kept), asked.digest, pending["expires_at"])
+    def _read_or_report(self, id: str, row: Any) -> Waiting | None:
+        """Return the stored record, or one with a `problem`; None if it was stored under another id."""
+        try:
+            read = self._read(row)
+        except _READING_ERRORS as error:
+            problem = f"its stored record cannot be read ({type(error).__name__}: {error})"
+            asked = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
+            record = freeze(row) if isinstance(row, Mapping) else freeze({"pending": row})
+            return Waiting(id, asked, record, asked.digest, time.time() + _BROKEN_SECONDS, problem)
+        return read if read.id == id else None
 
-    def _asked(self, pending: JsonObject) -> Asked:
+    def _read(self, row: Any) -> Waiting:
+        """Return a stored record without its preview.
+
+        Raises:
+            LookupError, TypeError, ValueError, AttributeError, RecursionError, FerruleError: if it cannot be shown.
+        """
+        pending = row["pending"]
         name = pending["call"]["name"]
         call = ToolCall(pending["call"]["id"], name, pending["arguments"], parent=pending["call"]["parent"])
         wanted = None if pending["schema"] is None else freeze(pending["schema"])
         decision = Decision("ask", pending["reason"], into=pending["into"], schema=wanted, rule=pending["rule"])
         tool = self.tools.get(name) if pending["listed"] else None
-        return Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
-
-    def _forget_expired(self) -> None:
-        for place, kept in self.store.items(_WAITS).items():
-            if kept["pending"]["expires_at"] <= time.time():
-                self.store.compare_and_set(place, kept, None)
+        asked = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
+        pending["key"] + asked.text  # both are texts
+        pending["asked_at"] + pending["expires_at"] + 0.0  # both are numbers
+        return Waiting(pending["key"], asked, freeze(row), asked.digest, pending["expires_at"])
 
 
-def _store_key(id: str) -> str:
-    return f"{_WAITS}{id}"
+_BROKEN_SECONDS = 86_400.0
+"""How long the denial of an unreadable record is remembered."""
+_READING_ERRORS = (LookupError, TypeError, ValueError, AttributeError, RecursionError, FerruleError)
 
 
-def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True) -> Web:
+def _is_answered(row: Any) -> bool:
+    return isinstance(row, Mapping) and "answered" in row
+
+
+def _has_expired(row: Any) -> bool:
+    try:
+        return bool(row["pending"]["expires_at"] <= time.time())
+    except (LookupError, TypeError):  # it cannot be read, so somebody has to see it
+        return False
+
+
+def _asked_at(waiting: Waiting) -> float:
+    return -math.inf if waiting.problem else float(waiting.record["pending"]["asked_at"])
+
+
+def _add_preview(waiting: Waiting, asked: Asked) -> Waiting:
+    return replace(waiting, asked=asked, digest=asked.digest)
+
+
+def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True, name: str = "") -> Web:
     """A queue of suspended calls for a page or a chat bot, of a runner that has `approval.later` as its approver.
     See docs/approvals.md#a-page-or-a-chat-bot.
 
     Args:
-        store: Where they wait; in the memory of this process where it is left out.
+        store: Where they wait; in the memory of this process if you leave it out.
         tools: Whose previews are shown, such as `runner.tools`. What a yes says yes to is bound to them.
         own: Whether a principal may allow its own calls.
+        name: The queue within the store. Give each runner's queue a name if several runners share a store; queues with
+            the same name are one queue.
+
+    Raises:
+        DefinitionError: for a name that has other characters than letters, digits, `_`, `.` and `-`.
     """
-    return Web(Memory() if store is None else store, {tool.name: tool for tool in tools}, own)
+    if not re.fullmatch(r"[\w.-]*", name):
+        raise DefinitionError(f"web(name=…) takes letters, digits, '_', '.' and '-', not {name!r}")
+    return Web(Memory() if store is None else store, {tool.name: tool for tool in tools}, own, name)

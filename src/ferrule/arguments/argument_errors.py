@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import ErrorDetails, ValidationError
 
+from ferrule.arguments.closing import CHOICES
 from ferrule.arguments.names import Names
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import kind_of
@@ -54,8 +55,9 @@ class ArgumentError(NamedTuple):
         expected: What would be right, as words that follow the parameter's name.
         got: What came; `NO_VALUE` where nothing did or where it is no use to say.
         wants: The JSON type that is wanted here, where that is what is wrong.
+        choices: The JSON values that may stand here, if there are only so many.
         kind: `"missing"`, `"unknown"` or `"wrong"`.
-        sure: Whether `wants` is the only reading; not inside one branch of several.
+        sure: Whether `wants` and `choices` are the only reading; not inside one branch of several.
     """
 
     path: Path
@@ -64,6 +66,7 @@ class ArgumentError(NamedTuple):
     wants: str | None = None
     kind: str = "wrong"
     sure: bool = True
+    choices: Sequence[Any] = ()
 
 
 class ArgumentErrors(Exception):
@@ -119,7 +122,8 @@ def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> A
         return ArgumentError(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return ArgumentError(path, "is not known", got=got, kind="unknown")
-    return ArgumentError(path, _expectation(item["msg"]), got=got, wants=_WANTS.get(kind), sure=sure)
+    choices = item.get("ctx", {}).get(CHOICES, ())
+    return ArgumentError(path, _expectation(item["msg"]), got=got, wants=_WANTS.get(kind), sure=sure, choices=choices)
 
 
 @lru_cache(256)
@@ -155,9 +159,9 @@ def _from_json_schema(error: Any) -> list[ArgumentError]:
     if name in {"anyOf", "oneOf"} and getattr(kind, "context", None):
         return _from_branches(path, got, kind.context)
     if name == "enum":
-        return [ArgumentError(path, f"must be one of {_listed(kind.options)}", got)]
+        return [ArgumentError(path, f"must be one of {_listed(kind.options)}", got, choices=kind.options)]
     if name == "const":
-        return [ArgumentError(path, f"must be {show(kind.expected_value)}", got)]
+        return [ArgumentError(path, f"must be {show(kind.expected_value)}", got, choices=[kind.expected_value])]
     return [ArgumentError(path, f"is wrong: {_shortened(str(error.message), 200)}", got)]
 
 
@@ -165,7 +169,7 @@ def _from_branches(path: Path, got: object, branches: Any) -> list[ArgumentError
     """A choice of schemas: what each wants of the value itself; what is wrong inside one of them proves nothing."""
     inner = [one for branch in branches for error in branch for one in _from_json_schema(error)]
     here = [one for one in inner if one.path == path]
-    if here and all(one.wants for one in here):
+    if here and all(one.wants or one.choices for one in here):
         return here
     wanted = _shortened("; ".join(sorted({one.expected for one in inner})), 160)
     expected = "fits none of the forms it may have" + (f" ({wanted})" if wanted else "")

@@ -15,6 +15,8 @@ from ferrule.values.json_text import check_finite, same
 
 CoreSchema = dict[str, Any]
 
+CHOICES = "ferrule_choices"
+"""Under which key the context of an error has the JSON values that may stand at its place."""
 KEEPS = object()
 """In the metadata of our own validators: they refuse, or find a member, and change nothing else."""
 SPELLED = object()
@@ -264,14 +266,14 @@ def _exactly(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
             raise DefinitionError(f"{one!r} is no value that JSON has: take the text {one.decode(errors='replace')!r}")
     if not any(isinstance(one, Enum | int | float) for one in allowed):
         return node
-    expected = " or ".join(map(repr, values))
+    context = {"expected": " or ".join(map(repr, values)), CHOICES: values}
 
     def exactly(value: object) -> Any:
         for one, known in zip(allowed, values, strict=True):
             if same(value, known):
                 return one
-        if isinstance(value, int | float):
-            raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+        if isinstance(value, int | float | str):
+            raise PydanticCustomError("literal_error", "Input should be {expected}", context)
         return value
 
     return _before(node, exactly)

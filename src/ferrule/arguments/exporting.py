@@ -79,8 +79,32 @@ class _Generator(GenerateJsonSchema):
             exported["additionalProperties"] = False
         return exported
 
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        return self._or_null(super().float_schema(schema), schema)
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        return self._or_null(super().decimal_schema(schema), schema)
+
+    def _or_null(self, exported: JsonSchemaValue, schema: Mapping[str, Any]) -> JsonSchemaValue:
+        """What is written for a number that may be NaN or an infinity, which are written as null."""
+        is_between = schema.keys() & {"ge", "gt"} and schema.keys() & {"le", "lt"}
+        if self.closed or is_between or schema.get("allow_inf_nan") is False:
+            return exported
+        return self.get_flattened_anyof([exported, {"type": "null"}])
+
+    def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
+        """What a serializer writes: anything, if it does not say what."""
+        function = schema.get("function")
+        if function is not None and schema.get("return_schema") is None:
+            ours = str(getattr(function, "__module__", "")).partition(".")[0] in ("ferrule", "pydantic")
+            return None if ours else {}
+        return super().ser_schema(schema)
+
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         exported = super().dict_schema(schema)
+        keys: Any = schema.get("keys_schema", {})
+        if not self.closed and not all(isinstance(one.value, str) for one in keys.get("members", ())):
+            exported.pop("propertyNames", None)  # a number is written as text
         if "patternProperties" in exported:
             exported["additionalProperties"] = False
         return exported

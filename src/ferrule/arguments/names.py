@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect
 from collections.abc import Iterable
+
+from ferrule.values.invisible import INVISIBLE_IN_NAMES
 
 _AROUND = 8
 _LEAST_RATIO = 0.5
@@ -62,11 +65,12 @@ https://www.unicode.org/Public/security/latest/confusables.txt, of which Python 
 
 
 def as_seen(name: str) -> str:
-    """`name` without what a reader does not see: case, and which of several letters that look alike it has."""
-    if name.isascii():
-        return name.casefold()
-    seen = unicodedata.normalize("NFKC", name).casefold().translate(_LATIN)
-    return "".join(character for character in seen if unicodedata.category(character) != "Cf")
+    """Return `name` as a reader tells it from others: without case, invisible characters and extra blanks, and with one
+    letter for those that look alike."""
+    if not (name.isascii() and name.isprintable()):
+        visible = re.sub(INVISIBLE_IN_NAMES, "", name)
+        name = unicodedata.normalize("NFKC", visible).casefold().translate(_LATIN)
+    return " ".join(name.casefold().split())
 
 
 def _around(names: list[str], name: str) -> list[str]:

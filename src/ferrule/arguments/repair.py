@@ -52,15 +52,16 @@ def repair(value: dict[str, Any], read: Callable[[str], _T], schema: JsonObject)
 
 
 def _mend(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:
-    wants: dict[Path, set[str]] = {}
+    wrong: dict[Path, list[ArgumentError]] = {}
     for error in errors:
-        if error.wants and error.sure and error.path:
-            wants.setdefault(error.path, set()).add(error.wants)
-    mended = [_mend_one(value, path, wanted, repairs) for path, wanted in wants.items()]
+        if (error.wants or error.choices) and error.sure and error.path:
+            wrong.setdefault(error.path, []).append(error)
+    mended = [_mend_one(value, path, found, repairs) for path, found in wrong.items()]
     return any(mended)
 
 
-def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str]) -> bool:
+def _mend_one(value: Any, path: Path, errors: list[ArgumentError], repairs: list[str]) -> bool:
+    wanted = {error.wants for error in errors}
     try:
         for part in path[:-1]:
             value = value[part]
@@ -70,22 +71,28 @@ def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str]) -> b
     if isinstance(current, float) and "integer" in wanted and current.is_integer() and abs(current) < _FIRST_INEXACT:
         value[path[-1]] = int(current)
         return True
-    decoded = _decoded(current, wanted) if isinstance(current, str) else None
-    if decoded is None:
+    decoded = _decoded(current) if isinstance(current, str) else None
+    if decoded is None or not _is_wanted(decoded, wanted, [one for error in errors for one in error.choices]):
         return False
     value[path[-1]] = decoded
     repairs.append(f"read the string in {path_text(path)!r} as {kind_of(decoded)}")
     return True
 
 
-def _decoded(text: str, wanted: set[str]) -> Any:
-    """What the string says as JSON, where that is of a wanted type; numbers only with all their digits."""
+def _is_wanted(decoded: Any, wanted: set[str | None], choices: list[Any]) -> bool:
+    """Whether JSON is of a wanted type, or one of the choices. A text that is a choice itself fits, and never comes
+    here."""
+    kinds = {kind_of(one) for one in choices if same(decoded, one)} | wanted
+    kind = kind_of(decoded)
+    return kind in kinds or (kind == "integer" and "number" in kinds)
+
+
+def _decoded(text: str) -> Any:
+    """What the string says as JSON; numbers only with all their digits."""
     if not text or (text[0] not in "[{" and text not in {"true", "false"} and not _NUMBER.fullmatch(text)):
         return None
     try:
         check_digits(text)
-        decoded = loads(text)
+        return loads(text)
     except Malformed:
         return None
-    kind = kind_of(decoded)
-    return decoded if kind in wanted or (kind == "integer" and "number" in wanted) else None

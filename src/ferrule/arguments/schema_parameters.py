@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, from_json_schema
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, from_json_schema, show
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import Ways
 from ferrule.errors import DefinitionError
@@ -27,12 +27,13 @@ class Enforced:
 
     Args:
         given: What it was made of, which says whose it is.
+        formats: Whether `format` is enforced. Pydantic writes a date and time without a zone, which RFC 3339 requires.
 
     Raises:
         DefinitionError: for `what` is none, or too large.
     """
 
-    def __init__(self, schema: dict[str, Any], what: str, given: JsonObject) -> None:
+    def __init__(self, schema: dict[str, Any], what: str, given: JsonObject, *, formats: bool = True) -> None:
         # Imported on first use: most programs have no tool that comes with a schema.
         import jsonschema_rs
 
@@ -45,13 +46,14 @@ class Enforced:
         self._schema = schema
         try:
             self._validator = jsonschema_rs.validator_for(
-                schema, validate_formats=True, offline=True, mask="the value", **options
+                schema, validate_formats=formats, offline=True, mask="the value", **options
             )
             if _REFERENCE.search(dumps(schema)) or (self._foreign is not None and self._foreign.size_of_names):
                 self._ways  # noqa: B018  # a schema that is too large is refused here
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise DefinitionError(f"{what} is not a valid JSON Schema: {reason}") from None
+            raise DefinitionError(
+                f"{what} is not a valid JSON Schema: {_describe_invalid_schema(schema, error)}"
+            ) from None
 
     @cached_property
     def _ways(self) -> Ways:
@@ -69,6 +71,32 @@ class Enforced:
         if foreign is not None:  # it is told with as many patterns as it was judged with
             foreign.begin(value, 1)
         return [*self._validator.iter_errors(value)] or None
+
+
+def _describe_invalid_schema(schema: JsonObject, error: Any) -> str:
+    """Say what is wrong with a schema: the place, the value there, and what would be right."""
+    if getattr(error, "instance_path", None):
+        first = from_json_schema([error])[0]
+        return f"{_place(error.instance_path)} is {show(error.instance)}; it {first.expected}"
+    reason = str(error).partition("\n")[0]
+    place = next((path for path, reference in _references(schema, ()) if reference.lstrip("#") in reason), None)
+    return reason if place is None else f"{_place(place)}: {reason}"
+
+
+def _place(path: Iterable[str | int]) -> str:
+    return f"{'.'.join(map(str, path))!r:.200}"
+
+
+def _references(node: object, path: Path) -> Iterator[tuple[Path, str]]:
+    """The references in a schema, each with its place."""
+    if isinstance(node, Mapping):
+        for key, below in node.items():
+            if key == "$ref" and isinstance(below, str) and len(below) > 1:
+                yield (*path, key), below
+            yield from _references(below, (*path, key))
+    elif isinstance(node, list):
+        for index, below in enumerate(node):
+            yield from _references(below, (*path, index))
 
 
 class SchemaParameters(Parameters):

@@ -195,8 +195,10 @@ class _Drawing:
         call = self._call
         text = _LEFT[call.status]
         if call.status == "cut_off":
-            began = call.intent is not None or any(event.kind == "tool:started" for event in call.events)
-            return f"{text}: " + ("its effect may have happened" if began else "it had not begun")
+            if call.intent is not None:  # which the journal has of each tool that may change something
+                return f"{text}: its effect may have happened"
+            began = any(event.kind == "tool:started" for event in call.events)
+            return f"{text}: it had {'' if began else 'not '}begun"
         pending = logged.mapping(call.result.get("pending"))
         expires_at = pending.get("expires_at")
         return f"{text}, until {logged.when(expires_at)}" if isinstance(expires_at, int | float) else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from ferrule.approval import printable
 from ferrule.cli.find import roots_of
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
+from ferrule.policy.files import state_folder
 from ferrule.store import ReachableError, private_place
 
 _MOST_OF_A_LINE = 500
@@ -23,8 +25,15 @@ def add_journal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--journal",
         metavar="FILE",
-        help="keep every call in this file, outside of what tools may reach; `ferrule log FILE` shows what happened",
+        help="keep every call in this file; a name without a folder is one in the state folder. `ferrule log FILE` "
+        "shows what happened",
     )
+
+
+def file_of(path: str) -> str:
+    """The journal that a path names. A name without a folder is a file in the state folder, where no tools work, unless
+    the working directory has one of that name."""
+    return path if os.path.dirname(path) or os.path.lexists(path) else str(state_folder() / "journals" / path)
 
 
 @contextmanager
@@ -42,7 +51,10 @@ def kept(work: asyncio.Runner, runner: Runner, path: str | None) -> Iterator[Run
     if runner.journal is not None:
         raise UsageError("--journal: the runner in this file has a journal of its own")
     try:
-        place = private_place(path, roots_of([runner]), working_directory=None)
+        file = file_of(path)
+        place = private_place(file, roots_of([runner]), working_directory=None)
+        if file != path:
+            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
     except ReachableError as error:
         raise UsageError(f"--journal: {error}") from None
     with closing(Journal.open(place)) as journal:

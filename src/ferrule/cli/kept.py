@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable
 
 from ferrule.cli.usage import UsageError
-from ferrule.paths import open_directory
 from ferrule.policy.files import files_of_grants
-from ferrule.store import KEY_BYTES, JsonValue, SealedFile, StoreError, locked, private_place, read_private
+from ferrule.store import KEY_BYTES, JsonValue, SealedFile, StoreError, make_key, private_place, read_key
 
 KEY_VARIABLE = "FERRULE_GRANTS_KEY"
 
@@ -46,7 +44,7 @@ class Kept:
         """Put `new` in the place of `old`; the key is made for the first value."""
         sealed = self._found()
         if sealed is None and old is None:
-            self._make_key()
+            make_key(self.key_file)
             sealed = self._found()
         return sealed is not None and sealed.compare_and_set(key, old, new)
 
@@ -71,23 +69,4 @@ class Kept:
             if len(given) < KEY_BYTES:
                 raise UsageError(f"{KEY_VARIABLE} has {len(given)} characters, and a key has at least {KEY_BYTES}")
             return given.encode("utf-8", "surrogateescape")
-        try:
-            key = bytes.fromhex(read_private(self.key_file).decode("ascii"))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            key = b""
-        if len(key) < KEY_BYTES:
-            raise StoreError(
-                f"{self.key_file!r} is no key: put it back as it was, or move it and {self.file!r} away to begin anew"
-            )
-        return key
-
-    def _make_key(self) -> None:
-        folder, name = os.path.split(self.key_file)
-        try:
-            with locked(self.key_file), open_directory(folder) as directory:
-                if directory.kind(name) is None:  # else another process has made it just now
-                    directory.write(name, secrets.token_hex(KEY_BYTES).encode(), mode=0o600)
-        except OSError as error:
-            raise StoreError(f"{self.key_file!r} cannot be made: {error}") from None
+        return read_key(self.key_file)

@@ -13,6 +13,8 @@ from ferrule import Tool, Toolset, lock
 from ferrule.approval import preview_lines, printable
 from ferrule.cli import find, servers
 from ferrule.cli.usage import UsageError, choices
+from ferrule.policy import Trusted
+from ferrule.policy.trust import how_to_trust
 from ferrule.values.decision import Diff
 
 
@@ -63,7 +65,11 @@ def _begin(file: Path, now: Mapping[str, lock.Definition]) -> int:
 
 
 def _write_lock(file: Path, definitions: Mapping[str, lock.Definition]) -> None:
-    file.write_text(lock.lock_text(definitions), encoding="utf-8", newline="\n")
+    text, place = lock.lock_text(definitions), os.path.abspath(file)
+    file.write_text(text, encoding="utf-8", newline="\n")
+    trusted = Trusted().versions().get(place)
+    if trusted is not None and trusted.text != text:
+        print(printable(f"{str(file)!r} is not the version that was trusted: {how_to_trust(place)}"))
 
 
 def _summary(left: list[str], count: int) -> str:

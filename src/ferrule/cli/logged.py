@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import time
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import Any, get_args
 
 from ferrule import Status
 from ferrule.approval import printable
+from ferrule.cli.journals import file_of
 from ferrule.cli.text import one_line, told
 from ferrule.cli.timeline import arguments
 from ferrule.cli.usage import UsageError, choices
@@ -39,7 +41,9 @@ _RULE = 60
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Which calls."""
-    parser.add_argument("path", metavar="FILE", help="the journal, as Journal.open has made it, or a copy of it")
+    parser.add_argument(
+        "path", type=_existing_file, metavar="FILE", help="the journal, as Journal.open has made it, or a copy of it"
+    )
     parser.add_argument("--tool", metavar="GLOB", help="of the tools whose names fit, such as 'refund*'")
     parser.add_argument("--principal", metavar="NAME", help="made on whose behalf")
     parser.add_argument("--session", metavar="NAME", help="of this conversation")
@@ -53,6 +57,12 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="WHEN", help=f"something happened to it then or later: {when}")
     parser.add_argument("--until", metavar="WHEN", help="it came then or before")
     parser.add_argument("--json", action="store_true", help="print the whole record of each call as a line of JSON")
+
+
+def _existing_file(path: str) -> str:
+    """The journal to read; the path as it is written if there is none."""
+    file = file_of(path)
+    return file if os.path.lexists(file) else path
 
 
 def filter_of(options: argparse.Namespace, call_id: str | None = None) -> Filter:

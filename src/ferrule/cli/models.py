@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,6 +9,7 @@ from ferrule import DefinitionError, FerruleError, Toolset, models
 from ferrule.cli.load import load_file
 from ferrule.cli.usage import UsageError, choices
 from ferrule.models import Model, Reply
+from ferrule.values.logged import own_logger
 
 SCRIPTED = "scripted"
 PROVIDERS = tuple(name.lower() for name in models.NAMES if name != "Scripted")
@@ -19,7 +19,7 @@ ADDRESS_HELP = (
     "by Chat Completions (OPENAI_BASE_URL in the environment is another address of OpenAI's own, with Responses)"
 )
 OnText: TypeAlias = Callable[[str], object]
-_log = logging.getLogger("ferrule.cli")
+_log = own_logger("ferrule.cli")
 
 
 class ModelFailed(Exception):

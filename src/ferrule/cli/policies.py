@@ -6,12 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import printable
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
-from ferrule.policy import Finding, Judged, Policy, Rule, found_files, load
+from ferrule.policy import Finding, Judged, Policy, Rule, Trusted, found_files, load, standard_files
 from ferrule.policy.checks import fit_of
 from ferrule.policy.rule import Scope
 
@@ -20,6 +21,8 @@ _HELP = (
     "a file of rules, which hold beside those that are found: /etc/ferrule/policy.toml, ferrule/policy.toml in "
     "$XDG_CONFIG_HOME, and .ferrule/policy.toml here; may be repeated"
 )
+FOUND: Final[tuple[Scope, ...]] = ("user", "project")
+"""The scopes of the files that are found by themselves, where a tool may have put them, so that they need trust."""
 _SHADOW_HELP = "a file of rules that decides nothing: at the end stands what would have been decided with it as well"
 
 
@@ -43,16 +46,29 @@ def of(options: argparse.Namespace) -> Callable[[Toolset], Policy | None]:
 
 
 def _policy_for(named: Sequence[str], shadow: str | None, tools: Toolset) -> Policy | None:
-    files: list[tuple[Scope, str]] = [*found_files(), *(("session", name) for name in named)]
+    files: list[tuple[Scope, str]] = [*_files_found(), *(("session", name) for name in named)]
     if not files and shadow is None:
         return None
-    policy = load(files, tools=tools, shadow=shadow)
+    policy = load(files, tools=tools, shadow=shadow, needs_trust=FOUND)
     errors = [finding for finding in policy.findings if finding.level == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise UsageError(f"{errors[0]}{more}")
     _say_findings([finding for finding in policy.findings if "trust" in finding.text])
     return policy
+
+
+def _files_found() -> list[tuple[Scope, str]]:
+    """The files that are found by themselves.
+
+    Raises:
+        UsageError: if one is gone that a person has trusted, whose denies would be missed.
+    """
+    found, trusted = found_files(), Trusted().versions()
+    for _, file in standard_files():
+        if file in trusted and file not in dict(found).values():
+            raise UsageError(f"{file} was trusted and is gone; if that is right: ferrule policy trust --forget {file}")
+    return found
 
 
 def _say_findings(findings: Sequence[Finding]) -> None:

@@ -1,11 +1,11 @@
-"""`ferrule policy`: what policy files say of which tools, their own tests, and trust in a project's file."""
+"""`ferrule policy`: what policy files say of which tools, their own tests, and trust in a version of a file."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
-import shlex
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,17 +17,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, Toolset
-from ferrule.approval import printable
+from ferrule.approval import preview_lines, printable
 from ferrule.cli import servers
 from ferrule.cli.list import does
-from ferrule.cli.policies import judged_by, speaks_of, why
+from ferrule.cli.policies import FOUND, judged_by, speaks_of, why
 from ferrule.cli.screen import lay, screen, table_of
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH, arguments
 from ferrule.cli.usage import UsageError, choices
+from ferrule.lock import read_lock
 from ferrule.policy import Finding, Judged, Policy, PolicyTest, Rule, Trusted, found_files, load
+from ferrule.policy.files import read_policy_file
 from ferrule.policy.rule import Scope
+from ferrule.policy.trust import MOST_TRUSTED
 from ferrule.values.context import JUDGED_TRAITS
+from ferrule.values.decision import Diff
 
 _TEXT = 400
 _LEVELS = {"error": "bold red", "warning": "yellow"}
@@ -38,16 +42,15 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         help="check tells what is wrong in files and which rules speak of which tool, test runs the tests of files, "
-        "trust lets the allow rules of a project's file count",
+        "trust makes a file count in the version that you are shown",
     )
     parser.add_argument(
         "files",
         nargs="*",
         metavar="FILE",
-        help="left out, check looks at the files that are found, and trust at .ferrule/policy.toml here; without "
-        "--tools or --mcp, files are looked at by themselves",
+        help="left out, check and trust look at the files that are found; without --tools or --mcp, check looks at "
+        "files by themselves",
     )
-    parser.add_argument("--digest", metavar="DIGEST", help="trust: the file that has it, where no terminal can ask")
     parser.add_argument("--list", action="store_true", help="trust: show the files that are trusted")
     parser.add_argument("--forget", action="store_true", help="trust: trust these files no more")
 
@@ -56,8 +59,8 @@ def command(options: argparse.Namespace) -> int:
     """Do it; 1 where there is an error, a test fails or there is none, or nobody trusts."""
     if options.action not in _ACTIONS:
         raise UsageError(f"policy does no {options.action!r}; {choices(options.action, _ACTIONS)}")
-    if options.action != "trust" and (options.digest or options.list or options.forget):
-        raise UsageError(f"--digest, --list and --forget are for policy trust, and not for {options.action}")
+    if options.action != "trust" and (options.list or options.forget):
+        raise UsageError(f"--list and --forget are for policy trust, and not for {options.action}")
     return _ACTIONS[options.action](options)
 
 
@@ -82,7 +85,7 @@ def _check_files(options: argparse.Namespace) -> int:
     if not files:
         raise UsageError("there is no policy file here: ferrule policy check FILE")
     tools = _tools(options)
-    policy = load(files, tools=tools)
+    policy = load(files, tools=tools, needs_trust=FOUND)
     console = screen()
     print_findings(console, policy.findings)
     if modes := policy.modes - {"ask"}:
@@ -126,11 +129,10 @@ def _by_default(policy: Policy, tool: Tool) -> str:
     return "is denied" if policy.modes & {"read_only", "never_ask"} else "is asked about"
 
 
-def _rules_table(rules: Sequence[Rule], *, whole: bool = False) -> Table:
+def _rules_table(rules: Sequence[Rule]) -> Table:
     table = table_of("where", "rule", wrapped={"rule"})
     for rule in rules:
-        limit = len(rule.text) if whole else _TEXT
-        table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, limit))
+        table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, _TEXT))
     return table
 
 
@@ -229,72 +231,91 @@ def _outcomes_table(outcomes: Sequence[Outcome]) -> Table:
 # trust
 
 
-def _trust_file(options: argparse.Namespace) -> int:
+def _trust_files(options: argparse.Namespace) -> int:
     if options.list:
         return _list_trusted()
-    files = options.files or [os.path.relpath(file) for scope, file in found_files() if scope == "project"]
+    files = options.files or [os.path.relpath(file) for scope, file in found_files() if scope in FOUND]
     if not files:
-        raise UsageError("there is no .ferrule/policy.toml here: ferrule policy trust FILE")
-    if options.forget:
-        return max(_forget(file) for file in files)
-    if len(files) > 1:
-        raise UsageError("trust is given to one file at a time: ferrule policy trust FILE")
-    return _trust_one(files[0], options.digest)
+        raise UsageError("there is no policy file here: ferrule policy trust FILE")
+    each = _forget if options.forget else _trust
+    return max([each(file) for file in files])
 
 
 def _list_trusted() -> int:
-    listed = Trusted().listed()
-    for file, digest in sorted(listed.items()):
-        print(printable(f"{digest}  {file}"))
+    listed = Trusted().versions()
+    for file, version in sorted(listed.items()):
+        print(printable(f"{version.digest}  {file}"))
     if not listed:
         print("No file is trusted.")
     return 0
 
 
 def _forget(file: str) -> int:
-    known = Trusted().forget(file)
-    print(printable(f"{file} is trusted no more." if known else f"{file} was not trusted."))
-    return int(not known)
-
-
-def _trust_one(file: str, digest: str | None) -> int:
-    console = screen()
-    policy = load([("session", file)])
-    errors = [finding for finding in policy.findings if finding.level == "error"]
-    if errors:
-        print_findings(console, errors)
-        print("A file with errors is not trusted.")
+    trusted = Trusted()
+    if os.path.abspath(os.path.expanduser(file)) not in trusted.versions():
+        print(printable(f"{file} was not trusted."))
         return 1
-    allows = [rule for rule in policy.rules if rule.decide == "allow"]
-    if not allows:
-        print(printable(f"{file} allows nothing: its other rules count without trust."))
-        return 0
-    now = policy.digests[file]
-    print(printable(f"{file}, with the digest {now}, would allow without a question:"))
-    print()
-    lay(console, _rules_table(allows, whole=True))
-    print()
-    if not _agreed(file, now, digest):
-        print("It is not trusted.")
+    if not _agreed(f"To trust {file} no more"):
         return 1
-    Trusted().trust(file, now)
-    print("It is trusted as it is now: a change takes that away.")
+    trusted.forget(file)
+    print(printable(f"{file} is trusted no more."))
     return 0
 
 
-def _agreed(file: str, now: str, digest: str | None) -> bool:
-    if digest is not None:
-        if digest != now:
-            print(printable(f"The digest given is another one: {digest}"))
-        return digest == now
+def _trust(file: str) -> int:
+    """Show what a file would change, and trust it if a person at a terminal says so."""
+    trusted = Trusted()
+    now = read_policy_file(file, "project", most=MOST_TRUSTED)
+    before = trusted.versions().get(now.place)
+    if before is not None and before.digest == now.digest:
+        print(printable(f"{file} is trusted as it is."))
+        return 0
+    if not _is_right(file, now.text):
+        print("A file with errors is not trusted.")
+        return 1
+    if before is not None:
+        print(printable(f"{file} has changed since it was trusted:"))
+        lines = preview_lines(Diff(before.text, now.text))
+    else:
+        print(printable(f"{file} was not trusted before. This is the whole file:"))
+        lines = preview_lines(now.text)
+    print()
+    for line in lines:
+        print(printable(line))
+    print()
+    if not _agreed(f"To trust {file}, with the digest {now.digest}"):
+        print("It is not trusted.")
+        return 1
+    trusted.trust(file, now.digest)
+    print("It is trusted in this version.")
+    return 0
+
+
+def _is_right(file: str, text: str) -> bool:
+    """Whether a policy file, or a lock file, has no errors. A table of them is printed."""
+    if text.lstrip().startswith("{"):
+        read_lock(file)
+        return True
+    errors = [finding for finding in load([("session", file)]).findings if finding.level == "error"]
+    print_findings(screen(), errors)
+    return not errors
+
+
+def _agreed(what: str) -> bool:
+    """Whether a person at a terminal says so. The number is another one each time, so that it cannot be piped in."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print(printable(f"Nobody is at a terminal to say so: ferrule policy trust {shlex.quote(file)} --digest {now}"))
+        print("Only a person at a terminal can say so, and there is no terminal here.")
         return False
-    return input("Trust it? [y/N] ").strip().lower() in {"y", "yes"}
+    number = str(100_000 + secrets.randbelow(900_000))
+    try:
+        return input(printable(f"{what}, type {number}: ")).strip() == number
+    except EOFError:
+        print()
+        return False
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "check": _check_files,
     "test": _test_files,
-    "trust": _trust_file,
+    "trust": _trust_files,
 }

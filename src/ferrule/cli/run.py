@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import secrets
 import sys
 import time
@@ -33,8 +32,9 @@ from ferrule.selection import Ranker, search_tool
 from ferrule.selection.keyword import Keyword
 from ferrule.selection.search_tool import finds_tools
 from ferrule.values.content import cut
+from ferrule.values.logged import own_logger
 
-_log = logging.getLogger("ferrule.cli")
+_log = own_logger("ferrule.cli")
 
 
 def options(parser: argparse.ArgumentParser) -> None:

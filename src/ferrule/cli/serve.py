@@ -93,7 +93,8 @@ def command(options: argparse.Namespace) -> int:
                 raise UsageError("--install is for clients that start the server themselves: leave out --http")
             named = (places or (), options.mcp or (), options.yes)
             more_words = openapi.words(options, Path.cwd())
-            kept = (options.lock, options.policy, options.journal)
+            journal = None if options.journal is None else journals.file_of(options.journal)
+            kept = (options.lock, options.policy, journal)
             print(configurations(name, *named, Path.cwd(), *kept, more_words), end="")
             return 0
         with journals.kept(work, runner, options.journal) as journaled:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 from ferrule import DefinitionError, Status
 from ferrule.loop import Status as RunStatus
 from ferrule.models import Answer
+from ferrule.paths import read_file
 from ferrule.policy import Finding
 from ferrule.policy.conditions import nearest
 from ferrule.policy.reading import one_text, plain_table, read_keys, texts_of
@@ -20,6 +21,7 @@ from ferrule.policy.toml_lines import FoundLines, NoToml, read_toml
 Approval: TypeAlias = Literal["yes", "no", "later"]
 Arguments: TypeAlias = Mapping[str, Any] | str
 _Made = TypeVar("_Made")
+_MOST_TEST_FILE: Final = 1_000_000  # bytes
 _APPROVALS: Final = get_args(Approval)
 
 
@@ -87,12 +89,15 @@ def read_tool_tests(source: str) -> ToolTests:
         findings.append(Finding("error", source, line, str(text)))
 
     try:
-        data, lines = read_toml(Path(source).read_bytes().decode("utf-8"))
+        data, lines = read_toml(read_file(source, _MOST_TEST_FILE).decode("utf-8"))
     except NoToml as error:
         refuse(error.line, error)
         data, lines = {}, FoundLines("")
     except UnicodeDecodeError as error:
         refuse(0, f"it is no UTF-8: {error}")
+        data, lines = {}, FoundLines("")
+    except ValueError as error:
+        refuse(0, f"it cannot be read: {error}")
         data, lines = {}, FoundLines("")
     head = _read_head(data, lines, refuse)
     tests = tuple(_read_tests(head.get("test", ()), lines, source, refuse))

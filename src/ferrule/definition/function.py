@@ -164,5 +164,7 @@ def closed(kind: Any) -> tuple[CoreSchema, dict[str, Any]]:
         core = close(dict(adapter.core_schema))
         return core, json_schema(core)
     except UNEXPORTABLE as error:
+        if getattr(error, "code", None) == "typed-dict-version":
+            raise DefinitionError("import TypedDict from typing_extensions: that of typing needs Python 3.12") from None
         reason = str(error).partition("\n")[0]
         raise DefinitionError(f"{reason}; use types that JSON can carry") from error

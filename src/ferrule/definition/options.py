@@ -243,6 +243,7 @@ class FunctionOptions(TypedDict, total=False):
     inside: Annotated[Iterable[Middleware], Option(middleware, ())]
     concurrency: Annotated[int | None, Option(whole_number)]
     timeout: Annotated[float | None, Option(seconds)]
+    idle_timeout: Annotated[float | None, Option(seconds)]
     max_input: Annotated[int | None, Option(whole_number, UNSET)]
     context: Annotated[object, Option(as_given, UNSET)]
     unknown: Annotated[Literal["refuse", "drop"], Option(one_of("refuse", "drop"), "refuse", makes_handler=True)]

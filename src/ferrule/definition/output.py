@@ -5,22 +5,23 @@ from __future__ import annotations
 import types
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from ferrule.arguments.argument_errors import ArgumentError, Path, from_json_schema
 from ferrule.arguments.exporting import json_schema_of_output
 from ferrule.arguments.schema_parameters import Enforced, plain_schema
 from ferrule.definition.handler import UNKNOWN
-from ferrule.values.content import Media, NotShowable, Text
+from ferrule.values.content import Media, NotShowable, Text, is_json
 from ferrule.values.deferred import PUT_OFF
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
-from ferrule.values.json_text import dumps
 from ferrule.values.masking import without_credentials
 from ferrule.values.result import ToolResult, rendered
 
-_FREE = (UNKNOWN, Any, object, ToolResult, Text, Media, *PUT_OFF)
+_BLOCK_KINDS = (Text, Media)
+_FREE = (UNKNOWN, Any, object, ToolResult, bytes, bytearray, *_BLOCK_KINDS, *PUT_OFF)
 _SCALARS = (str, int, float, bool, types.NoneType)
 
 
@@ -37,11 +38,11 @@ class Shaped(NamedTuple):
 
 
 class Output:
-    """What one tool returns. Built when first needed: most tools return text, which needs no validator.
+    """The form of one tool's output, built when first needed: most tools return text, which needs no validator.
 
     Attributes:
-        exact: The class that is returned, where that is all there is to say, or `None`.
-        ready: The classes whose instances need no look.
+        exact: The class of every output, or `None` if its schema says more.
+        ready: The classes whose instances are results as they are.
         free: Whether anything fits.
     """
 
@@ -50,8 +51,8 @@ class Output:
             returns = Union[tuple(kind for kind in get_args(returns) if kind not in PUT_OFF)]  # noqa: UP007
         self._returns = returns
         self.exact: type | None = returns if given is None and returns in _SCALARS else None
-        self.free = given is None and any(returns is kind for kind in _FREE)
-        self.ready = frozenset(_SCALARS if self.free else (self.exact,))
+        self.free = given is None and _is_free(returns)
+        self.ready = frozenset(_SCALARS if self.free else (self.exact,)) - {float}  # which may be NaN
         self._schema: FrozenDict | None = None
         self._enforced: Enforced | None = None
         if given is not None:
@@ -61,12 +62,14 @@ class Output:
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
-        """Pydantic's adapter of the return type, where that is what is checked."""
+        """Pydantic's adapter of the return type, or None if another schema is given or anything fits."""
         if self.free or self._enforced is not None:
             return None
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(self._returns)
-            self._schema = freeze(json_schema_of_output(adapter))
+            schema = json_schema_of_output(adapter)
+            self._enforced = Enforced(schema, "the return type", schema, formats=False)
+            self._schema = freeze(schema)
         except Exception:  # a return type that JSON cannot carry says nothing about what the model gets
             self.free = True
             return None
@@ -79,43 +82,64 @@ class Output:
         return self._schema
 
     def shape(self, value: Any) -> Any:
-        """What the handler returned: as it is where it needs no look, else rendered and compared with the schema.
+        """Return the value as it is if it needs no look, else a `Shaped` with its JSON compared with the schema.
 
         Raises:
             BaseException: whatever the methods of the value raise.
         """
         if type(value) in self.ready or type(value) in PUT_OFF:
             return value
+        not_finite: list[str] = []
         try:
-            result = rendered(value)
+            result = rendered(value, not_finite)
         except NotShowable as error:
             return Shaped(None, f"it returned {error}")
-        misfit = self.misfit(value, result.output)
-        return Shaped(result, f"what it returned does not fit its output schema: {misfit}" if misfit else "")
+        return Shaped(result, "" if isinstance(value, ToolResult) else self._problem(result.output, not_finite))
 
-    def misfit(self, value: object, output: object) -> str:
-        """Where `value`, whose plain data are `output`, does not fit the schema, without credentials; nothing where it
-        does."""
-        if self.free or isinstance(value, ToolResult | Text | Media):
+    def misfit(self, output: object) -> str:
+        """Say in what JSON data does not fit the schema, without credentials; nothing if it does."""
+        errors = self._errors(output)
+        return "" if not errors else _describe_misfit(errors[0])
+
+    def _problem(self, output: Any, not_finite: list[str]) -> str:
+        errors = self._errors(output)
+        if not errors:
             return ""
-        if self._enforced is not None:
-            errors = self._enforced.errors(output)
-            if errors is None:
-                return "it holds too many values to say where"
-            return next((without_credentials(error.message, 300) for error in errors), "")
-        adapter = self.adapter
-        if adapter is None:
-            return ""
-        for one in (value, output):  # a `bytearray` is rendered as bytes
-            with suppress(ValidationError):
-                adapter.validate_python(one, strict=True)
-                return ""
-        try:  # another type whose JSON is the same will do, such as a tuple for a list
-            adapter.validate_json(dumps(output), strict=True)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            return without_credentials(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())
-        return ""
+        if not_finite and _is_null(output, errors[0].path):
+            return f"{not_finite[0]} has no JSON form; return None or a string"
+        return f"what it returned does not fit its output schema: {_describe_misfit(errors[0])}"
+
+    def _errors(self, output: object) -> list[ArgumentError]:
+        _ = self.adapter  # makes what is enforced
+        if self._enforced is None or not is_json(output):
+            return []
+        errors = self._enforced.errors(output)
+        if errors is None:
+            return [ArgumentError((), "holds too many values to say where it does not fit")]
+        return from_json_schema(errors)
+
+
+def _is_free(returns: Any, free: tuple[Any, ...] = _FREE) -> bool:
+    """Whether nothing can be said of the JSON of a type; bytes and blocks are sent as they are."""
+    if any(returns is kind for kind in free):
+        return True
+    origin, kinds = get_origin(returns), get_args(returns)
+    if origin in (Union, types.UnionType, Annotated):
+        return any(_is_free(kind, free) for kind in kinds)
+    return origin in (list, tuple) and any(_is_free(kind, _BLOCK_KINDS) for kind in kinds)
+
+
+def _is_null(output: Any, path: Path) -> bool:
+    with suppress(LookupError):  # of a key that is missing
+        for part in path:
+            output = output[part]
+        return output is None
+    return False
+
+
+def _describe_misfit(error: ArgumentError) -> str:
+    place = ".".join(map(str, error.path))
+    return without_credentials(f"{place} {error.expected}".strip(), 300)
 
 
 class Ticket(TypedDict):

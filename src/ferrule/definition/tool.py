@@ -68,6 +68,7 @@ class Tool(Generic[P, R_co]):
         inside: Middleware round the run itself, inside the runner's.
         concurrency: How many calls may run at once, shared by all copies and runners.
         timeout: Seconds that a call may take, from when it has its slot.
+        idle_timeout: Seconds that a call may take without progress. Progress extends it, up to `timeout`.
         max_input: Characters of JSON that are read as its arguments, instead of the runner's; `None` for no limit.
         context: What `CONTEXT.get()` gives inside the handler.
         unknown: `"refuse"` arguments that are not declared, or `"drop"` them, recorded.
@@ -111,6 +112,7 @@ class Tool(Generic[P, R_co]):
     inside: tuple[Middleware, ...]
     concurrency: int | None
     timeout: float | None
+    idle_timeout: float | None
     max_input: Any
     context: Any
     unknown: Literal["refuse", "drop"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-import logging
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from ferrule.definition.signature import unfilled_self
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.types import ToolForm, ToolInput
+from ferrule.values.logged import LogLines, log
 
 SEARCH_TAG = "tool_search"
 """The tag of a tool that finds others: who calls one that was not offered is told of it. See docs/execution.md."""
@@ -104,16 +104,15 @@ class Toolset:
                 _check_self(item)
                 made.append(item)
             except DefinitionError as error:
-                reasons.append(f"\n  {name}: {error}")
+                reasons.append(f"{name}: {error}")
         if reasons and not skip:
+            listed = "".join(f"\n  {reason}" for reason in reasons)
             raise DefinitionError(
                 f"Toolset.of({thing!r}): {len(reasons)} cannot be tools; mend them, give them a name that begins with "
-                f"'_', or leave them out with skip=True:{''.join(reasons)}"
+                f"'_', or leave them out with skip=True:{listed}"
             )
         if reasons:
-            logging.getLogger("ferrule").info(
-                "Toolset.of(%r) leaves out what cannot be a tool:%s", thing, "".join(reasons)
-            )
+            log.info("Toolset.of(%r) leaves out what cannot be a tool:%s", thing, LogLines("\n".join(reasons)))
         found = cls(made)
         if not found:
             raise DefinitionError(f"Toolset.of({thing!r}) finds no public method or function")

@@ -7,11 +7,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ferrule.arguments.schema_walk import Schema, first_items, forms_of, of_item
-from ferrule.command_arguments import Place, is_command_name, lines_in
+from ferrule.command_arguments import (
+    LineParameters,
+    Place,
+    code_in,
+    is_command_name,
+    is_harmless_name,
+    lines_in,
+    options_in,
+)
 from ferrule.commands import CommandPattern, Line, allowed, command_text, found, what_is_unknown
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.guards._arguments import QUOTE_LENGTH, given_names, lists_values
+from ferrule.guards._arguments import QUOTE_LENGTH, given_names, lists_values, place_text
 from ferrule.paths import Roots
 from ferrule.values import decision
 from ferrule.values.call import ToolCall
@@ -29,6 +37,7 @@ def commands(
     within: Iterable[str | os.PathLike[str]] = (),
     parameters: Iterable[str] = (),
     text: Iterable[str] = (),
+    harmless: Iterable[str] = (),
 ) -> Callable[[ToolCall, ToolContext], Decision | None]:
     """A guard that judges the commands of shell lines, and asks about those that no pattern names.
     See docs/guards.md#commands.
@@ -38,6 +47,9 @@ def commands(
     and asked about where it may be one of `ask` or of `deny`. Deny wins over ask, and ask over allow. A call without a
     command has no objection from here.
 
+    A runner refuses this guard for a tool that it cannot judge: one with a parameter that may be a shell line by its
+    name, such as `script`, and one with a parameter beside a command that may change what runs, such as `executable`.
+
     Args:
         allow: Patterns such as `git status`, `pytest *`: a line runs where each of its commands matches one.
         ask: Patterns of commands that a person is asked about.
@@ -45,12 +57,14 @@ def commands(
         within: Folders or files that redirections of an allowed line may read and write; none where there are none.
         parameters: More names of parameters that are shell lines.
         text: Names of parameters that are none; one whose schema lists its values (`enum`) is none anyway.
+        harmless: Names of parameters that stand beside a command and change nothing about what it runs. Numbers, and
+            names such as `description`, are known to be harmless.
 
     Raises:
         DefinitionError: where a pattern, a root or a name is none.
     """
     patterns = (_read_patterns("allow", allow), _read_patterns("ask", ask), _read_patterns("deny", deny))
-    names, texts = given_names("commands", parameters=parameters, text=text)
+    names, texts, declared = given_names("commands", parameters=parameters, text=text, harmless=harmless)
     roots = (within,) if isinstance(within, str | os.PathLike) else tuple(within)
     files = Roots(*roots, of="commands(within=…)") if roots else None
 
@@ -60,19 +74,33 @@ def commands(
         def may_open(path: str) -> bool:
             return files is not None and _holds(files, path, directory)
 
-        schema = getattr(getattr(context, "tool", None), "input_schema", {})
+        tool = getattr(context, "tool", None)
+        schema, hidden = getattr(tool, "input_schema", {}), getattr(tool, "hidden", ())
+        given = {name: value for name, value in call.arguments.items() if name not in hidden}
 
         def is_command(key: str, place: Place) -> bool:
             return key in names or (is_command_name(key) and key not in texts and not lists_values(schema, place))
 
+        def is_harmless(key: str) -> bool:
+            return key in declared or (is_harmless_name(key) and key not in names)
+
         lines = [line for _, line in lines_in(call.arguments, is_command)]
-        return _decide_on(lines, patterns, may_open) if lines else None
+        if not lines:
+            unread = (place for place in code_in(given) if not lists_values(schema, place))
+            return _ask_what_runs([place for place in unread if place[-1] not in texts | declared])
+        decided = _decide_on(lines, patterns, may_open)
+        return _ask_what_runs(options_in(given, is_command, is_harmless)) if decided is None else decided
 
     def asks(tool: Tool) -> bool:
         schema = tool.handling.parameters.schema
         return _may_hold_line(schema, lambda key: key in names or (is_command_name(key) and key not in texts))
 
+    def check_tool(tool: Tool) -> None:
+        is_own = any(one is guard for one in tool.guards)
+        _check_tool(tool, LineParameters(tool.name, tool.input_schema, names, texts, declared), is_own=is_own)
+
     vars(guard)["asks"] = asks
+    vars(guard)["check_tool"] = check_tool
     guard.__name__ = guard.__qualname__ = "commands"
     return guard
 
@@ -81,6 +109,33 @@ def _read_patterns(option: str, given: Iterable[str]) -> Patterns:
     if isinstance(given, str):
         raise DefinitionError(f"commands({option}=…) takes patterns such as ['git status', 'pytest *'], not {given!r}")
     return tuple(map(CommandPattern, given))
+
+
+def _check_tool(tool: Tool, found: LineParameters, *, is_own: bool) -> None:
+    """Refuse a tool whose calls may run what this guard does not see.
+
+    Raises:
+        DefinitionError: with the parameter, and how to declare it.
+    """
+    if found.options:
+        names = tuple(dict.fromkeys(found.options))
+        listed = ", ".join(map(repr, names))
+        raise DefinitionError(
+            f"commands(…) cannot judge {tool.name!r}: beside its command, {listed} may change what runs. "
+            f"Remove or bind such a parameter; if it changes nothing, say commands(…, harmless={names!r})"
+        )
+    unread = found.possible_code or (found.free if is_own else [])
+    if unread and not found.has_line:
+        names = tuple(dict.fromkeys(unread))
+        raise DefinitionError(
+            f"commands(…) finds no shell line among the parameters of {tool.name!r}. If a shell runs {names[0]!r}, say "
+            f"commands(…, parameters=({names[0]!r},)); if none runs any of them, say commands(…, text={names!r})"
+        )
+
+
+def _ask_what_runs(places: list[Place]) -> Decision | None:
+    """Ask about arguments that decide what runs, and are no shell line that can be read."""
+    return decision.ask(f"it cannot be known what runs; in doubt is {place_text(places[0])!r}") if places else None
 
 
 def _holds(files: Roots, path: str, directory: str | None) -> bool:

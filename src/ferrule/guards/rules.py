@@ -29,12 +29,11 @@ def rules(
     Args:
         files: The program's own, of the scope `managed`.
         managed, user, project, session: More files by scope. A `deny` and an `ask` count from any; an `allow` of a
-            project file counts only where somebody has trusted the file as it is.
+            project file, and of a file that has changed since it was trusted, counts once a person trusts the file.
         tools: What the rules may speak of, such as a toolset: a rule that cannot speak of any call of theirs is an
             error.
         shadow: A file that is tried in the place of the program's own and never counts; see `Policy.differences`.
-        trusted: What was trusted, or the file where that is noted; `$XDG_STATE_HOME/ferrule/trusted.json` where it is
-            left out.
+        trusted: What was trusted, or the file of that list; `$XDG_STATE_HOME/ferrule/trusted.json` if it is left out.
 
     Raises:
         DefinitionError: with all that is wrong in the files, with file and line.

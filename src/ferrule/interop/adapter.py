@@ -57,6 +57,7 @@ _PREFIX = "interop "
 _MOST_IN_MEMORY = 10_000
 """Calls in a journal that is made here."""
 _PUTS_TRIED = 100
+_GONE = "the record of that is gone"
 _NOT_SEALED = (
     "it was changed, or sealed by a runner with another resume_key. Every program that answers calls of another has to "
     "have its Runner(…, resume_key=…, journal=…); without a resume_key each runner has one of its own"
@@ -164,10 +165,10 @@ class Adapter:
         found = await self._kept(call, context) if record is None else record
         approved = call.replace(arguments=answer) if isinstance(answer, Mapping) else call
         if not self._takes_up(found, call, context):
-            no = answer if _is_no(answer) else None
+            no, why = answer if _is_no(answer) else None, _why_not_taken(record, call, context)
             if no is None:
-                log.warning("an answer for a call of tool %r has no record of it: the person is asked again", call.name)
-            result = await self.ask_again(approved, context, tell, no=no)
+                log.warning("an answer for a call of tool %r: %s; the person is asked again", call.name, why)
+            result = await self.ask_again(approved, context, tell, no=no, why=why)
             answerable = result.pending is None or self.runner.is_sealed(record_of(result))
             return result if answerable else _unanswerable(call)
         record = {"pending": found["pending"]}
@@ -200,6 +201,7 @@ class Adapter:
         tell: Tell | None = None,
         *,
         no: Decision | Literal[False] | None = None,
+        why: str = "",
     ) -> Coro[ToolResult]:
         """Run a call that a person was asked about before, whose record is gone: the question is put again, whatever
         the guards say now, who may have lost what they knew with it. What the journal knows of the call is told as by
@@ -208,13 +210,17 @@ class Adapter:
         Args:
             tell: As for `run`.
             no: The person's answer, where it was a no: it is that to the question that is put now.
+            why: What became of the record, if it is not gone.
         """
+
+        def asked_before(call: ToolCall, context: ToolContext[Any]) -> Decision:
+            return ask(f"it was asked about before, and {why or _GONE}")
 
         async def said_no(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision | bool:
             assert no is not None
             return no
 
-        guards = [*self.runner.guards, _asked_before]
+        guards = [*self.runner.guards, asked_before]
         asking = self.runner.replace(guards=guards, approve=None if no is None else said_no)
         return self._follow(call, context, tell, asking.run, call)
 
@@ -480,10 +486,6 @@ def _is_no(answer: object) -> TypeGuard[Decision | Literal[False]]:
     return answer is False or (isinstance(answer, Decision) and answer.kind == "deny")
 
 
-def _asked_before(call: ToolCall, context: ToolContext[Any]) -> Decision:
-    return ask("it was asked about before, and the record of that is gone")
-
-
 def _with_journal(runner: Runner, framework: str) -> Runner:
     """The runner with a journal."""
     if runner.journal is not None:
@@ -512,17 +514,29 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
 def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
     """Whether it is the record of this very call: a yes to another one is none to it, such as one of an earlier turn
     that had its id, for some servers count from `call_0` in each. Whether it was changed, its seal says."""
+    return _owner_of(record, call) == (context.principal, context.session)
+
+
+def _owner_of(record: object, call: ToolCall) -> tuple[Any, Any] | None:
+    """The principal and the session of a record of this very call; `None` if it is none."""
     try:
         of: Any = record
         pending = of["pending"]
         sent, told = pending["call"], pending["context"]
-        return bool(
-            (sent["id"], sent["name"], told["principal"], told["session"])
-            == (call.id, call.name, context.principal, context.session)
-            and is_as_sent(pending, call)
-        )
+        is_it = (sent["id"], sent["name"]) == (call.id, call.name) and is_as_sent(pending, call)
+        return (told["principal"], told["session"]) if is_it else None
     except (TypeError, LookupError):
-        return False
+        return None
+
+
+def _why_not_taken(brought: object, call: ToolCall, context: ToolContext[Any]) -> str:
+    """Say why an answer has no record. Only a record that came with the answer is told from one that is gone: nobody
+    learns here whether there is one of somebody else."""
+    owner = _owner_of(brought, call)
+    if owner is None or owner == (context.principal, context.session):
+        return _GONE
+    whose = "somebody else" if owner[0] != context.principal else "another session"
+    return f"the record of that belongs to {whose}"
 
 
 def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ferrule.errors import NotStartedError, ToolError
+from ferrule.executors.liveness import SHARED
 from ferrule.executors.threads import Raised
 from ferrule.isolation.orders import Order
 from ferrule.isolation.protocol import Connection, Kind, Message, Surroundings, surroundings
 from ferrule.isolation.remote_errors import rebuild
-from ferrule.isolation.supervisor import NUMBER
+from ferrule.isolation.supervisor import HOLD, NUMBER
 from ferrule.isolation.transfer import unpack
 from ferrule.startup import IMPORT_PATH
 
@@ -56,6 +57,7 @@ class WorkerProcess:
         self._life: socket.socket | None = None  # its end ends the supervisor, and with it the worker
         self._connection: Connection | None = None
         self._surroundings: Surroundings | None = None  # as the worker was told last
+        self._shared = 0  # the version of `SHARED` that the supervisor holds
 
     @property
     def pid(self) -> int | None:
@@ -71,6 +73,7 @@ class WorkerProcess:
 
     def send(self, order: Order) -> None:
         """Send a call; where the worker has died, the thread that attends to it gives the call to another."""
+        self._share_liveness()
         now = surroundings()
         changed, self._surroundings = (None if now == self._surroundings else now), now
         if len(order.head) + len(order.body) > _LARGE:  # the socket does not hold it, and no loop waits for the worker
@@ -78,6 +81,17 @@ class WorkerProcess:
                 threading.Thread(target=self._send, args=(order, changed), name="ferrule-send", daemon=True).start()
                 return
         self._send(order, changed)
+
+    def _share_liveness(self) -> None:
+        """Have the supervisor hold the locks by which this program lives, before the worker begins anything."""
+        assert self._life is not None
+        with SHARED.lock, suppress(OSError):
+            if self._shared != SHARED.version:
+                self._shared, found = SHARED.version, SHARED.all()
+                if found:
+                    socket.send_fds(self._life, [HOLD], found)
+                else:
+                    self._life.send(HOLD)
 
     def _send(self, order: Order, changed: Surroundings | None) -> None:
         assert self._connection is not None

@@ -9,6 +9,9 @@ closes with the program, whatever ends that, a SIGKILL too, and whatever the wor
 in C. On Linux the supervisor adopts the orphans of the worker, so that it finds what went to a group or a session of
 its own, and so that killed processes are gone at once and do not wait for whoever is the first process of a container.
 
+Over `life` the program also sends open files, whose locks say that it lives. The supervisor holds them until the worker
+has ended, so that nobody takes the call for cut off while the worker is still at it.
+
 Run by its path and not by `-m`, which would import the whole package before the first line here, and only where the
 program's own `sys.path` was not needed to find it. The standard library alone, and little of it. The worker finds
 Ferrule by the path by which the program found it; what was put on the path since comes with the first message.
@@ -26,6 +29,9 @@ from typing import NoReturn
 
 NUMBER = struct.Struct("!q")
 """What the supervisor says over `life`: the worker's process id, and at the end its exit code or negative signal."""
+HOLD = b"\0"
+"""What the program says over `life` with the open files that the supervisor holds from now on, instead of others."""
+_MOST_FILES = 253  # SCM_MAX_FD of Linux
 _BECOME_REAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
 
 
@@ -56,13 +62,24 @@ def _watch(life: socket.socket, connection: int, worker: int) -> NoReturn:
             os.close(descriptor)
         _adopt()  # before the program has the worker import anything that could start a process
         life.sendall(NUMBER.pack(worker))
-        while life.recv(1):
-            pass
+        _hold_files(life)
     finally:
         try:
             life.sendall(NUMBER.pack(_end_worker(worker)))
         finally:
             os._exit(0)
+
+
+def _hold_files(life: socket.socket) -> None:
+    """Hold the open files that the program sends, until its end of the socket is closed."""
+    held: list[int] = []
+    while True:
+        said, files, _, _ = socket.recv_fds(life, 1, _MOST_FILES)
+        if not said:
+            return
+        for descriptor in held:
+            os.close(descriptor)
+        held = files
 
 
 def _end_worker(worker: int) -> int:

@@ -15,7 +15,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, NotShowable, Text, clean, plain
 from ferrule.values.deferred import PUT_OFF
 from ferrule.values.frozen import thaw
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, keep_pending
 
 Transfer: TypeAlias = Literal["json", "pickle"]
 Plain: TypeAlias = dict[str, Any]
@@ -112,7 +112,8 @@ def _tagged(value: object) -> Plain:
         NotShowable: for an iterator, which it may have no end to write, and for too much.
     """
     if isinstance(value, ToolResult):
-        parts = {name: getattr(value, name) for name in _OF_A_RESULT} | {"content": value._content}
+        parts = {name: getattr(value, name) for name in _OF_A_RESULT}
+        parts |= {"content": value._content, "pending": thaw(value.pending)}
         return {"result": {name: _tagged(part) for name, part in parts.items()}}
     if isinstance(value, ToolCall):
         sent = value.raw if isinstance(value.raw, str) else judged_text(value)  # which may be no JSON
@@ -127,14 +128,19 @@ def _tagged(value: object) -> Plain:
         return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_tagged(item) for item in value]}
-    return {"value": plain(value)}
+    return {"value": plain(value, finite=False)}
 
 
 def _untagged(plain: Plain) -> Any:
     ((kind, held),) = plain.items()
     match kind:
         case "result":
-            return ToolResult(**{name: _untagged(part) for name, part in held.items()})
+            parts = {name: _untagged(part) for name, part in held.items()}
+            pending = parts.pop("pending", None)
+            result = ToolResult(**parts)
+            if pending is not None:
+                keep_pending(result, pending)
+            return result
         case "call":
             return ToolCall(*held[:3], parent=held[3])
         case "texts":

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile, identity
+from ferrule.journal._open_files import ENDINGS
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal._tables import LOG_BYTES
 from ferrule.values.event import Event
@@ -127,7 +128,7 @@ class Writer:
 
         Args:
             change: What is changed.
-            then: Called after that, in any thread, whether or not somebody still waits.
+            then: Called once it is committed, in any thread, whether or not somebody still waits.
             surely: Try it again, before all that comes later, where it cannot be committed now.
 
         Raises:
@@ -246,22 +247,36 @@ class Writer:
     def _commit(self, orders: list[_Order]) -> None:
         if not orders and not self._rows and not self._again:
             return
+        committed = False
         try:
             with self._lock.committing():
                 self._check_files()
                 self._transact([*self._again, *orders])
-                self._rows, self._again, self._failing = [], [], False
-                _tell_loops(orders)
+                committed = True
+                self._tell_committed(orders)
                 self._checkpoint()
         except Exception as error:
-            why = _why_unwritten(self._path, error)
-            if not self._failing:
-                log.error("%s; what was noted is tried again each second", why)
-            self._failing = True
-            for order in orders:
-                order.error = JournalError(why)
-            self._again += [order for order in orders if order.surely][: MOST_EVENTS - len(self._again)]
-            _tell_loops(orders)
+            if committed:  # what went wrong after that changes nothing about it
+                log.exception("%s, after a commit that is in it", _why_unwritten(self._path, error))
+            else:
+                self._tell_failed(orders, _why_unwritten(self._path, error))
+
+    def _tell_committed(self, orders: list[_Order]) -> None:
+        done, self._again = [*self._again, *orders], []
+        self._rows, self._failing = [], False
+        _tell_loops(orders)
+        for order in done:
+            if order.then is not None:
+                order.then()
+
+    def _tell_failed(self, orders: list[_Order], why: str) -> None:
+        if not self._failing:
+            log.error("%s; what was noted is tried again each second", why)
+        self._failing = True
+        for order in orders:
+            order.error = JournalError(why)
+        self._again += [order for order in orders if order.surely][: MOST_EVENTS - len(self._again)]
+        _tell_loops(orders)
 
     def _check_files(self) -> None:
         """Raises:
@@ -297,9 +312,6 @@ class Writer:
             with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors
                 connection.execute("ROLLBACK")
             raise
-        for order in orders:
-            if order.then is not None:
-                order.then()
 
     def _checkpoint(self) -> None:
         """Write the log back into the file where it is long, so that the next commit begins it anew."""
@@ -316,7 +328,7 @@ class Writer:
 
 def _identities(path: str) -> list[tuple[int, int] | None]:
     """Which files of a journal lie there: SQLite names three of them, and keeps each as long as one has it open."""
-    return [identity(f"{path}{end}") for end in ("", "-wal", "-shm", "-lock")]
+    return [identity(f"{path}{end}") for end in ENDINGS]
 
 
 def _changes_nothing(connection: sqlite3.Connection) -> None:

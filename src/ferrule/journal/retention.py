@@ -1,7 +1,8 @@
 """Deleting what a journal has of calls that ended long ago: found by whoever reads, deleted by whoever writes.
 
 What is not finished stays, however old it is: a call that runs, was cut off after it began or is deferred, and a
-question that can still be answered. A call that is deleted is forgotten: where it comes again, it runs again.
+question that can still be answered. A run with a key that was put aside goes as one that has ended does. A call that is
+deleted is forgotten: where it comes again, it runs again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError, JournalError
-from ferrule.journal._rows import EVENT_COLUMNS, Column, json_text
+from ferrule.journal._rows import EVENT_COLUMNS, Column, column, json_text
 from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Look, inner
+from ferrule.values.kept import RUN_NAME
 
 if TYPE_CHECKING:
     from ferrule.journal.sqlite import SQLiteJournal
@@ -105,6 +107,8 @@ def expired(look: Look, before: float, now: float) -> Expired:
     others = f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS} AND seq < (SELECT max(seq) FROM events)"
     found.events += look.column(others, before)
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
+    runs = "SELECT key FROM calls WHERE state = 'deferred' AND at < ? AND tool_name = ?"
+    found.keys += look.column(runs, before, column(RUN_NAME))
     return found
 
 
@@ -118,7 +122,8 @@ def note(connection: sqlite3.Connection, owner: int, before: float) -> None:
 def delete(connection: sqlite3.Connection, events: Sequence[int], keys: Sequence[Column]) -> None:
     """Delete a part; within a transaction of the caller's."""
     connection.executemany("DELETE FROM events WHERE seq = ?", [(seq,) for seq in events])
-    connection.executemany("DELETE FROM calls WHERE key = ? AND state = 'ended'", [(key,) for key in keys])
+    # A run that was put aside may have been taken over meanwhile.
+    connection.executemany("DELETE FROM calls WHERE key = ? AND state <> 'running'", [(key,) for key in keys])
 
 
 def _is_over(look: Look, found: Found, now: float) -> bool:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from typing import Any, Literal
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._claims import Claims
 from ferrule.journal._lockfile import LockFile, open_lock_file
+from ferrule.journal._open_files import OpenFiles, open_files
 from ferrule.journal._rows import (
     CALL_COLUMNS,
     OPEN,
@@ -35,6 +36,7 @@ from ferrule.journal._waiting import Waiting
 from ferrule.journal._writer import Writer
 from ferrule.journal.reading import Reader
 from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, note, prune_now_and_then
+from ferrule.paths import contains
 from ferrule.store import JsonValue, StoreError
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
@@ -72,6 +74,8 @@ class SQLiteJournal(Journal):
         durable: `"full"`: what is committed outlasts a loss of power. `"normal"`: it outlasts the end of the process
             alone, and the last of it may be missing after a loss of power; commits do not wait for the disk.
         keep: Days after which a call that has ended is deleted, as by `prune`: now, and once an hour.
+        within_reach: Let a runner use the journal though its `within` lets tools write where the file is. Whoever
+            writes there can say that a payment was made, and reads all arguments and results.
 
     Raises:
         DefinitionError: for another `durable`, and for a `keep` that is no number of days.
@@ -85,6 +89,7 @@ class SQLiteJournal(Journal):
         *,
         durable: Literal["full", "normal"] = "full",
         keep: float | None = None,
+        within_reach: bool = False,
     ) -> None:
         if durable not in ("full", "normal"):
             raise DefinitionError(f"durable is 'full' or 'normal', not {durable!r}")
@@ -92,18 +97,19 @@ class SQLiteJournal(Journal):
             check_days("keep", keep)
         check_version()
         self._path = _place_of_file(path)
+        self._within_reach = within_reach
         self._waiting = Waiting()
         self._claims = Claims()
         self._dead: set[int] = set()  # owners that do not live, and never will again
         with _as_journal_errors(self._path):
             self._lock = open_lock_file(f"{self._path}-lock")
             try:
-                connection, self._owner = _begun_at(self._path, self._lock, durable.upper())
+                connection, self._owner, files = _begun_at(self._path, self._lock, durable.upper())
                 self._reads = _Reads(self._path, self._lock)
             except BaseException:
                 self._lock.close()
                 raise
-        at_end = partial(_let_go, connection, self._reads, self._lock, self._owner)
+        at_end = partial(_let_go, connection, self._reads, files, self._lock, self._owner)
         self._writer = Writer(connection, self._path, self._lock, self._owner, at_end)
         closed = threading.Event()
         self._close = weakref.finalize(self, _end_writing, self._writer, closed)
@@ -119,6 +125,16 @@ class SQLiteJournal(Journal):
     def store(self) -> SQLiteStore:
         """What else is kept in the file, by compare-and-set."""
         return SQLiteStore(self, self._reads, self._writer)
+
+    def check_reach(self, roots: Iterable[str]) -> None:
+        """Raise `DefinitionError` if the file lies in one of `roots`, unless it was opened with `within_reach=True`."""
+        root = next((root for root in roots if contains(root, self._path)), None)
+        if root is not None and not self._within_reach:
+            raise DefinitionError(
+                f"the journal {self._path!r} lies inside {root!r}, where within(…) lets tools read and write. Keep it "
+                "elsewhere, such as in ~/.local/state; or say Journal.open(…, within_reach=True) where tools may read "
+                "all calls and change what was done"
+            )
 
     def note(self, event: Event) -> None:
         """Keep an event within about 20 ms. Where the disk is slower than events come, ten thousand wait; how many more
@@ -362,8 +378,8 @@ def _place_of_file(path: str | os.PathLike[str]) -> str:
     return place
 
 
-def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, int]:
-    """A connection that writes, and the number of who lives from now on."""
+def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, int, OpenFiles]:
+    """A connection that writes, the number by which this journal lives from now on, and the files that are open."""
     with lock.committing():
         make_file(path)
         connection = connect(path, write=True)
@@ -375,25 +391,33 @@ def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connecti
             owner = int(made.lastrowid or 0)
             lock.own(owner)
             connection.execute("COMMIT")
+            files = open_files(path)
         except BaseException:
             connection.close()
             raise
-        return connection, owner
+        return connection, owner, files
 
 
-def _let_go(connection: sqlite3.Connection, reads: _Reads, lock: LockFile, owner: int) -> None:
-    reads.close()
+def _let_go(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles, lock: LockFile, owner: int) -> None:
     try:
         with lock.committing():  # the last connection of all makes a checkpoint when it is closed
             with suppress(sqlite3.Error):
                 connection.execute("UPDATE owners SET closed_at = ? WHERE owner = ?", (time.time(), owner))
-            connection.close()
+            _close_all(connection, reads, files)
     except JournalError as error:
         log.warning("the journal is closed, and its processes do not hear of it: %s", error)
-        connection.close()  # whoever has the lock has the file too: it is not the last one
+        _close_all(connection, reads, files)  # whoever has the lock has the file too: it is not the last one
     finally:
         lock.disown(owner)
         lock.close()
+
+
+def _close_all(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles) -> None:
+    reads.close()
+    is_last = files.close()
+    connection.close()
+    if is_last:
+        files.end()
 
 
 def _outcome_columns(outcome: JsonObject) -> tuple[Any, ...]:

@@ -152,8 +152,9 @@ class Model(Protocol):
     the tools, one whose call has a parameter `deferred` is given the wire names of those that were found, which stand
     last in the toolset; and of one that has `referred(messages)`, the tools whose wire names it gives are offered from
     the start, because the messages refer to them. One that has `user(text)`, the messages in which a user says a text,
-    is told of a malformed turn without calls. One that has a text `api`, the name of the form of its messages, is not
-    given the suspended run of another.
+    is told of a malformed turn without calls. If a model has `unforced()`, the loop asks what that returns from the
+    second turn on: the same model without a choice that forces a call. One that has a text `api`, the name of the form
+    of its messages, is not given the suspended run of another.
     """
 
     async def __call__(self, messages: Sequence[Message], toolset: Toolset, /) -> Reply: ...

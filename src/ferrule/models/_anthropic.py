@@ -86,6 +86,7 @@ class Anthropic(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: create(stream=True, **request),
             response=lambda request: create(**request),

@@ -71,6 +71,7 @@ class Bedrock(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=partial(_events, used),
             response=lambda request: _in_thread(lambda: used.converse(**request)),
@@ -79,8 +80,16 @@ class Bedrock(sdk.SdkModel):
             answers=partial(provider.results, status=result_status, media=result_media),
             user=_user,
             stream=stream,
+            unforce=_unforced,
             close=used.close if client is None else None,
         )
+
+
+def _unforced(request: sdk.Request, offers: bool) -> sdk.Request:
+    config = request.get("toolConfig", {})
+    if "auto" in config.get("toolChoice", {"auto": {}}):
+        return request
+    return {**request, "toolConfig": {key: value for key, value in config.items() if key != "toolChoice"}}
 
 
 def _client(name: str, base_url: str | None) -> Any:

@@ -58,6 +58,7 @@ class Cohere(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: used.chat_stream(**request),
             response=lambda request: used.chat(**request),

@@ -63,12 +63,14 @@ class Gemini(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: used.aio.models.generate_content_stream(**request),
             response=lambda request: used.aio.models.generate_content(**request),
             event_text=_event_text,
             usage=_usage,
             stream=stream,
+            unforce=_unforced,
             close=used.aio.aclose if client is None else None,
             user=_user,
         )
@@ -87,6 +89,21 @@ def _without_choice(config: Mapping[str, Any]) -> dict[str, Any]:
     for fields in kept.values():
         fields.pop("function_calling_config", fields.pop("functionCallingConfig", None))
     return {**config, **kept}
+
+
+def _unforced(request: sdk.Request, offers: bool) -> sdk.Request:
+    """Return the request with the mode that lets the model answer. Names of allowed tools stand beside VALIDATED."""
+    config = request["config"]
+    for place in ("tool_config", "toolConfig"):
+        fields = dict(fields_of(config.get(place)))
+        for inner in ("function_calling_config", "functionCallingConfig"):
+            calling = dict(fields_of(fields.get(inner)))
+            mode = calling.get("mode")
+            if str(getattr(mode, "value", mode)).upper() == "ANY":
+                names = either(calling, "allowed_function_names", "allowedFunctionNames")
+                fields[inner] = {**calling, "mode": "VALIDATED" if names else "AUTO"}
+                config = {**config, place: fields}
+    return {**request, "config": config}
 
 
 def _client(name: str, base_url: str | None) -> Any:

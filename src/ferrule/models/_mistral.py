@@ -59,6 +59,7 @@ class Mistral(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: used.chat.stream_async(**request),
             response=lambda request: used.chat.complete_async(**request),

@@ -24,8 +24,8 @@ class Ollama(sdk.SdkModel):
         base_url: Another address for the client that is made.
         deferred: As in `providers.ollama.tools`.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        text_calls: Whether calls that a model wrote into its text are read, where its template does not: `<tool_call>`
-            and `<function=...>`, as Hermes and Qwen models write them. Otherwise such a turn is `"malformed"`.
+        text_calls: Whether to run calls that the model wrote into its text, for a model whose template does not read
+            them. Otherwise such a turn is `"malformed"`. See docs/models.md#calls-in-the-text.
         **options: More of the request, such as `think` or `options`; `tools` stand behind those of the toolset.
 
     Raises:
@@ -53,6 +53,7 @@ class Ollama(sdk.SdkModel):
 
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: _send(used, request, stream=True),
             response=lambda request: _send(used, request, stream=False),

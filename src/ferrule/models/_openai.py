@@ -32,9 +32,8 @@ class OpenAI(sdk.SdkModel):
         strict: As in the provider's `tools`.
         deferred: As there; the Responses API finds them where a tool search is among the `tools` in `options`.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        text_calls: Whether calls that a model wrote into its text are read, for Chat Completions of a server that does
-            not: `<tool_call>` and `<function=...>`, as Hermes and Qwen models write them. Otherwise such a turn is
-            `"malformed"`.
+        text_calls: Whether to run calls that the model wrote into its text, for Chat Completions of a server that does
+            not read them. Otherwise such a turn is `"malformed"`. See docs/models.md#calls-in-the-text.
         send_reasoning: Whether the reasoning in a history goes back in Chat Completions: DeepSeek, Kimi and OpenRouter
             want it, Groq, Cerebras and Mistral refuse it.
         **options: More of the request, such as `instructions`, or `tools` of the API's own, which stand behind those of
@@ -86,6 +85,7 @@ class OpenAI(sdk.SdkModel):
         streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
         super().__init__(
             provider,
+            name=name,
             request=request,
             events=lambda request: create(**streamed | request),
             response=lambda request: create(**request),

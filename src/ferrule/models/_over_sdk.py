@@ -18,12 +18,13 @@ from ferrule.errors import DefinitionError
 from ferrule.models import Message, Reply
 from ferrule.models._errors import model_error, reported_error
 from ferrule.providers import WHERE_POSSIBLE
-from ferrule.providers._read import plain, read, read_text
+from ferrule.providers._read import fields_of, plain, read, read_text
 from ferrule.providers._stream import error_in_event
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ferrule.definition.tool import Tool
     from ferrule.definition.toolset import Toolset
     from ferrule.providers import Stop, Strict
     from ferrule.values.call import ToolCall
@@ -55,8 +56,8 @@ class Provider(Protocol):
     def calls(self, response: Any, /) -> list[ToolCall]: ...
     def turn(self, response: Any, /) -> list[Message]: ...
     def results(self, results: Iterable[ToolResult], /) -> list[Message]: ...
-    def stop(self, response: Any, /) -> Stop: ...
-    def reason(self, response: Any, /) -> str | None: ...
+    def stop(self, response: Any, tools: Iterable[Tool], /) -> Stop: ...
+    def reason(self, response: Any, tools: Iterable[Tool], /) -> str | None: ...
     def state(self, response: Any, /) -> Mapping[str, Any]: ...
 
 
@@ -76,6 +77,8 @@ class SdkModel:
     provider: Provider
     """Reads the answers."""
     _: KW_ONLY
+    name: str = ""
+    """The model's name, as the API knows it."""
     request: Callable[[Messages, Toolset, State, Found], Request]
     """The request for these messages and tools, with the state of the turn before, and what was found since."""
     events: Callable[[Request], Any]
@@ -94,8 +97,10 @@ class SdkModel:
     """Whether the answer comes event by event."""
     lasting: Collection[str] = ()
     """What of a state holds on where an answer says nothing of it, by name."""
-    rewrite: Callable[[Any], Any] | None = None
-    """What is done to a response before it is read."""
+    rewrite: Callable[[Any, Toolset], Any] | None = None
+    """What is done to a response before it is read, with the tools that were offered."""
+    unforce: Callable[[Request, bool], Request] | None = None
+    """What `unforced_request` does, if the choice stands elsewhere in a request."""
     close: Callable[[], object] | None = None
     """Ends the client; may give an awaitable."""
 
@@ -127,7 +132,7 @@ class SdkModel:
         provider, usage = self.provider, self.usage(response)
         raw = response if self.stream else plain(response)
         if self.rewrite is not None:
-            response = self.rewrite(response)
+            response = self.rewrite(response, toolset)
         text = provider.text(response)
         if not self.stream and text and on_text is not None:
             on_text(text)
@@ -135,9 +140,9 @@ class SdkModel:
             text,
             provider.calls(response),
             provider.turn(response),
-            provider.stop(response),
+            provider.stop(response, toolset),
             usage,
-            provider.reason(response),
+            provider.reason(response, toolset),
             {name: value for name, value in (state or {}).items() if name in self.lasting}
             | dict(provider.state(response)),
             raw,
@@ -177,10 +182,12 @@ class SdkModel:
         return [] if names is None else names(messages)
 
     def unforced(self) -> SdkModel:
-        """The same model, whose requests leave a choice out that forces a call: it may name a tool that is offered no
-        more, and the answer is to be a text."""
-        unforced = copy(self)
-        unforced.request = lambda *asked: _without_forcing(self.request(*asked))
+        """Return this model without a `tool_choice` that forces a call: the model may answer with a text. The loop
+        asks it from the second turn on."""
+        unforced, unforce = copy(self), self.unforce or unforced_request
+        unforced.request = lambda messages, toolset, *rest: unforce(
+            self.request(messages, toolset, *rest), bool(toolset)
+        )
         return unforced
 
     async def aclose(self) -> None:
@@ -264,14 +271,29 @@ def with_tools(request: Mapping[str, Any], definitions: Iterable[Any]) -> Reques
     return {**rest, "tools": tools} if tools else rest
 
 
-def _without_forcing(request: Request) -> Request:
-    config = {"toolConfig": _without_forcing(request["toolConfig"])} if "toolConfig" in request else {}
-    return {key: item for key, item in (request | config).items() if not _forces(key, item)}
+def unforced_request(request: Request, offers: bool) -> Request:
+    """Return the request with a `tool_choice` that forces no call.
+
+    Args:
+        offers: Whether the loop offers tools. If not, a choice may name one that is not in the request.
+    """
+    choice = _unforced_choice(request.get("tool_choice"), offers)
+    rest = {key: value for key, value in request.items() if key != "tool_choice"}
+    return rest if choice is None else {**rest, "tool_choice": choice}
 
 
-def _forces(key: str, choice: Any) -> bool:
+def _unforced_choice(choice: Any, offers: bool) -> Any:
+    """Return a choice with the other restrictions of `choice`, or None if it has none."""
     word = choice if isinstance(choice, str) else read_text(choice, "type")
-    return key in ("tool_choice", "toolChoice") and word.lower() not in ("auto", "none")
+    if word.lower() in ("auto", "none"):
+        return choice
+    fields = fields_of(choice)
+    if word == "allowed_tools":  # OpenAI's list of those that may be called
+        inner = {**fields_of(fields.get("allowed_tools", choice)), "mode": "auto"}
+        allowed = {**fields, "allowed_tools": inner} if "allowed_tools" in fields else inner
+        return allowed if offers else None
+    one_at_a_time = fields.get("disable_parallel_tool_use")  # Anthropic's, which has no other place
+    return {"type": "auto", "disable_parallel_tool_use": True} if one_at_a_time else None
 
 
 def parameters_of(send: Any) -> list[str] | None:

@@ -119,7 +119,7 @@ def begins(plan: Plan, work: Plan) -> Plan:
     begin: Callable[..., Any] = partial(_begin_work, work)
     plan.work, plan.run, plan.output, plan.judged = work, begin, TICKET_OUTPUT, True
     plan.limiters, plan.principal_limits, plan.limits_vary, plan.locks = (), (), False, False
-    plan.timeout, plan.inside, plan.handler_hooks = None, None, ()
+    plan.timeout, plan.idle_timeout, plan.inside, plan.handler_hooks = None, None, None, ()
     return plan
 
 
@@ -191,8 +191,9 @@ async def _kept(runner: RunnerState, ticket: str, wait: float | None = None) -> 
 def _work_of(runner: RunnerState, kept: Kept) -> Work:
     """The work as the journal has it."""
     intent, result = kept.intent, None
+    call, name = ToolCall(intent.call_id, intent.tool_name), intent.tool_name
     if kept.outcome is not None:
-        result = restored(kept.outcome, ToolCall(intent.call_id, intent.tool_name), intent.tool_name)
+        result = restored(kept.outcome, call, name)
     elif kept.state == "cut_off":
-        result = ToolResult(None, unknown_text(intent.tool_name), status="unknown", executed=None)
-    return Work(runner, intent.call_id, intent.tool_name, intent.principal, intent.session, result=result)
+        result = ToolResult(None, unknown_text(name), call=call, tool_name=name, status="unknown", executed=None)
+    return Work(runner, intent.call_id, name, intent.principal, intent.session, result=result)

@@ -143,7 +143,8 @@ class Batch:
         plan = find_plan(self._runner, call.name, self._offered)
         name = call.name if plan is None else plan.name
         if started:
-            error = "The call has not ended; its effect may have happened."
+            changes = plan is None or plan.changes
+            error = f"The call has not ended; {'its effect may have happened' if changes else 'it changes nothing'}."
             return ToolResult(None, error, call=call, tool_name=name, status="unknown", executed=None)
         error = f"The call has not been started. {NOTHING_RUN}"
         return ToolResult(None, error, call=call, tool_name=name, status="cancelled", executed=False)

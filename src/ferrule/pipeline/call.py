@@ -33,7 +33,17 @@ from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_kept, que
 from ferrule.pipeline.call_key import TICKET, in_journal, is_claimed
 from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.hooks import run_hooks
-from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back, told_as_kept
+from ferrule.pipeline.invoke import (
+    begin_attempt,
+    enter,
+    extend_idle,
+    give_up,
+    invoke,
+    leave,
+    reject,
+    take_back,
+    told_as_kept,
+)
 from ferrule.pipeline.journaling import end, invoke_once, known, replay
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
@@ -140,6 +150,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     if parent is not None or sent.raw.__class__ is not str or sent.name != plan.name:
         call = _own_form(plan, sent, parent)
     state = LiveCall(plan, fields, sent, call, parent, origin)
+    if parent is not None:
+        extend_idle(parent)
     if origin is not NO_ORIGIN or call is not sent:
         _note_origin(state, origin)
     ends_task: BaseException | None = None
@@ -164,6 +176,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         state.bound = state.task = None  # no cycle is left for the collector
         if state.attempt.given_up:
             _put_back(state, parent)
+        if parent is not None:
+            extend_idle(parent)
         if runner.idle is not None:
             runner.tell_idle()
     if plan.journaled and is_claimed(state) and not isinstance(ends_task, GeneratorExit):
@@ -172,6 +186,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         if ends_task is None:
             try:
                 await end_of(writing)
+                if writing.result().metadata.get("unrecorded"):
+                    result = writing.result()
             except asyncio.CancelledError as error:  # the call has its end all the same
                 ends_task = error
     if state.observers:

@@ -20,10 +20,13 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
     """`guard` as a function of call and context: it is one, or has a `check`.
 
     Raises:
-        DefinitionError: where its form does not go with the tool.
+        DefinitionError: where its form does not go with the tool, or its `check_tool` refuses the tool.
     """
     if isinstance(guard, type):
         raise DefinitionError(f"the guard {guard.__name__} is a class; give an instance of it: {guard.__name__}(...)")
+    check_tool = getattr(guard, "check_tool", None)
+    if callable(check_tool):
+        check_tool(tool)
     check = getattr(guard, "check", None)
     return of_others("guard_of", guard, check, tool) if callable(check) else guard  # type: ignore[return-value]
 
@@ -51,8 +54,11 @@ def decision_of(answer: object) -> Decision:
 
 
 def name_of(guard: Guard) -> str:
-    """What a guard is called: its function's name, or its class's."""
-    return str(getattr(guard, "__name__", type(guard).__name__))
+    """Return what a guard is called: its function's name, or its class's; without the underscore that marks a name of
+    Ferrule's own code as private."""
+    name = str(getattr(guard, "__name__", type(guard).__name__))
+    ours = str(getattr(guard, "__module__", "")).partition(".")[0] == "ferrule"
+    return name.lstrip("_") if ours else name
 
 
 def broken(error: BaseException, hide: Callable[[str], str] = str) -> Decision:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.logged import CallFacts, call_facts, write_log
+from ferrule.values.logged import CallFacts, LogLines, call_facts, write_log
 from ferrule.values.masking import without_keys
+from ferrule.values.redaction import redact_result, redact_value
 
 if TYPE_CHECKING:
     from ferrule.pipeline.state import CallState
     from ferrule.values.context import RunningCall
+    from ferrule.values.result import ToolResult
 
     AnyCall: TypeAlias = RunningCall | CallState
 
@@ -39,7 +42,13 @@ def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
     """A text, or JSON data, with stars in the place of what the call knows to be secret, and of what is bound or
     private in arguments that somebody has given for it."""
     hiding = _hiding(call, given)
-    return value if hiding is str else _each_text(value, hiding)
+    return value if hiding is str else redact_value(value, hiding)
+
+
+def hide_result(call: AnyCall, result: ToolResult) -> ToolResult:
+    """Return a result with stars for what the call knows to be secret, wherever it stands in the result."""
+    hiding = _hiding(call)
+    return result if hiding is str else redact_result(result, hiding)
 
 
 def hide_question(call: AnyCall, decision: Decision) -> Decision:
@@ -69,7 +78,7 @@ def log_raised(call: AnyCall, message: str, *about: object, error: BaseException
     if hiding is str and shown == whole:
         write_log(level, facts_of(call), message, *about, error=error)
     else:
-        write_log(level, facts_of(call), "%s\n%s", hiding(message % about), shown)
+        write_log(level, facts_of(call), "%s%s", hiding(message % about), LogLines(shown))
 
 
 def log_said(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
@@ -91,14 +100,6 @@ def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]
     except Exception:  # of a mapping of somebody's own
         return lambda text: SECRET_STARS
     return partial(re.compile("|".join(map(_expression, secrets))).sub, SECRET_STARS) if secrets else str
-
-
-def _each_text(value: Any, hiding: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return hiding(value)
-    if isinstance(value, Mapping):
-        return {hiding(key): _each_text(inner, hiding) for key, inner in value.items()}
-    return [_each_text(inner, hiding) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
@@ -128,6 +129,8 @@ def _secret_texts(value: Any) -> Iterator[str]:
         text = str.__str__(value) if isinstance(value, str) else str(value)  # a class may write stars of its own
         if len(text) >= _SHORTEST:
             yield from [text] if _WRITTEN_ONE_WAY(text) else _ways_of_writing(text)
+        if len(text) >= _SHORTEST_ANYWHERE:
+            yield from _base64_forms(text.encode("utf-8", "surrogatepass"))
     elif isinstance(value, Iterable):
         for inner in value:
             yield from _secret_texts(inner)
@@ -141,6 +144,17 @@ def _ways_of_writing(text: str) -> list[str]:
     quoted = [quote(text), quote(text, safe=""), quote_plus(text)]
     lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
     return [text, repr(text)[1:-1], *json_texts, *quoted, *lower, *lines]
+
+
+def _base64_forms(data: bytes) -> list[str]:
+    """Return the characters that stand for `data` wherever it begins in longer base64, in both alphabets."""
+    forms = []
+    for before in range(3):
+        encoded = b64encode(bytes(before) + data).decode().rstrip("=")
+        # The first characters hold bits of what comes before, and the last one may hold bits of what follows.
+        own = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
+        forms += [own, own.replace("+", "-").replace("/", "_")]
+    return forms
 
 
 def _expression(secret: str) -> str:

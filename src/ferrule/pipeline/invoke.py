@@ -69,7 +69,7 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
         kind = "approval" if rejection.decision.schema is None else "input"
         attempt.pending = pending_record(state, kind, rejection.decision, rejection.kept)
     executed = attempt.executed
-    error = rejection.error.replace(NOTHING_RUN, results.what_ran(executed))
+    error = rejection.error.replace(NOTHING_RUN, results.what_ran(executed, changes=state.plan.changes))
     result = attempt.result = results.unsuccessful(state, rejection.status, error, executed=executed)
     if executed is False and rejection.own_words:
         attempt.refusal = result
@@ -89,7 +89,8 @@ def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
         executed = cause.executed
     else:
         exception = cause
-    text = f"The call was cancelled. {results.what_ran(executed, running=attempt.left_running)}"
+    ran = results.what_ran(executed, running=attempt.left_running, changes=state.plan.changes)
+    text = f"The call was cancelled. {ran}"
     keep = not state.plan.has_middleware
     return results.unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
 
@@ -110,6 +111,9 @@ class Deadline:
         stopped: Whether the kernel has cancelled that.
         waiter: Who waits for its end.
         stills: How much has it stand still, and `left` the seconds that it has then.
+        idle: Seconds of silence that it allows, where any are too many.
+        heard: When progress was last reported; written from any thread.
+        paused: When it last began to stand still.
     """
 
     # What few calls write is kept at the class.
@@ -118,11 +122,24 @@ class Deadline:
     waiter: asyncio.Future[None] | None = None
     left: float = 0.0
     stills: int = 0
+    idle: float | None = None
+    heard: float = 0.0
+    paused: float = 0.0
 
     def __init__(self, seconds: float, timer: Timer) -> None:
         self.seconds = seconds
         self.timer = timer
         self.at = timer.time() + seconds
+
+    def expires_at(self) -> float:
+        """Return when the run is stopped, unless it reports progress before."""
+        return self.at if self.idle is None or self.stills else min(self.at, self.heard + self.idle)
+
+    def expiry_reason(self) -> str:
+        """Say which limit has passed."""
+        if self.idle is not None and self.timer.time() < self.at:
+            return f"reported no progress for {self.idle:g} s, its idle limit"
+        return f"did not end by its deadline of {self.seconds:g} s"
 
 
 @contextmanager
@@ -132,16 +149,25 @@ def standing_still(deadline: Deadline | None) -> Iterator[None]:
         yield
         return
     if not deadline.stills:
-        deadline.left, deadline.at = deadline.at - deadline.timer.time(), inf
+        deadline.paused = deadline.timer.time()
+        deadline.left, deadline.at = deadline.at - deadline.paused, inf
     deadline.stills += 1
     try:
         yield
     finally:
         deadline.stills -= 1
         if not deadline.stills:
-            deadline.at = deadline.timer.time() + deadline.left
+            now = deadline.timer.time()
+            deadline.at = now + deadline.left
+            deadline.heard = min(now, deadline.heard + now - deadline.paused)
             if deadline.waiter is not None:
                 wake(deadline.waiter)
+
+
+def extend_idle(state: CallState) -> None:
+    """Note progress of the call: its silence, and that of the calls that made it, begins anew. From any thread."""
+    for deadline in state.attempt.idle_deadlines:
+        deadline.heard = deadline.timer.time()
 
 
 def deadline_above(state: CallState) -> float:
@@ -161,8 +187,10 @@ def invoke(
     timeout, attempt = state.origin.timeout, state.attempt
     if answer is not None:
         attempt.answer = answer
-    seconds = plan.timeout if timeout is None else timeout
+    seconds, idle = plan.timeout if timeout is None else timeout, plan.idle_timeout
+    above: tuple[Deadline, ...] = ()
     if state.parent is not None:
+        above = attempt.idle_deadlines = state.parent.attempt.idle_deadlines
         left = deadline_above(state) - plan.runner.timer.time()
         if left <= 0:
             late = f"{plan.name} was not started: the deadline of a call that made it has passed. {NOTHING_RUN}"
@@ -173,13 +201,16 @@ def invoke(
         handling: Any = run_handler(plan, values, state)
     else:
         handling = _contained(plan.inside(state.call, state.context), state)
-    if seconds is None:
+    if seconds is None and idle is None:
         return handling  # type: ignore[no-any-return]
     timer = plan.runner.timer
-    deadline = attempt.deadline = Deadline(seconds, timer)
+    deadline = attempt.deadline = Deadline(inf if seconds is None else seconds, timer)
+    if idle is not None:
+        deadline.idle, deadline.heard = idle, timer.time()
+        attempt.idle_deadlines = (*above, deadline)
     attempt.cancels = 0
     task = start(handling, get_running_loop())
-    if task.done() and timer.time() <= deadline.at and not task.cancelled():  # a handler that never waited
+    if task.done() and timer.time() <= deadline.expires_at() and not task.cancelled():  # a handler that never waited
         return task.result()  # type: ignore[no-any-return]
     deadline.task = task
     return _within_deadline(deadline, task, plan, state)
@@ -268,6 +299,8 @@ def _attempt_inside(state: CallState) -> Attempt:
         return before
     made = begin_attempt(state)
     made.deadline, made.answer = before.deadline, before.answer
+    made.idle_deadlines = before.idle_deadlines
+    extend_idle(state)
     return made
 
 
@@ -324,14 +357,15 @@ async def _within_deadline(
     """
     time = deadline.timer.time
     try:
-        while not task.done() and time() < deadline.at:  # woken too where the deadline was moved
-            await _wait_for_end(task, deadline, deadline.at)
+        while not task.done() and time() < (until := deadline.expires_at()):  # woken too where the deadline was moved
+            await _wait_for_end(task, deadline, until)
     except asyncio.CancelledError:
         await _stop_handler(task, deadline, plan)
         raise
-    if task.done() and time() <= deadline.at:  # it may have blocked the loop meanwhile
+    if task.done() and time() <= deadline.expires_at():  # it may have blocked the loop meanwhile
         deadline.task = None  # no cycle is left for the collector
         return task.result()
+    why, deadline.at = deadline.expiry_reason(), min(deadline.at, time())
     try:
         await _stop_handler(task, deadline, plan)
     except asyncio.CancelledError:
@@ -339,7 +373,7 @@ async def _within_deadline(
             raise
     attempt, holdings = state.attempt, state.holdings
     running = attempt.left_running or (holdings is not None and bool(holdings.runs or holdings.left))
-    attempt.result = results.timed_out(plan, state, deadline.seconds, running=running)
+    attempt.result = results.timed_out(plan, state, why, running=running)
     attempt.given_up = True
     return attempt.result
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from math import inf
 from os import urandom
@@ -127,11 +126,10 @@ def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolR
     """What was kept, as the result of this call."""
     try:
         result = restored(outcome, state.sent, plan.name)
-        if result.status == "suspended":
-            state.attempt.pending = freeze(outcome["pending"])
     except (TypeError, LookupError, ValueError) as error:
         log_raised(state, "what the journal keeps of a call of tool %r cannot be read", plan.name, error=error)
         return unknown(state)
+    state.attempt.pending = result.pending
     return result
 
 
@@ -235,9 +233,9 @@ def _intent(plan: Plan, state: CallState) -> Intent:
 
 
 async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
-    """Commit what the call came to; not where nothing was run, and it may be made again as if it never had been. What
-    it came to is given back, or that it was resumed by somebody else meanwhile. Who is cut off meanwhile leaves it to
-    be written."""
+    """Commit what the call came to, and return it. Nothing is kept where nothing was run: the call may be made again as
+    if it never had been. If somebody else resumed the call meanwhile, the result says so; if the journal could not be
+    written, its metadata does (`unrecorded`). A caller that is cut off leaves the outcome to be written."""
     attempt, entry = state.attempt, in_journal(state)
     intent, entry.claimed, after = entry.intent, False, entry.after
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
@@ -246,11 +244,15 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     kept = deferred or (attempt.executed is not False and not waits)  # what was run, not what somebody says of it
     outcome = _outcome_to_keep(state, result) if kept else None
     attempt.kept = result if kept else None
-    with suppress(Rejected):  # which was logged: what was done is told as it is
+    try:
         if not looked:
             await _journal_says(state, _journal(plan).end, intent, outcome, surely=True)
         elif outcome and not await _journal_says(state, _journal(plan).settle, after, outcome, surely=True):
             result = attempt.result = attempt.kept = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
+    except Rejected:  # which was logged: what was done is told as it is
+        if kept:
+            result = result.replace(metadata={**result.metadata, "unrecorded": True})
+            attempt.result = attempt.kept = result
     return result
 
 

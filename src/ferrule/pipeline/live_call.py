@@ -13,7 +13,7 @@ from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.call_key import in_journal
 from ferrule.pipeline.hiding import hide
-from ferrule.pipeline.invoke import deadline_above, handler_raised, standing_still
+from ferrule.pipeline.invoke import deadline_above, extend_idle, handler_raised, standing_still
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro, Observer
@@ -77,11 +77,15 @@ class LiveCall(CallState):
             await wait_until(end_of(started), end_of_wait(self), self.plan.runner.timer)
         at, deadline = started.result() if started.done() else None, self.attempt.deadline
         if at is not None and deadline is not None and self.clock is MONOTONIC:
-            deadline.at -= self.clock.time() - at  # the loop may have been blocked since
+            late = self.clock.time() - at  # the loop may have been blocked since
+            deadline.at -= late
+            deadline.heard -= late
         return started.done()
 
     def announce(self, data: Mapping[str, object]) -> None:
         """Emit a `tool:progress` while the call runs, on the loop's own thread."""
+        if self.attempt.idle_deadlines and not self.ended:
+            extend_idle(self)
         loop = self.plan.runner.loop
         if not self.observers or self.ended or loop is None:
             return

@@ -51,8 +51,10 @@ class Settings:
     deps: object
     secrets: JsonObject
     timeout: float | None
+    idle_timeout: float | None
     expose: tuple[type[BaseException], ...]
     max_output: int
+    max_media: int
     max_input: int | None
     disabled: dict[str, str] = field(default_factory=dict)
     runners: WeakSet[RunnerState] = field(default_factory=WeakSet)
@@ -103,6 +105,7 @@ class Plan:
     place: Limiter | None = None
     work: Plan | None = None
     fingerprint: str = ""
+    idle_timeout: float | None = None
 
     def __init__(self, tool: Tool, runner: RunnerState, settings: Settings, core: EndOf, handle: EndOf) -> None:
         handler = tool.handling
@@ -144,8 +147,11 @@ class Plan:
             )
         self.limits_vary = self.locks or bool(self.principal_limits) or self.leases is not None
         self.timeout: float | None = _first(tool.timeout, *(one.timeout for one in inner_first))
+        if (idle := _first(tool.idle_timeout, *(one.idle_timeout for one in inner_first))) is not None:
+            self.idle_timeout = idle
         self.expose = _first(tool.expose, *(one.expose for one in inner_first)) or ()
         self.max_output = min(one.max_output for one in outer_first)
+        self.max_media = min(one.max_media for one in outer_first)
         longest = [one.max_input for one in outer_first if one.max_input is not None]
         self.max_input = tool.max_input if tool.max_input is not UNSET else min(longest, default=None)
         self.deps = _first(*(one.deps for one in inner_first))

@@ -13,11 +13,11 @@ from typing import Any
 from ferrule.definition.output import Shaped
 from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
 from ferrule.executors.in_loop import joined
-from ferrule.pipeline.hiding import hide, log_raised, log_said
+from ferrule.pipeline.hiding import hide, hide_result, log_raised, log_said
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Text, as_output, bound, clean, cut, render, sentence, size, text_of
+from ferrule.values.content import Text, as_output, bound, clean, cut, render, sentence, text_of
 from ferrule.values.decision import Decision
 from ferrule.values.deferred import PUT_OFF
 from ferrule.values.input import InputRequired
@@ -29,6 +29,8 @@ CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
 RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
 _MAY_HAVE = "It had been started, so its effect may have happened."
 _STILL = "It is still running; its effect may yet happen. Do not repeat it."
+_READS = "It had been started, and changes nothing."
+_STILL_READS = "It is still running, and changes nothing."
 _LEAST, _MOST = -(1 << 63), 1 << 63
 _SHORT = frozenset({float, bool, type(None)})
 
@@ -105,10 +107,17 @@ def _retry_after(error: BaseException | None) -> dict[str, object] | None:
     return {"retry_after": float(seconds)}
 
 
-def what_ran(executed: bool | None, *, running: bool = False) -> str:
-    """What the model is to know of the effect; `running` where it may come yet."""
+def what_ran(executed: bool | None, *, running: bool = False, changes: bool = True) -> str:
+    """Say what the model has to know of the effect.
+
+    Args:
+        running: Whether the handler goes on.
+        changes: Whether the tool may change something.
+    """
     if executed is False:
         return NOTHING_RUN
+    if not changes:
+        return _STILL_READS if running else _READS
     return _STILL if running else _MAY_HAVE
 
 
@@ -119,7 +128,7 @@ def _short(state: CallState, text: str) -> str:
 
 def _failed(state: CallState, why: str, executed: bool | None) -> str:
     what = "could not be run" if executed is False else "failed"
-    return f"{state.plan.name} {what}: {sentence(why)} {what_ran(executed)}"
+    return f"{state.plan.name} {what}: {sentence(why)} {what_ran(executed, changes=state.plan.changes)}"
 
 
 def problem(call: ToolCall) -> Rejected:
@@ -192,15 +201,29 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
             text = _short(state, f"{plan.name} was run, but {shaped.problem}")
             return unsuccessful(state, "failed", text, executed=True, output=output)
         assert shaped.result is not None
-        status: Status = "ok" if shaped.result.error is None else "failed"
-        return shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
+        return _bound_to_call(plan, state, shaped.result)
     return success(value, state.sent, plan.name)
 
 
-def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) -> ToolResult:
-    """The result of a call that did not end within its `seconds`; `running` where it goes on."""
+def _bound_to_call(plan: Plan, state: CallState, returned: ToolResult) -> ToolResult:
+    """Return a result that a handler returned as the result of its call, with its own status.
+
+    `suspended` becomes `failed`: nobody could resume it. "Nothing was run" (`executed` is `False`) is not believed of a
+    tool that changes things where the result is that of another call, or the handler ran before: something may have
+    been done beside it.
+    """
+    status, executed = returned.status, returned.executed
+    if status == "suspended" or (status == "ok" and returned.error is not None):
+        status = "failed"
+    if executed is False and plan.changes and (returned.call is not None or state.attempt.runs > 1):
+        executed = True
+    return returned.replace(call=state.sent, tool_name=plan.name, repairs=(), status=status, executed=executed)
+
+
+def timed_out(plan: Plan, state: CallState, why: str, *, running: bool) -> ToolResult:
+    """Return the result of a call that its deadline has ended; `running` says whether its handler goes on."""
     executed, keep = state.attempt.executed, plan.inside is None and not plan.handler_hooks
-    text = f"{plan.name} did not end by its deadline of {seconds:g} s. {what_ran(executed, running=running)}"
+    text = f"{plan.name} {why}. {what_ran(executed, running=running, changes=plan.changes)}"
     return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
 
 
@@ -282,21 +305,15 @@ def copied(state: CallState, found: Any) -> ToolResult:
     return copied
 
 
-def _hidden(state: CallState, result: ToolResult) -> ToolResult:
-    """An unsuccessful result whose texts hold nothing that is known to be secret."""
-    error = hide(state, result.error or "")
-    content = [Text(hide(state, one.text)) if isinstance(one, Text) else one for one in result.content]
-    return result if content == [*result.content] else result.replace(error=error, content=content)
-
-
 def bounded(state: CallState, result: ToolResult) -> ToolResult:
     """The result within the limit of its runner, and an unsuccessful one without what is known to be secret."""
     limit = state.plan.max_output
     if result.error is not None:
-        result = _hidden(state, result)
+        result = hide_result(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
         result = result.replace(error=cut(clean(error), limit))
-    if size(result.content) > limit:
-        result = result.replace(content=bound(result.content, limit))
+    content = bound(result.content, limit, max_media=state.plan.max_media)
+    if content is not result.content:
+        result = result.replace(content=content)
     return result

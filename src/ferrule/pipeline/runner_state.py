@@ -209,6 +209,8 @@ class RunnerState:
 
     def go_on_writing(self, writing: asyncio.Task[Any]) -> None:
         """Go on writing what a call that was cut off cannot wait for."""
+        if writing.get_loop().is_closed():  # then the journal alone goes on
+            return
         self.writing.add(writing)
         writing.add_done_callback(self._has_written)
 

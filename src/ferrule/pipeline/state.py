@@ -86,6 +86,7 @@ class Attempt:
         deadline: It, and the task that has it; `None` where there is none.
         raised: What the handler made of a cancellation from outside.
         cancels: What earlier runs have left of `cancelling()` of its task, before Python 3.13.
+        idle_deadlines: Those that progress of this run extends: its own, and those of the calls that made it.
         given_up: Whether a run was stopped: what goes on of it may run nothing more once the call has ended.
         left_running: Whether something of it went on after that.
         stop: The answer with which the runner has stopped the call from outside, until that is taken back.
@@ -100,6 +101,7 @@ class Attempt:
     cancels: int = 0
     chunks: Any = ()
     given_up: bool = False
+    idle_deadlines: tuple[Deadline, ...] = ()
     inputs: int = 0
     in_journal: InJournal | None = None
     kept: ToolResult | None = None

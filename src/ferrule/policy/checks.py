@@ -58,19 +58,21 @@ def _of_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
 
 
 def check_beside(rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Rules that never count, as a stricter one matches whatever they match; and in one file, what stands twice. What
-    another file has is no error, as no file can mend another. Of a rule the first of these is said, and no more."""
+    """Warn of rules that never count, because a stricter rule matches whatever they match; and of rules that stand
+    twice in one file. Each rule has one warning at most.
+
+    These are no errors: a live file takes another `deny = ["*"]` at any time.
+    """
     by_name = _by_name(rules)
     for at, rule in enumerate(rules):
         candidates = [*by_name.get(rule.tools[0] if rule.tools else None, ()), *by_name["*"]]
         covering = sorted(place for place in candidates if place != at and _may_say_more(rules[place], rule))
         stricter = (rules[place] for place in covering if rules[place].decide != rule.decide)
         if other := next(stricter, None):
-            level: Level = "error" if rule.source == other.source else "warning"
-            yield finding(level, rule, f"{rule.text!r} never counts: {other.name} ({other.text!r}) is stricter")
+            yield finding("warning", rule, f"{rule.text!r} never counts: {other.name} ({other.text!r}) is stricter")
             continue
         if same := next((rules[place] for place in covering if place < at and rule.covers(rules[place])), None):
-            yield finding("error", rule, f"{rule.text!r} stands twice, as {same.name} too")
+            yield finding("warning", rule, f"{rule.text!r} stands twice, as {same.name} too")
             continue
         if rule.reason or rule.into:  # which may be why it is there
             continue

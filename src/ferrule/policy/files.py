@@ -35,8 +35,8 @@ class PolicyFile:
     digest: str
 
 
-def read_policy_file(path: str | os.PathLike[str], scope: Scope) -> PolicyFile:
-    """Read a file once.
+def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, most: int = MOST_BYTES) -> PolicyFile:
+    """Read a file of at most so many bytes once.
 
     Raises:
         DefinitionError: where it cannot be read, is empty or too large, or is no UTF-8.
@@ -45,30 +45,14 @@ def read_policy_file(path: str | os.PathLike[str], scope: Scope) -> PolicyFile:
     try:
         exact = real(given, ".")
         with os.fdopen(open_exactly(exact), "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise ValueError(f"it has more than {most} bytes")
         if not data.strip():  # as while another program writes it, whose denies would be missed
             raise ValueError('it is empty; a policy without rules has a line that says so, such as mode = "ask"')
         return PolicyFile(exact, os.path.abspath(given), scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None
-
-
-def places_of(path: str | os.PathLike[str]) -> set[str]:
-    """All files, folders and links by which a path leads to its file, whether they are there or not, each as it stands
-    in a real folder: where one of these is replaced, it is another file."""
-    found: set[str] = set()
-    waiting = [os.path.abspath(os.path.expanduser(os.fspath(path)))]
-    while waiting:
-        folder, name = os.path.split(waiting.pop())
-        place = os.path.join(os.path.realpath(folder), name)
-        if name and place not in found:
-            found.add(place)
-            waiting.append(folder)
-            if os.path.islink(place):
-                waiting.append(os.path.normpath(os.path.join(os.path.dirname(place), os.readlink(place))))
-    return found
 
 
 def configuration_folder() -> Path:

@@ -6,24 +6,19 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
+from ferrule.policy.breadth import check_breadth
 from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of, may_be_given
-from ferrule.policy.files import (
-    PolicyFile,
-    configuration_folder,
-    places_of,
-    read_policy_file,
-    standard_files,
-    state_folder,
-)
-from ferrule.policy.protected import Protected
-from ferrule.policy.reading import Document, Finding, PolicyTest, read_document
+from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, standard_files, state_folder
+from ferrule.policy.own_files import own_file_named
+from ferrule.policy.reading import Finding, PolicyTest, read_document
 from ferrule.policy.rule import Rule, Scope
+from ferrule.policy.standing import NEEDS_TRUST, Trust, standings_of
 from ferrule.policy.trust import Trusted
 from ferrule.policy.verdict import Entry, ForTool, Judged, Mode
 from ferrule.values.arguments import starred
@@ -68,9 +63,11 @@ class Contents(NamedTuple):
     tests: tuple[PolicyTest, ...] = ()
     findings: tuple[Finding, ...] = ()
     digests: Mapping[str, str] = freeze({})
+    untrusted: tuple[Finding, ...] = ()
+    """The findings about files that do not count as they are."""
 
 
-def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trusted: Trusted) -> Contents:
+def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: Trust) -> Contents:
     """What files say; never raises for what is in them, which is among the findings."""
     found: list[Finding] = []
     read: dict[str, PolicyFile] = {}
@@ -84,18 +81,25 @@ def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trusted:
             found.append(Finding("error", os.fspath(path), 0, "the file is given twice"))
         read[os.fspath(path)] = file
     names = _names_of(list(read.values()))
-    documents = [(file, read_document(file.text, names[file.path], file.scope)) for file in read.values()]
-    rules = sorted((rule for _, document in documents for rule in document.rules), key=_order)
-    found += [one for _, document in documents for one in document.findings]
+    documents = {path: read_document(file.text, names[file.path], file.scope) for path, file in read.items()}
+    rules = sorted((rule for document in documents.values() for rule in document.rules), key=_order)
+    found += [one for document in documents.values() for one in document.findings]
     found += [*(one for rule in rules for one in check_examples(rule)), *check_beside(rules)]
-    found += () if tools is None else check_tools(rules, tools)
-    left_out = frozenset(_untrusted(documents, trusted, found))
+    found += [*check_breadth(rules, tools), *(() if tools is None else check_tools(rules, tools))]
+    standings = [*standings_of(read, names, documents, trust)]
+    about_trust = [one for standing in standings for one in standing.findings]
+    untrusted = {standing.source for standing in standings if not standing.allows}
+    counted = [rule for rule in rules if rule.decide != "allow" or rule.source not in untrusted]
+    older = {f"{one.source} (as trusted)": one.older for one in standings if one.older is not None}
+    said = {**{names[read[path].path]: document for path, document in documents.items()}, **older}
+    restrictions = (rule for document in older.values() for rule in document.rules if rule.decide != "allow")
     return Contents(
-        tuple(rule for rule in rules if rule.decide != "allow" or rule.source not in left_out),
-        {of.mode[0]: f"{names[file.path]}:{of.mode[1]}" for file, of in documents if of.mode is not None},
-        tuple(test for _, document in documents for test in document.tests),
-        tuple(sorted(found, key=lambda one: (one.level, one.source, one.line))),
+        tuple(sorted((*counted, *restrictions), key=_order)),
+        {of.mode[0]: f"{source}:{of.mode[1]}" for source, of in said.items() if of.mode is not None},
+        tuple(test for document in documents.values() for test in document.tests),
+        tuple(sorted((*found, *about_trust), key=lambda one: (one.level, one.source, one.line))),
         {path: file.digest for path, file in read.items()},
+        tuple(about_trust),
     )
 
 
@@ -114,27 +118,6 @@ def _names_of(files: Sequence[PolicyFile]) -> dict[str, str]:
         counts = Counter(short.values())
         short = {path: name if counts[name] == 1 else longer[path] for path, name in short.items()}
     return short
-
-
-def _untrusted(
-    documents: Iterable[tuple[PolicyFile, Document]], trusted: Trusted, found: list[Finding]
-) -> Iterator[str]:
-    """The names of files whose allows do not count, as nobody has trusted them."""
-    for file, document in documents:
-        allows = [rule for rule in document.rules if rule.decide == "allow"]
-        if file.scope != "project" or not allows:
-            continue
-        more = ""
-        try:
-            if trusted.has(file.place, file.digest):
-                continue
-        except DefinitionError as error:
-            more = f" ({error})"
-        name, count = allows[0].source, len(allows)
-        text = f"{count} of its allow rules do not count, as nobody has trusted the file as it is"
-        remedy = f"read it, then `ferrule policy trust {file.place}`"
-        found.append(Finding("warning", name, allows[0].line, f"{text}{more}: {remedy}"))
-        yield name
 
 
 class _Compiled:
@@ -192,35 +175,39 @@ class Policy:
         tools: Iterable[Any] | None = None,
         shadow: str | os.PathLike[str] | None = None,
         trusted: Trusted | None = None,
+        needs_trust: Collection[Scope] = NEEDS_TRUST,
     ) -> None:
         self._files = tuple(files)
         self._tools = None if tools is None else tuple(tools)
-        self._trusted = trusted or Trusted()
+        self._trust = Trust(Trusted() if trusted is None else trusted, needs_trust)
         self._shadow_file = shadow
         names = ", ".join(os.path.basename(os.fspath(path)) for _, path in self._files)
         self.__name__ = self.__qualname__ = f"rules({names})"
         self._differences: dict[tuple[Any, ...], Difference] = {}
         self._lock = threading.Lock()
         self._loading = threading.Lock()
-        self._use(read_files(self._files, self._tools, self._trusted))
+        shadows = () if shadow is None else (shadow,)
+        given = (*(path for _, path in (*self._files, *standard_files())), *shadows, self._trust.trusted.path)
+        self._own_files = [os.path.realpath(os.path.expanduser(path)) for path in given]
+        self._own_files += [os.path.realpath(folder) for folder in (state_folder(), configuration_folder())]
+        self._trust.trusted.hold_key()
+        self._use(read_files(self._files, self._tools, self._trust))
 
     def _use(self, said: Contents) -> None:
         shadow, more = self._read_shadow()
-        shadow_files = () if self._shadow_file is None else (self._shadow_file,)
-        files = (path for _, path in (*self._files, *standard_files()))
-        kept = set[str]().union(*map(places_of, (*files, *shadow_files, self._trusted.path)))
-        folders = (os.path.realpath(folder) for folder in (state_folder(), configuration_folder()))
-        protected, compiled = Protected(kept, folders), _Compiled(said)
-        # The rules as the last: a call that goes by new rules finds that their files are protected.
-        self.findings, self._shadow, self._protected = (*said.findings, *more), shadow, protected
-        self._compiled = compiled
+        self.findings, self._shadow = (*said.findings, *more), shadow
+        self._compiled = _Compiled(said)
+        for path, digest in said.digests.items():
+            log.info("the policy file %r is loaded, with the digest %s", path, digest)
+        for one in said.untrusted:
+            log.warning("%s", one)
 
     def _read_shadow(self) -> tuple[_Compiled | None, list[Finding]]:
         """The policy in shadow: its file stands in the place of the program's own. Broken, it breaks nothing."""
         if self._shadow_file is None:
             return None, []
         others = [(scope, path) for scope, path in self._files if scope != "managed"]
-        compiled = _Compiled(read_files([("managed", self._shadow_file), *others], self._tools, self._trusted))
+        compiled = _Compiled(read_files([("managed", self._shadow_file), *others], self._tools, self._trust))
         if not compiled.broken:
             return compiled, []
         return None, [replace_level(one) for one in compiled.broken]
@@ -246,10 +233,12 @@ class Policy:
         return self._compiled.said.digests
 
     def reload(self) -> tuple[Finding, ...]:
-        """Read the files again, and what is wrong in them; where that is an error, what was read before goes on to
-        count, and the log says so."""
+        """Read the files again. A file that has changed has to be trusted, by `ferrule policy trust FILE`.
+
+        Returns what is wrong in the files. If that has an error, the rules that were loaded before stay in force, and
+        the log says so."""
         with self._loading:  # of two at once the one that reads last is the one that counts
-            said = read_files(self._files, self._tools, self._trusted)
+            said = read_files(self._files, self._tools, self._trust._replace(loaded=self.digests))
             errors = [one for one in said.findings if one.level == "error"]
             if errors:
                 texts = "; ".join(map(str, errors))
@@ -297,7 +286,7 @@ class Policy:
 
     def _decided(self, compiled: _Compiled, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
         if tool is None or tool.read_only is not True:
-            named = self._protected.named_by(call, context)
+            named = own_file_named(call, context.working_directory, self._own_files)
             if named is not None:
                 return deny(f"{os.path.basename(named)} decides what may run, and no tool may change it")
         return compiled.verdict(call, context, tool)
@@ -346,7 +335,9 @@ def load(
     tools: Iterable[Any] | None = None,
     shadow: str | os.PathLike[str] | None = None,
     trusted: Trusted | None = None,
+    needs_trust: Collection[Scope] = NEEDS_TRUST,
 ) -> Policy:
     """The policy of files with their scopes. What is wrong in them is among its findings; one with errors denies every
-    call. See docs/policy.md#loading."""
-    return Policy(files, tools=tools, shadow=shadow, trusted=trusted)
+    call. Files of the scopes in `needs_trust` allow nothing before a person has trusted them.
+    See docs/policy.md#loading."""
+    return Policy(files, tools=tools, shadow=shadow, trusted=trusted, needs_trust=needs_trust)

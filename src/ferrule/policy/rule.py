@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.arguments.names import as_seen
-from ferrule.command_arguments import lines_in, lines_of
+from ferrule.command_arguments import is_command_name, lines_in, lines_of, options_in
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, fits, some
 from ferrule.values.call import ToolCall
@@ -124,12 +124,27 @@ class Rule:
         self, arguments: Mapping[str, Any], context: ToolContext, leave_out: Callable[[Condition], bool] | None = None
     ) -> bool | None:
         """Whether its conditions hold for these arguments; those left out are taken to hold."""
-        answers = (
+        answers = [
             of_place(one, place, arguments, context, allows=self.decide == "allow")
             for place, one in self.arguments.items()
             if leave_out is None or not leave_out(one)
-        )
+        ]
+        if self.decide == "allow" and self.has_commands and self._unjudged_options(arguments, context):
+            answers.append(None)
         return every(answers, empty=True)
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether it speaks of shell lines."""
+        return any(isinstance(one, Commands) for one in self.arguments.values())
+
+    def _unjudged_options(self, arguments: Mapping[str, Any], context: ToolContext) -> list[str]:
+        """The arguments that may change what a shell line runs, and for which the rule has no condition."""
+        hidden = getattr(getattr(context, "tool", None), "hidden", ())
+        given = {name: value for name, value in arguments.items() if name not in hidden}
+        lines = {place.rstrip("[]") for place, one in self.arguments.items() if isinstance(one, Commands)}
+        options = options_in(given, lambda key, place: is_command_name(key) or place_of(place) in lines)
+        return [place for place in map(place_of, options) if place not in self.arguments]
 
     def _of_tool(self, name: str, tool: Any) -> bool | None:
         if (
@@ -156,11 +171,13 @@ class Rule:
             return None
         if any(fits(glob, who) for glob in self.principals):
             return True
-        seen = as_seen(who.strip())
-        return None if any(fits(as_seen(glob.strip()), seen) for glob in self.principals) else False
+        seen = as_seen(who)
+        return None if any(fits(as_seen(glob), seen) for glob in self.principals) else False
 
     def covers(self, other: Rule) -> bool:
         """Whether it matches whatever `other` matches. May be false where it does."""
+        if self.decide == "allow" and self.has_commands and other.arguments.keys() - self.arguments.keys():
+            return False  # a further condition lets through an argument beside the command that this rule does not
         return (
             _cover_all(self.tools, other.tools)
             and _cover_all(self.principals, other.principals)
@@ -223,17 +240,14 @@ def of_place(
     return _at(arguments, parts_of(place), lambda name, value, beside: test(value, context), together)
 
 
-def of_argument(one: Condition, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool | None:
-    """What an allow's condition answers of one argument, by its name as it is."""
-    value = arguments[name]
-    if isinstance(one, Commands) and value is not None:
-        return one.of_lines(lines_of(name, value, arguments), context, allows=True)
-    return one.matches(value, context)
-
-
 def parts_of(place: str) -> list[str]:
     """The keys that lead to a place, and `[]` for each list."""
     return place.replace("[]", ".[]").split(".")
+
+
+def place_of(keys: Iterable[str | int]) -> str:
+    """The place that these keys lead to, as a rule writes it: `files[].path`."""
+    return "".join("[]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 
 def _at(

@@ -1,94 +1,161 @@
-"""Which project files a person has trusted, by the digest of what was read."""
+"""Which version of a file a person has trusted: its digest and its text, in a sealed list."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Final, NamedTuple
 
 from ferrule.errors import DefinitionError
-from ferrule.paths import open_directory, real
-from ferrule.policy.files import read_policy_file, state_folder
-from ferrule.store import StoreError, locked, read_private
+from ferrule.policy.files import configuration_folder, read_policy_file, state_folder
+from ferrule.store import SealedFile, StoreError, make_key, private_place, read_key
+
+MOST_TRUSTED: Final = 16 * 2**20
+"""Bytes of a file that is trusted: a `ferrule.lock` holds the whole schemas of its tools. See docs/policy.md#trust."""
+_SHOWN_DIGITS: Final = 12
+_held_keys: dict[str, bytes | None] = {}
+"""The keys that this process goes by, by their files; `None` if there was none when it began."""
+
+
+class TrustedVersion(NamedTuple):
+    """A file as a person has trusted it. See docs/policy.md#trust."""
+
+    digest: str
+    """The SHA-256 of its bytes, in hexadecimal digits."""
+    text: str
 
 
 class Trusted:
-    """The digests of trusted files, in a file that is the person's alone. See docs/policy.md#scopes.
+    """The versions of files that a person has trusted. See docs/policy.md#trust.
+
+    The list is sealed, with a key in `$XDG_CONFIG_HOME/ferrule/trusted.key`. It is made when the first file is trusted.
 
     Args:
-        path: The file; `$XDG_STATE_HOME/ferrule/trusted.json` where it is left out.
+        path: The list; `$XDG_STATE_HOME/ferrule/trusted.json` if it is left out.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = real(os.fspath(state_folder() / "trusted.json" if path is None else path), ".")
+        self.path = os.path.abspath(os.path.expanduser(state_folder() / "trusted.json" if path is None else path))
+        self._key_file = str(configuration_folder() / "trusted.key")
+        self._list: SealedFile | None = None
 
-    def listed(self) -> Mapping[str, str]:
-        """The digests by the path of the file, with no link followed.
+    def hold_key(self) -> None:
+        """Keep the key in this process, so that it believes no list that another key seals later.
 
-        Raises:
-            DefinitionError: where others may change the file or its folder, or it is not what this class writes.
+        Makes the key if there is none, unless its folder belongs to another account.
         """
+        if self._key_file in _held_keys:
+            return
         try:
-            read = json.loads(read_private(self.path))
-        except FileNotFoundError:
-            return {}
-        except (StoreError, ValueError, RecursionError) as error:
-            raise DefinitionError(f"what is trusted cannot be known: {error}") from None
-        if isinstance(read, dict) and all(isinstance(digest, str) for digest in read.values()):
-            return read
-        raise DefinitionError(f"what is trusted cannot be known: {self.path!r} has other than digests by path")
+            key = self._read_key()
+            if key is None and _is_own(self._key_file):
+                key = self._make_key()
+        except StoreError:
+            key = None
+        _held_keys.setdefault(self._key_file, key)
 
-    def has(self, file: str, digest: str) -> bool:
-        """Whether the file that was found at this absolute path is trusted as it is with this digest.
+    def versions(self) -> Mapping[str, TrustedVersion]:
+        """The trusted versions by the path of the file, with no link followed.
 
         Raises:
-            DefinitionError: as for `listed`.
+            DefinitionError: if others may change the list or its folder, or it is not as this class wrote it.
         """
-        return self.listed().get(file) == digest
+        if self._list is None and not _is_there(self.path):
+            return {}
+        try:
+            return {place: TrustedVersion(**version) for place, version in self._opened().items().items()}
+        except (StoreError, TypeError) as error:
+            anew = f"to begin anew, move {self.path!r} away and trust your files again"
+            raise DefinitionError(f"what is trusted cannot be known: {error}; {anew}") from None
 
     def trust(self, file: str | os.PathLike[str], digest: str | None = None) -> str:
-        """Trust a file as it is; with `digest`, only where it is still what was shown. Gives the digest.
+        """Trust a file as it is; with `digest`, only if that is still its digest. Returns the digest.
 
         Raises:
-            DefinitionError: where it has changed, cannot be read, or the trust cannot be noted.
+            DefinitionError: if it has changed, cannot be read, or the list cannot be written.
         """
-        read = read_policy_file(file, "project")
+        read = read_policy_file(file, "project", most=MOST_TRUSTED)
         if digest not in {None, read.digest}:
             raise DefinitionError(f"{read.place} has changed since it was shown, and is not trusted")
-        with self._alone():
-            self._write({**self.listed(), read.place: read.digest})
+        self._set(read.place, TrustedVersion(read.digest, read.text))
         return read.digest
 
     def forget(self, file: str | os.PathLike[str]) -> bool:
-        """Trust a file no more; whether it was trusted.
+        """Trust a file no more. Returns whether it was trusted.
 
         Raises:
-            DefinitionError: as for `listed`, or where that cannot be noted.
+            DefinitionError: as for `versions`, or if the list cannot be written.
         """
-        path = os.path.abspath(os.path.expanduser(os.fspath(file)))
-        with self._alone():
-            listed = dict(self.listed())
-            was_trusted = listed.pop(path, None) is not None
-            if was_trusted:
-                self._write(listed)
+        place = os.path.abspath(os.path.expanduser(os.fspath(file)))
+        was_trusted = place in self.versions()
+        if was_trusted:
+            self._set(place, None)
         return was_trusted
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """No other process changes it meanwhile, and brings back what was forgotten."""
+    def _set(self, place: str, version: TrustedVersion | None) -> None:
+        new = None if version is None else version._asdict()
         try:
-            with locked(self.path):
-                yield
+            if self._key() is None:
+                key = self._make_key()
+                if self._key_file in _held_keys:
+                    _held_keys[self._key_file] = key
+            opened = self._opened()
+            while not opened.compare_and_set(place, opened.get(place), new):
+                pass
         except StoreError as error:
             raise DefinitionError(f"what is trusted cannot be changed: {error}") from None
 
-    def _write(self, listed: Mapping[str, str]) -> None:
-        folder, name = os.path.split(self.path)
+    def _opened(self) -> SealedFile:
+        """The list, which stays open: this object takes no earlier copy of what it has read."""
+        if self._list is None:
+            key = self._key()
+            if key is None:
+                since = " was not there when this program started; start it again"
+                missing = since if self._key_file in _held_keys else " is not there"
+                raise StoreError(f"{self.path!r} is sealed, and its key {self._key_file!r}{missing}")
+            self._list = SealedFile(self.path, key, working_directory=None)
+        return self._list
+
+    def _key(self) -> bytes | None:
+        return _held_keys[self._key_file] if self._key_file in _held_keys else self._read_key()
+
+    def _read_key(self) -> bytes | None:
+        return read_key(private_place(self._key_file, (), None))
+
+    def _make_key(self) -> bytes | None:
+        make_key(private_place(self._key_file, (), None))
+        return self._read_key()
+
+
+def _is_there(path: str) -> bool:
+    """Whether there is a file. An account that may not enter the folder, such as that of a service, has trusted nothing
+    there."""
+    try:
+        os.lstat(path)
+    except OSError:
+        return False
+    return True
+
+
+def _is_own(place: str) -> bool:
+    """Whether the folder in which a file is to be made belongs to this account: under `sudo` it may not."""
+    for folder in PurePath(place).parents:
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            with open_directory(folder) as directory:
-                directory.write(name, json.dumps(listed, indent=1, sort_keys=True).encode(), mode=0o600)
-        except OSError as error:
-            raise DefinitionError(f"{self.path} cannot be written: {error}") from None
-        self.listed()  # which says where others may change it
+            return os.name == "nt" or os.stat(folder).st_uid == os.geteuid()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            break
+    return False
+
+
+def short_digest(digest: str) -> str:
+    """A digest as people are shown it. See docs/policy.md#trust."""
+    return digest[:_SHOWN_DIGITS]
+
+
+def how_to_trust(place: str) -> str:
+    """The command by which a person trusts a file. See docs/policy.md#trust."""
+    return f"`ferrule policy trust {shlex.quote(place)}`"

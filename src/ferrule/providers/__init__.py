@@ -7,8 +7,9 @@ A provider module has
     calls(response)                                              the `ToolCall`s, in order
     text(response)                                               what the model says
     turn(response)                                               the assistant's turn, for the history
-    stop(response)                                               why the model stopped, in one of seven words
-    reason(response)                                             the same in the API's own words, where there is no
+    stop(response, tools=())                                     why the model stopped, in one of seven words; with the
+                                                                 tools, JSON in the text that calls one is malformed
+    reason(response, tools=())                                   the same in the API's own words, where there is no
                                                                  answer or not all of it
     state(response)                                              what the next request needs besides the messages
     results(results)                                             the messages that answer the calls
@@ -35,10 +36,10 @@ where they go in each API's request. The smallest one, for an API that wants a n
     def turn(response):
         return [response]
 
-    def stop(response):
+    def stop(response, tools=()):
         return "calls" if "name" in response else "end"
 
-    def reason(response):
+    def reason(response, tools=()):
         return None
 
     def state(response):

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ferrule.definition.tool import wire_name
+from ferrule.definition.tool import Tool, wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop
 from ferrule.providers._read import NAME, arguments, fields_of, ids_of, mark_repeats, name_of
+from ferrule.providers._text_calls import holds_text_call
 from ferrule.values.call import ToolCall
 
 ResponseT = TypeVar("ResponseT")
@@ -53,7 +54,6 @@ class End(NamedTuple):
         calls: Whether it holds calls.
         refused: Whether it holds a refusal, beside the word of an ordinary end.
         details: What the API says besides the word.
-        text_call: Whether its text is a call that nobody has read.
     """
 
     word: str
@@ -61,7 +61,6 @@ class End(NamedTuple):
     calls: bool = False
     refused: bool = False
     details: str = ""
-    text_call: bool = False
 
 
 def stop_of(api: Api, end: End) -> Stop:
@@ -71,7 +70,7 @@ def stop_of(api: Api, end: End) -> Stop:
         return stop
     if end.calls:
         return "calls"
-    if stop == "calls" or end.text_call:
+    if stop == "calls":
         return "malformed"
     return "refused" if end.refused else "end"
 
@@ -92,22 +91,37 @@ def reason_of(api: Api, end: End) -> str | None:
         return "the model refused"
     if stop == "other":
         return f"the turn ended for a reason that is not known here ({end.word!r})"
-    what = "it wrote a call as text" if end.text_call else f"it says {end.word!r}"
-    return f"{what}, and there is no call"
+    return f"it says {end.word!r}, and there is no call"
 
 
-def ending(
-    api: Api, end: Callable[[ResponseT], End]
-) -> tuple[Callable[[ResponseT], Stop], Callable[[ResponseT], str | None]]:
-    """The functions `stop` and `reason` of a provider module, whose `end` says how a response ends."""
+class ReadStop(Protocol):
+    """The function `stop` of a provider module."""
 
-    def stop(response: ResponseT) -> Stop:
-        """Why the model stopped."""
-        return stop_of(api, end(response))
+    def __call__(self, response: Any, tools: Iterable[Tool] = ()) -> Stop: ...
 
-    def reason(response: ResponseT) -> str | None:
+
+class ReadReason(Protocol):
+    """The function `reason` of a provider module."""
+
+    def __call__(self, response: Any, tools: Iterable[Tool] = ()) -> str | None: ...
+
+
+def ending(api: Api, end: Callable[[ResponseT], End], text: Callable[[ResponseT], str]) -> tuple[ReadStop, ReadReason]:
+    """Make the functions `stop` and `reason` of a provider module from those that read how a response ends, and its
+    text."""
+
+    def stop(response: Any, tools: Iterable[Tool] = ()) -> Stop:
+        """Why the model stopped. With the tools that it was offered, JSON in its text that calls one is `"malformed"`
+        too."""
+        found = stop_of(api, end(response))
+        return "malformed" if found == "end" and holds_text_call(text(response), tools) else found
+
+    def reason(response: Any, tools: Iterable[Tool] = ()) -> str | None:
         """Why there is no answer, or not all of it; `None` where the model ended or made calls."""
-        return reason_of(api, end(response))
+        found = end(response)
+        if stop_of(api, found) == "end" and holds_text_call(text(response), tools):
+            return "it wrote a call as text, and there is no call"
+        return reason_of(api, found)
 
     return stop, reason
 

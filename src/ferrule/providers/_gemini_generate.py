@@ -181,7 +181,7 @@ def text(response: Any) -> str:
     return "".join(read_text(part, "text") for part in parts if not part.get("thought"))
 
 
-stop, reason = ending(API, _end)
+stop, reason = ending(API, _end, text)
 
 
 def state(response: Any) -> dict[str, Any]:

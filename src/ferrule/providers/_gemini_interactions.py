@@ -21,6 +21,7 @@ from ferrule.providers._read import (
     media_type,
     name_in_history,
     name_of,
+    object_or_text,
     object_value,
     plain,
     plain_list,
@@ -38,7 +39,6 @@ from ferrule.providers._stream import (
     join_arguments,
     merge_delta,
     merged_value,
-    object_or_text,
 )
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean, jsonable
@@ -109,7 +109,7 @@ def text(response: Any) -> str:
     return "".join(text_of(step.get("content")) for step in steps if step.get("type") == "model_output")
 
 
-stop, reason = ending(API, _end)
+stop, reason = ending(API, _end, text)
 
 
 def state(response: Any) -> dict[str, Any]:

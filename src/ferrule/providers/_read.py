@@ -18,7 +18,7 @@ from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, clean, jsonable, to_text
-from ferrule.values.json_text import Malformed, to_object
+from ferrule.values.json_text import Malformed, loads, to_object
 from ferrule.values.result import ToolResult
 
 # Reading
@@ -183,6 +183,17 @@ def arguments(value: Any) -> str | Mapping[str, Any] | None:
     if kind is str or kind is dict or value is None or isinstance(value, str | Mapping):
         return value  # type: ignore[no-any-return]
     return to_text(value)
+
+
+def object_or_text(text: Any) -> Any:
+    """The object that `text` is the JSON of; `text` itself where it is none, or none that can be trusted."""
+    if not isinstance(text, str) or not text.rstrip().endswith("}"):  # most that a stream has not ended
+        return text
+    try:
+        found = loads(text)
+    except Malformed:
+        return text
+    return found if isinstance(found, dict) else text
 
 
 _LONGEST_REPAIRED = 1_000_000

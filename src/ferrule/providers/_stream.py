@@ -8,11 +8,10 @@ from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
-from ferrule.providers._api import not_run_problem
-from ferrule.providers._read import fields_of, known_id, plain, read
+from ferrule.providers._api import ReadReason, ReadStop, not_run_problem
+from ferrule.providers._read import fields_of, known_id, object_or_text, plain, read
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, to_text
-from ferrule.values.json_text import Malformed, loads
 
 
 class Readers(NamedTuple):
@@ -21,8 +20,8 @@ class Readers(NamedTuple):
     calls: Callable[[Any], list[ToolCall]]
     text: Callable[[Any], str]
     turn: Callable[[Any], list[Any]]
-    stop: Callable[[Any], Stop]
-    reason: Callable[[Any], str | None]
+    stop: ReadStop
+    reason: ReadReason
     state: Callable[[Any], Mapping[str, Any]]
 
 
@@ -168,17 +167,6 @@ def join_arguments(chunks: Sequence[str]) -> str:
 def chunk_text(value: Any) -> str:
     """A chunk as text; empty for null."""
     return value if isinstance(value, str) else "" if value is None else to_text(plain(value))
-
-
-def object_or_text(text: Any) -> Any:
-    """The object that `text` is the JSON of; `text` itself where it is none, or none that can be trusted."""
-    if not isinstance(text, str) or not text.rstrip().endswith("}"):  # most that a stream has not ended
-        return text
-    try:
-        found = loads(text)
-    except Malformed:
-        return text
-    return found if isinstance(found, dict) else text
 
 
 _MARKS = re.compile(r'[{}\[\]"]|\\.?', re.DOTALL)

@@ -25,6 +25,7 @@ from ferrule.providers._read import (
     name_in_history,
     name_of,
     non_blank,
+    object_or_text,
     object_value,
     plain,
     plain_list,
@@ -34,7 +35,7 @@ from ferrule.providers._read import (
     sent_names,
     without_last_thoughts,
 )
-from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks, object_or_text
+from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks
 from ferrule.providers._strict import ANTHROPIC
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -182,7 +183,7 @@ def text(response: Response) -> str:
     return "".join(read_text(block, "text") for block in blocks if block.get("type") == "text")
 
 
-stop, reason = ending(_API, _end)
+stop, reason = ending(_API, _end, text)
 
 
 def state(response: Response) -> State:

@@ -27,6 +27,7 @@ from ferrule.providers._read import (
     name_in_history,
     name_of,
     non_blank,
+    object_or_text,
     object_value,
     plain,
     read,
@@ -44,7 +45,6 @@ from ferrule.providers._stream import (
     join_arguments,
     merge_delta,
     merged_value,
-    object_or_text,
 )
 from ferrule.providers._strict import BEDROCK
 from ferrule.providers._write import Definitions
@@ -229,7 +229,7 @@ def _text_of_block(block: Any) -> str:
     return read_text(block, "text") or text_of(read(read(block, "citationsContent"), "content"))
 
 
-stop, reason = ending(_API, _end)
+stop, reason = ending(_API, _end, text)
 state = no_state
 
 

@@ -159,7 +159,7 @@ def text(response: Response) -> str:
     return text_of(fields_of(read(response, "message")).get("content"))
 
 
-stop, reason = ending(_API, _end)
+stop, reason = ending(_API, _end, text)
 state = no_state
 
 

@@ -181,14 +181,15 @@ def text(response: Response) -> str:
     return _readers_of(response).text(response)
 
 
-def stop(response: Response) -> Stop:
-    """Why the model stopped."""
-    return _readers_of(response).stop(response)
+def stop(response: Response, tools: Iterable[Tool] = ()) -> Stop:
+    """Why the model stopped. With the tools that it was offered, JSON in its text that calls one is `"malformed"`
+    too."""
+    return _readers_of(response).stop(response, tools)
 
 
-def reason(response: Response) -> str | None:
+def reason(response: Response, tools: Iterable[Tool] = ()) -> str | None:
     """Why there is no answer, or not all of it; `None` where the model ended or made calls."""
-    return _readers_of(response).reason(response)
+    return _readers_of(response).reason(response, tools)
 
 
 @overload

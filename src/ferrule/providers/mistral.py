@@ -177,7 +177,7 @@ def text(response: Response) -> str:
     return "".join(text_of(fields_of(message).get("content")) for message in _messages(first_choice(response)))
 
 
-stop, reason = ending(_API, _end)
+stop, reason = ending(_API, _end, text)
 state = no_state
 
 

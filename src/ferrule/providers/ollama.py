@@ -29,7 +29,7 @@ from ferrule.providers._read import (
     result_text,
 )
 from ferrule.providers._stream import Readers, TurnStream, join_chunks
-from ferrule.providers._text_calls import is_text_call, move_text_calls
+from ferrule.providers._text_calls import move_text_calls
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, jsonable
@@ -102,7 +102,6 @@ def _end(response: Response) -> End:
         read_text(response, "done_reason"),
         open=read(response, "done") is False or is_null(response, "done"),
         calls=bool(fields_of_each(message.get("tool_calls"))),
-        text_call=is_text_call(text(response)),
     )
 
 
@@ -132,14 +131,15 @@ def text(response: Response) -> str:
     return read_text(read(response, "message"), "content")
 
 
-stop, reason = ending(_API, _end)
+stop, reason = ending(_API, _end, text)
 state = no_state
 
 
-def with_text_calls(response: Response) -> Mapping[str, Any]:
-    """The response with the calls that its text holds as its calls, as `providers.openai_chat.with_text_calls` does."""
+def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[str, Any]:
+    """Return the response with the calls at the end of its text as its calls, as
+    `providers.openai_chat.with_text_calls` does."""
     found: dict[str, Any] = plain(response)
-    move_text_calls(read(found, "message"))
+    move_text_calls(read(found, "message"), tools)
     return found
 
 

@@ -30,7 +30,7 @@ from ferrule.providers._read import (
 )
 from ferrule.providers._stream import LABELS, Readers, describe_api_error, join_text, merge_delta, merged_value
 from ferrule.providers._strict import OPENAI
-from ferrule.providers._text_calls import is_text_call, move_text_calls
+from ferrule.providers._text_calls import move_text_calls
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
@@ -151,7 +151,6 @@ def _end(response: Response) -> End:
         calls=bool(read(message, "tool_calls")),
         refused=bool(read(message, "refusal")),
         details=describe_api_error(error) if error else "",
-        text_call=is_text_call(text_of(read(message, "content"))),
     )
 
 
@@ -189,17 +188,21 @@ def text(response: Response) -> str:
     return text_of(message.get("content")) or read_text(message, "refusal")
 
 
-stop, reason = ending(_API, _end)
+stop, reason = ending(_API, _end, text)
 state = no_state
 
 
-def with_text_calls(response: Response) -> Mapping[str, Any]:
-    """The response with the calls that its text holds as its calls, for models behind servers that do not read them:
-    `<tool_call>{"name", "arguments"}</tool_call>` and `<function=name>...</function>`, as Hermes and Qwen models write
-    them. Where the text holds none, or one that cannot be read, it is as it was."""
+def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[str, Any]:
+    """Return the response with the calls at the end of its text as its calls, for models behind servers that do not
+    read them.
+
+    Calls are read in the forms `<tool_call>{"name", "arguments"}</tool_call>`, `<function=name>…</function>` and
+    `<invoke name="name">…</invoke>`, and as JSON if it names one of the `tools` that the model was offered. If the text
+    holds none, or one that cannot be read, the response is as it was.
+    """
     found: dict[str, Any] = plain(fields_of(response) if isinstance(response, Mapping) else response)
     message = read(first_choice(found), "message")
-    if not move_text_calls(message):
+    if not move_text_calls(message, tools):
         return found
     message["content"] = message["content"] or None
     message["tool_calls"] = [{"type": "function", **call} for call in message["tool_calls"]]

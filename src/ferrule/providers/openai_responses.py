@@ -263,7 +263,7 @@ def _message_parts(response: Any) -> list[Any]:
     return [part for item in items if item.get("type") == "message" for part in read_list(item, "content")]
 
 
-stop, reason = ending(_API, _end)
+stop, reason = ending(_API, _end, text)
 state = no_state
 
 

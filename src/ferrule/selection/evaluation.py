@@ -8,17 +8,18 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ferrule.definition.decorator import build_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
+from ferrule.paths import read_file
 from ferrule.selection._checks import as_ranker, as_tools, did_you_mean
 from ferrule.selection.matching import Query, Ranker
 from ferrule.tokens import definition_tokens
 
 _DEPTH = 10
+_MOST_CASES = 100_000_000
 """Places that NDCG looks at."""
 
 
@@ -127,7 +128,7 @@ def read_queries(path: str | os.PathLike[str]) -> list[LabelledQuery]:
 
     Raises:
         DefinitionError: naming file and line.
-        OSError: where the file cannot be read.
+        OSError: if the file cannot be read.
     """
     return [_query_of_row(row, where) for where, row in read_rows(path)]
 
@@ -145,6 +146,13 @@ def read_tools(path: str | os.PathLike[str]) -> list[Tool]:
     return [_tool_of_row(row, where) for where, row in read_rows(path)]
 
 
+def _read_lines(path: str | os.PathLike[str]) -> list[bytes]:
+    try:
+        return read_file(path, _MOST_CASES).splitlines()
+    except ValueError as error:
+        raise DefinitionError(f"{os.fspath(path)} cannot be read: {error}") from None
+
+
 def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSONL file, each with the words that say where it stands; empty lines are passed over.
 
@@ -153,7 +161,7 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any
         OSError: where the file cannot be read.
     """
     # Of bytes, because a text's splitlines() also splits at U+2028, which JSON may hold.
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+    for number, line in enumerate(_read_lines(path), 1):
         if not line.strip():
             continue
         where = f"{os.fspath(path)}, line {number}"

@@ -3,7 +3,9 @@ nothing of `mcp`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from inspect import isawaitable
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +17,33 @@ from ferrule.types import Approver
 Known: TypeAlias = str | ToolContext | None
 """Who a bearer token is: a principal, the context of its calls, or nobody."""
 Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
+
+
+def identity_of(name: str, context: ToolContext) -> str:
+    """Return what tells callers apart: the principal, and a digest of the context that their token has beside it.
+
+    Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. Objects
+    in these that are no JSON data are compared by their type.
+    """
+    beside = [_digestible(value) for field, value in context.fields._asdict().items() if field != "principal"]
+    if not any(beside):
+        return name
+    return f"{name}#{hashlib.sha256(json.dumps([name, beside], sort_keys=True).encode()).hexdigest()}"
+
+
+def _digestible(value: Any) -> Any:
+    """Return JSON data that is the same for equal values, in every process."""
+    if hasattr(value, "get_secret_value"):
+        return _digestible(value.get_secret_value())
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, Mapping):
+        return {str(key): _digestible(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_digestible(inner) for inner in value]
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 class Caller(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
@@ -12,15 +13,19 @@ from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from ferrule import Runner, ToolContext
-from ferrule.serve._caller import Tokens
+from ferrule.serve._caller import Tokens, identity_of
 from ferrule.serve._server import Principal, RunnerServer
 from ferrule.serve._sessions import SessionRoom
 
+log = logging.getLogger("ferrule")
+_HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
 _MOST_SESSIONS = 1_000
@@ -74,7 +79,8 @@ class MCPApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
-        await self._app(scope, receive, send)
+        answer = _refuse_headers(Headers(scope=scope)) if scope["type"] == "http" else None
+        await (answer or self._app)(scope, receive, send)
 
     @property
     def runner(self) -> Runner:
@@ -104,16 +110,30 @@ class _Verifier:
     async def verify_token(self, token: str) -> Principal | None:
         if not token or len(token) > _MOST_TOKEN:
             return None
-        known = self._tokens(token)
-        if isawaitable(known):
-            known = await known
+        try:
+            known = self._tokens(token)
+            if isawaitable(known):
+                known = await known
+        except Exception as error:  # nobody is known, so nothing is allowed
+            log.error("tokens(…) raised, so the request is refused", exc_info=error)
+            return None
         if isinstance(known, str) and known:
             known = ToolContext(principal=known)
         if not isinstance(known, ToolContext):  # silence means no
             return None
         # Without a principal, whoever has the same token is the same.
-        who = known.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
-        return Principal(token="", client_id=who, scopes=[], context=known)
+        name = known.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
+        return Principal(token="", client_id=identity_of(name, known), name=name, scopes=[], context=known)
+
+
+def _refuse_headers(headers: Headers) -> PlainTextResponse | None:
+    """Return the answer to a request whose Host or Origin is malformed; the SDK's own check compares their beginnings
+    only."""
+    if not re.fullmatch(_HOST_FORM, headers.get("host", "")):
+        return PlainTextResponse("Invalid Host header", 421)
+    if not re.fullmatch(rf"(?:[a-z][a-z0-9+.-]*://{_HOST_FORM}|null|)", headers.get("origin", ""), re.IGNORECASE):
+        return PlainTextResponse("Invalid Origin header", 403)
+    return None
 
 
 def _with_ports(hosts: Iterable[str]) -> list[str]:

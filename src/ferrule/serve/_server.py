@@ -82,8 +82,15 @@ class Settings:
 
 
 class Principal(AccessToken):
-    """A bearer token that was recognized, with the context of its calls."""
+    """A recognized bearer token.
 
+    Attributes:
+        client_id: What tells callers apart: `identity_of` their name and context.
+        name: The principal, or what stands for one.
+        context: The context of its calls.
+    """
+
+    name: str = ""
     context: Any = None
 
 
@@ -155,7 +162,7 @@ class _Client:
         # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
         given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
         if isinstance(given, wire.ElicitResult):
-            return answer_of(form, given, identity(self._request), call.arguments)
+            return answer_of(form, given, name_of(_principal(self._request)), call.arguments)
         put_off = ask(decision.reason, into=decision.into)  # another object, by which it is known again
         self._put_off = put_off, decision, form
         return put_off
@@ -169,13 +176,18 @@ class _Client:
             self._lacks_forms = answer is _NO_FORMS
 
     def check_declared(self, result: ToolResult) -> None:
-        """Say by the error of the protocol where nothing but an undeclared capability has denied the call: so has a
-        server of 2026-07-28 to say it; before there was no such error.
+        """Refuse a call by the protocol's own error if only a capability that the client lacks has stopped it: an
+        approver had nobody to ask, or the handler raised that error. A client of 2025 gets a result with `isError`.
 
         Raises:
             MCPError: `MISSING_REQUIRED_CLIENT_CAPABILITY`.
         """
-        if self._lacks_forms and result.status == "denied" and _is_modern(self._request):
+        if not _is_modern(self._request):
+            return
+        raised = result.exception
+        if isinstance(raised, MCPError) and raised.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY:
+            raise raised
+        if self._lacks_forms and result.status == "denied":
             raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.error or _NO_FORMS.reason, _FORMS_REQUIRED)
 
     def form_for(self, pending: Mapping[str, Any]) -> Form | None:
@@ -201,7 +213,7 @@ class _Client:
             return deny("the client could not ask")
         except ValidationError:
             return deny("what the client answered is no answer of MCP's")
-        return answer_of(form, given, identity(self._request), call.arguments)
+        return answer_of(form, given, name_of(_principal(self._request)), call.arguments)
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -330,7 +342,7 @@ class RunnerServer:
     async def _listen_for_changes(
         self, request: Request, params: wire.SubscriptionsListenRequestParams
     ) -> wire.SubscriptionsListenResult:
-        who = identity(request)
+        who = name_of(_principal(request))
         if not self._listeners.enter(who):
             raise MCPError(wire.INTERNAL_ERROR, _TOO_MANY_LISTEN)
         try:
@@ -361,7 +373,7 @@ class RunnerServer:
         self, request: Request, params: wire.CallToolRequestParams
     ) -> dict[str, Any] | wire.CallToolResult | wire.InputRequiredResult:
         served, principal, modern = self._served, _principal(request), _is_modern(request)
-        who = None if principal is None else principal.client_id
+        who = name_of(principal)
         tool = served.runner.tools.find(params.name)
         if tool is None:
             raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
@@ -433,6 +445,9 @@ class RunnerServer:
         if context.session is not None:
             return context
         connection = _session_id(request)
+        if connection is None and principal is not None and principal.client_id != principal.name:
+            # Jobs and grants are found by principal and session, and this principal may have other contexts.
+            connection = principal.client_id
         if connection is None:
             return context
         # The id lets its bearer use the session: no event and no record holds it.
@@ -480,8 +495,13 @@ def _security(settings: Settings) -> RequestStateSecurity:
         raise DefinitionError(f"state_key: {error}") from None
 
 
+def name_of(principal: Principal | None) -> str | None:
+    """Return the name of a caller; `None` if no tokens are asked for."""
+    return None if principal is None else principal.name
+
+
 def identity(request: Request) -> str | None:
-    """Who sends it, as its token says; `None` where no tokens are asked for."""
+    """Return what tells the caller from others; `None` if no tokens are asked for."""
     principal = _principal(request)
     return None if principal is None else principal.client_id
 

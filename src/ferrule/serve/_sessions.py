@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ferrule.serve._server import principal_of
+from ferrule.serve._server import Principal, name_of, principal_of
 
 _SESSION_ID = "mcp-session-id"
 _TOO_MANY = {"code": INTERNAL_ERROR, "message": "Too many sessions are in use; try again later."}
@@ -24,14 +24,16 @@ class _Session:
 
     Attributes:
         id: As the SDK has named it; `None` until then.
-        who: Whose it is.
+        who: The name of its principal, for the limits.
+        identity: What tells its caller from others.
         opened_by: The request that opened it.
         requests: How many are under way, streams on which a client listens among them.
     """
 
-    def __init__(self, who: str | None, opened_by: Scope) -> None:
+    def __init__(self, principal: Principal | None, opened_by: Scope) -> None:
         self.id: str | None = None
-        self.who = who
+        self.who = name_of(principal)
+        self.identity = principal and principal.client_id
         self.opened_by = opened_by
         self.requests = 0
 
@@ -94,11 +96,10 @@ class SessionRoom:
         if revision is not None and revision not in HANDSHAKE_PROTOCOL_VERSIONS:
             return None
         principal, name = principal_of(scope), headers.get(_SESSION_ID)
-        who = None if principal is None else principal.client_id
         if name is None:
-            return _Session(who, {**scope})
+            return _Session(principal, {**scope})
         session = self._by_id.get(name)
-        return session if session is not None and session.who == who else None
+        return session if session is not None and session.identity == (principal and principal.client_id) else None
 
     def _all_in_use(self, who: str | None) -> bool:
         used = [session for session in self._sessions if session.requests]

@@ -6,47 +6,44 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, redirect_stdout
-from typing import Any, TextIO, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCResponse
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
+from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, UnreadableLine, parse_line
 from ferrule.serve._server import RunnerServer
 
 MOST_LINE = 4 * 1024 * 1024
 _READ_AT_ONCE = 65_536
 _LINES_AHEAD = 16
-_LONG_LINE = "(a line of more than 4 MiB)"
+_UNREADABLE = {
+    PARSE_ERROR: "Parse error: a message is one line of JSON in UTF-8, of at most 4 MiB, without half a surrogate pair",
+    INVALID_REQUEST: "Invalid request: a message is one object of JSON-RPC 2.0",
+}
 _output_is_free = threading.Lock()
 
 
 async def serve_stdio(served: RunnerServer, stop: asyncio.Event | None) -> None:
     """Serve until standard input ends, nobody reads the output any more, or `stop` is set. Meanwhile what the program
     prints goes to standard error."""
-    try:
-        await _serve_pipes(served, stop)
-    except* BrokenPipeError:  # from the SDK's writer: the client is gone
-        pass
-
-
-async def _serve_pipes(served: RunnerServer, stop: asyncio.Event | None) -> None:
     sys.stdout.flush()
-    with _claimed_input() as descriptor, _claimed_output() as out:
-        lines = _Lines(descriptor)
-        async with stdio_server(stdin=cast("Any", lines), stdout=anyio.wrap_file(out)) as (read, write):
-            answers = _Answers(write)
-            served.server.middleware.insert(0, answers.note)
-            with redirect_stdout(sys.stderr):
-                stopping = asyncio.ensure_future(_end_serving(served, stop, answers, lines))
-                try:
-                    await served.server.run(read, answers, served.server.create_initialization_options())
-                finally:
-                    stopping.cancel()
+    with _claimed_input() as input_, _claimed_output() as output:
+        lines = _Lines(input_)
+        answers = _Answers(output, lines.end)
+        served.server.middleware.insert(0, answers.note)
+        with redirect_stdout(sys.stderr):
+            stopping = asyncio.ensure_future(_end_serving(served, stop, answers, lines))
+            try:
+                messages = MessageStream(_read_messages(lines, answers))
+                await served.server.run(messages, answers, served.server.create_initialization_options())
+            finally:
+                stopping.cancel()
 
 
 async def _end_serving(served: RunnerServer, stop: asyncio.Event | None, answers: _Answers, lines: _Lines) -> None:
@@ -57,11 +54,30 @@ async def _end_serving(served: RunnerServer, stop: asyncio.Event | None, answers
         lines.end()
 
 
-class _Answers:
-    """The way out, which knows what is not answered yet: at the end of the input the SDK drops what it is writing."""
+async def _read_messages(lines: _Lines, answers: _Answers) -> AsyncGenerator[SessionMessage, None]:
+    """Yield the messages of the client, and answer each line that is none with an error."""
+    async for line in lines:
+        found = parse_line(line)
+        if not isinstance(found, UnreadableLine):
+            yield SessionMessage(found)
+            continue
+        for part in found.envelopes or [Envelope(is_answer=False, id=None)]:
+            reason = ErrorData(code=found.code, message=_UNREADABLE[found.code])
+            error = SessionMessage(JSONRPCError(jsonrpc="2.0", id=part.id, error=reason))
+            if not part.is_answer:
+                with suppress(anyio.BrokenResourceError):
+                    await answers.send(error)
+            elif part.id is not None:  # a question of this server, which fails
+                yield error
 
-    def __init__(self, write: Any) -> None:
-        self._write = write
+
+class _Answers:
+    """The stream of messages to the client, which knows the requests that have no answer yet."""
+
+    def __init__(self, descriptor: int, on_broken: Callable[[], object]) -> None:
+        self._descriptor = descriptor
+        self._on_broken = on_broken
+        self._turn = asyncio.Lock()
         self._open: set[Any] = set()
         self._all: asyncio.Event = asyncio.Event()
         self._all.set()
@@ -83,20 +99,34 @@ class _Answers:
         await self._all.wait()
 
     async def send(self, message: SessionMessage) -> None:
-        """Write one message."""
-        await self._write.send(message)
+        """Write one message.
+
+        Raises:
+            BrokenResourceError: If nobody reads it.
+        """
+        data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        async with self._turn:
+            try:
+                await anyio.to_thread.run_sync(self._write, data)
+            except OSError as error:
+                self._on_broken()
+                raise anyio.BrokenResourceError from error
         if isinstance(message.message, JSONRPCResponse | JSONRPCError):
             self._close(message.message.id)
 
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
     async def aclose(self) -> None:
-        """Write nothing more."""
-        await self._write.aclose()
+        """Do nothing: what has been sent is written."""
 
     async def __aenter__(self) -> _Answers:
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        await self.aclose()
+    async def __aexit__(self, *raised: object) -> None:
+        return None
 
     def _close(self, request_id: Any) -> None:
         self._open.discard(request_id)
@@ -117,11 +147,10 @@ def _claimed_input() -> Iterator[int]:
 
 
 @contextmanager
-def _claimed_output() -> Iterator[TextIO]:
+def _claimed_output() -> Iterator[int]:
     """The real standard output; what tools and their programs print goes to standard error meanwhile.
 
-    Its descriptor stays open, as a thread may still write to it. Where nobody reads it, what is left in the file's
-    buffer goes to nothing: Python would try to write it once more, and tell of that on standard error.
+    Its descriptor stays open, as a thread may still write to it.
     """
     standard = _descriptor_of("output", sys.stdout)
     if not _output_is_free.acquire(blocking=False):
@@ -131,12 +160,8 @@ def _claimed_output() -> Iterator[TextIO]:
         os.dup2(2, standard)
     except OSError:
         _point_to_nothing(standard, os.O_WRONLY)
-    file = os.fdopen(private, "w", encoding="utf-8", newline="\n", closefd=False)
     try:
-        yield file
-    except* BrokenPipeError:
-        _point_to_nothing(private, os.O_WRONLY)
-        raise
+        yield private
     finally:
         os.dup2(private, standard)
         _output_is_free.release()
@@ -161,10 +186,10 @@ class _Lines:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(_LINES_AHEAD)
 
-    async def __aiter__(self) -> AsyncIterator[str]:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         threading.Thread(target=self._read, name="ferrule-stdin", daemon=True).start()
         while (line := await self._queue.get()) is not None:
             self._room.release()
@@ -175,16 +200,10 @@ class _Lines:
         self._queue.put_nowait(None)
 
     def _read(self) -> None:
-        kept, too_long = bytearray(), False
+        buffer = LineBuffer(MOST_LINE)
         while data := self._some():
-            *whole, rest = data.split(b"\n")
-            for part in whole:
-                kept += part
-                self._give(_LONG_LINE if too_long or len(kept) > MOST_LINE else kept.decode("utf-8", "replace"))
-                kept, too_long = bytearray(), False
-            kept += rest
-            if len(kept) > MOST_LINE:
-                kept, too_long = bytearray(), True
+            for line in filter(bytes.strip, buffer.feed(data)):
+                self._give(line)
         self._give(None)
 
     def _some(self) -> bytes:
@@ -193,9 +212,7 @@ class _Lines:
         except OSError:
             return b""
 
-    def _give(self, line: str | None) -> None:
-        if line == "":
-            return
+    def _give(self, line: bytes | None) -> None:
         self._room.acquire()
         try:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, line)

@@ -11,8 +11,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError
+from ferrule.mcp_lines import UNREADABLE_ANSWER
 from ferrule.mcp_results import Check, to_result
-from ferrule.sources._mcp_connection import OPEN_CALL, Connection
+from ferrule.sources._mcp_connection import OPEN_CALL, Connection, is_unreadable
 from ferrule.sources._mcp_http import Fate
 from ferrule.sources._mcp_log import SDK_LOGS
 from ferrule.sources._mcp_questions import Responses, to_question, to_responses, to_visit
@@ -21,11 +22,13 @@ _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAda
     types.CallToolResult | types.InputRequiredResult
 )
 _MOST_WAITS = 10
+_MOST_ERRORS = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 """Seconds between two tries where a server wants no input, but to be asked again; as the SDK's own client waits."""
 _VISIT_FIRST = types.URL_ELICITATION_REQUIRED
 _PERHAPS = "The call may have been executed all the same: its effect may have happened."
-_ENDED_TEXTS = ("Connection closed", "SSE stream ")
+_SESSION_CLOSED = "Connection closed"
+_ENDED_TEXTS = (_SESSION_CLOSED, "SSE stream ")
 """How the SDK begins, with the code -32000, of a connection that ended. A server may use that code for its own."""
 
 
@@ -141,13 +144,15 @@ class RemoteTool:
             text = f"the connection to {connection.server.label} was left before its answer. {_PERHAPS}"
             raise ToolError(text, executed=None) from None
         except ValidationError as error:
-            kinds = ", ".join(sorted({".".join(map(str, one["loc"][:4])) for one in error.errors()})[:3])
-            text = f"{connection.server.label} gave an answer that is none of MCP's: {connection.log.told(kinds, 200)}"
-            raise ToolError(text, executed=None) from None
+            errors = error.errors() if error.error_count() <= _MOST_ERRORS else []  # a list of all takes seconds
+            kinds = ", ".join(sorted({".".join(map(str, one["loc"][:4])) for one in errors})[:3])
+            raise self._unreadable(f": {connection.log.told(kinds, 200)}" if kinds else "") from None
         except MCPError as error:
             fate = self._fate(error)
             if fate == "forgotten":
                 connection.forgotten(session)
+            if error.code == types.CONNECTION_CLOSED and error.message == _SESSION_CLOSED:
+                connection.on_session_closed(session)
             if fate != "not sent":
                 raise
             why = connection.log.told_of(error)
@@ -186,4 +191,13 @@ class RemoteTool:
             why = self._connection.reason or message
             return ToolError(f"the connection to {label} ended before its answer: {why}. {_PERHAPS}", executed=None)
         self._connection.answered()
+        if is_unreadable(error):
+            why = message.removeprefix(UNREADABLE_ANSWER) if message.startswith(UNREADABLE_ANSWER) else ""
+            return self._unreadable(why)
         return ToolError(f"{label} refused the call: {message} (error {error.code})", executed=None)
+
+    def _unreadable(self, why: str) -> ToolError:
+        text = (
+            f"The answer of {self._connection.server.label!r} could not be read{why}. The call may have been executed."
+        )
+        return ToolError(text, executed=None)

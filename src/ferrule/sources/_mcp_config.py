@@ -13,6 +13,7 @@ from typing import Any
 
 from ferrule import DefinitionError
 from ferrule.arguments.names import as_seen
+from ferrule.paths import read_file
 from ferrule.sources._mcp_settings import Http, Memory, Server, Stdio, is_address, words_of
 
 _STANDS_FOR = re.compile(r"\$\{([^}]*)\}")
@@ -89,13 +90,9 @@ def read_config(path: str | os.PathLike[str], inputs: Mapping[str, str]) -> list
     """
     file = Path(path)
     try:
-        with file.open("rb") as opened:
-            text = opened.read(_MOST_CONFIG + 1)
-        if len(text) > _MOST_CONFIG:
-            raise DefinitionError(f"{str(file)!r} is no mcp.json: it has more than {_MOST_CONFIG:,} bytes")
-        found = json.loads(text, object_pairs_hook=_each_once)
+        found = json.loads(read_file(file, _MOST_CONFIG), object_pairs_hook=_each_once)
     except OSError as error:
-        raise DefinitionError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+        raise DefinitionError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
     except _Doubled as error:
         raise DefinitionError(f"{str(file)!r}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -257,8 +254,7 @@ def _variables_in(path: object) -> dict[str, str]:
     if not isinstance(path, str):
         raise DefinitionError(f"'envFile' is a path, not {path!r}")
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read(_MOST_CONFIG).splitlines()
+        lines = read_file(path, _MOST_CONFIG).decode("utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise DefinitionError(f"the envFile {path!r} cannot be read: {type(error).__name__}") from None
     found: dict[str, str] = {}

@@ -13,17 +13,16 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import anyio
 import mcp_types as types
 from mcp import Client
 from mcp.client._memory import InMemoryTransport
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import methods
@@ -32,6 +31,7 @@ from pydantic import ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError, __version__
 from ferrule.characters import inert, visible
+from ferrule.mcp_lines import UNREADABLE_ANSWER
 from ferrule.sources._foreign_text import one_line, size_of
 from ferrule.sources._mcp_http import HttpClient
 from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog
@@ -40,6 +40,7 @@ from ferrule.sources._mcp_questions import accepted, reason_of, schema_of
 from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_settings import Bearer, Http, Memory, OAuth, Server, Stdio
 from ferrule.sources._mcp_status import State
+from ferrule.sources._mcp_stdio import run_program
 from ferrule.sources._mcp_users import UserTokens
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
@@ -59,6 +60,8 @@ _SSE_ALONE = (
     "it speaks the transport with HTTP and SSE of 2024 alone, which MCP has given up; give the address at which the "
     "server speaks Streamable HTTP, often /mcp in the place of /sse"
 )
+_SDK_UNREADABLE = ("Failed to parse JSON response: ", "Failed to parse SSE message: ", "Unexpected content type: ")
+"""How the SDK begins of an answer over HTTP that it could not read."""
 
 
 class Listing(NamedTuple):
@@ -244,6 +247,11 @@ class Connection:
             self._down(reason)
         self._ended.set()
 
+    def on_session_closed(self, session: ClientSession) -> None:
+        """Take note that the SDK has closed this session, which it may do although the server still runs."""
+        if self.session is session:
+            self.lost("the connection ended")
+
     def forgotten(self, session: ClientSession) -> None:
         """The server has forgotten this session: calls that come from now on make another one, once those that are
         under way have heard the same, or their time is over."""
@@ -423,13 +431,7 @@ class Connection:
             if server.mode == "legacy":
                 target = self._watched(InMemoryTransport(target))
         elif isinstance(server, Stdio):
-            parameters = StdioServerParameters(
-                command=server.command,
-                args=[*server.args],
-                env={**server.env},
-                cwd=None if server.cwd is None else os.fspath(server.cwd),
-            )
-            target = self._watched(stdio_client(parameters, stack.enter_context(self.log.stderr())))
+            target = self._watched(run_program(server, stack.enter_context(self.log.stderr()), self.log))
         else:
             auth, reach = self.users or server.auth, Reach(server.url, server.authorization_servers)
             if isinstance(auth, OAuth):
@@ -645,9 +647,16 @@ def reason_for(error: BaseException, said: ServerLog) -> str:
     if isinstance(error, FileNotFoundError):
         return f"there is no program {error.filename!r}"
     text = said.told_of(error)
+    if isinstance(error, MCPError) and is_unreadable(error):
+        return text if text.startswith(UNREADABLE_ANSWER) else UNREADABLE_ANSWER
     if isinstance(error, MCPError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_unreadable(error: MCPError) -> bool:
+    """Whether the error stands for an answer that could not be read, and not for what the server says."""
+    return error.message.startswith((UNREADABLE_ANSWER, *_SDK_UNREADABLE))
 
 
 def _is_cancelled() -> bool:
@@ -696,7 +705,11 @@ class _WatchedStream:
 
     async def send(self, item: Any) -> None:
         self._seen(item.message)
-        await self._stream.send(item)
+        try:
+            await self._stream.send(item)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._tell()
+            raise
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -21,7 +21,8 @@ from mcp.client.streamable_http import MCP_SESSION_ID
 from mcp.shared.exceptions import MCPError
 
 from ferrule import FerruleError
-from ferrule.http import NotReachableError
+from ferrule.http import NotReachableError, without_http_logs
+from ferrule.mcp_lines import MOST_VALUES, UNREADABLE_ANSWER, has_too_many_values
 from ferrule.sources._mcp_reach import Reach
 from ferrule.values.masking import masked_text
 
@@ -37,10 +38,7 @@ _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
-_MOST_VALUES = 200_000
-"""Of an answer in JSON: the SDK makes objects of all, on the loop, in 2.6 µs for each of the smallest."""
-_JSON_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A text in JSON; what is none ends with the body, so that none of it is read twice."""
+_REQUEST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),')
 _MOST_A_TURN = 16_384
 """Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
 _LONGEST_BESIDE = 30.0
@@ -52,8 +50,8 @@ _SECRET_PARAMETERS = ("assertion", "client_assertion", "client_secret", "code", 
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
-class TooMuchError(httpx2.RequestError):
-    """A body that is larger, or takes longer, than it may."""
+class UnreadableAnswerError(httpx2.RequestError):
+    """A body that is larger, or takes longer, than it may, or that does not name its request."""
 
 
 class HttpClient(httpx2.AsyncClient):
@@ -91,15 +89,21 @@ class HttpClient(httpx2.AsyncClient):
         _ASKED.set(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
-                response = await super().send(request, **options)
+                with without_http_logs():
+                    response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
             refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # of the first two the SDK reads it
                 await response.aread()
-                _check_values(response.content)
+                if has_too_many_values(response.content):
+                    raise UnreadableAnswerError(f"it has more than {MOST_VALUES:,} values")
+                if response.status_code == 200 and not _answers(response.content, request.content):
+                    raise UnreadableAnswerError("it does not name its request")
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
-        except (NotReachableError, TooMuchError) as error:
+        except UnreadableAnswerError as error:
+            return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {error}")
+        except NotReachableError as error:
             return self._error(request, 502, types.INTERNAL_ERROR, str(error))
         except httpx2.RequestError as error:
             fate: Fate = "not sent" if isinstance(error, _NOT_CONNECTED) else "broken"
@@ -220,9 +224,9 @@ class _Bounded(httpx2.AsyncByteStream):
         async for chunk in self._body:
             left -= len(chunk)
             if left < 0:
-                raise TooMuchError(f"its answer has more than {self._most:,} bytes")
+                raise UnreadableAnswerError(f"it has more than {self._most:,} bytes")
             if until is not None and time() > until:
-                raise TooMuchError(f"its answer takes longer than {self._longest:g} s")
+                raise UnreadableAnswerError(f"it takes longer than {self._longest:g} s")
             for begin in range(0, len(chunk), _MOST_A_TURN):
                 if begin:  # who reads events reads all of a chunk in one turn of the loop, and no deadline is looked at
                     await asyncio.sleep(0)
@@ -242,18 +246,10 @@ def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]])
     return [*request.headers.get_list("authorization"), *secret]
 
 
-def _check_values(body: bytes) -> None:
-    """Bound the values of an answer in JSON, by what stands before each of them.
-
-    Raises:
-        TooMuchError: for more than `_MOST_VALUES`.
-    """
-    if _begins_of_values(body) > _MOST_VALUES and _begins_of_values(_JSON_TEXT.sub(b"", body)) > _MOST_VALUES:
-        raise TooMuchError(f"its answer has more than {_MOST_VALUES:,} values")
-
-
-def _begins_of_values(body: bytes) -> int:
-    return body.count(b",") + body.count(b"[") + body.count(b"{")
+def _answers(body: bytes, request: bytes) -> bool:
+    """Whether a body may be the answer to this request. The SDK waits for one with the id of its request."""
+    sent = _REQUEST_ID.match(request)
+    return sent is None or re.search(rb'"id"\s*+:\s*+"?%b\b' % re.escape(sent[1]), body) is not None
 
 
 def _has_type(response: httpx2.Response, kind: str) -> bool:

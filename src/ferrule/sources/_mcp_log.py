@@ -21,9 +21,10 @@ from pydantic import ValidationError
 from ferrule import ToolError
 from ferrule.characters import visible
 from ferrule.values.content import cut
+from ferrule.values.logged import LogLines, own_logger
 from ferrule.values.masking import MASK, masked_text
 
-log = logging.getLogger("ferrule.mcp")
+log = own_logger("ferrule.mcp")
 _MOST_LINE = 1_000
 _MOST_LOGGED = 100
 """In one second; what is more is counted."""
@@ -97,7 +98,8 @@ class ServerLog:
     def tell_error(self, level: int, what: str, error: Exception) -> None:
         """The same with a traceback."""
         if log.isEnabledFor(level):
-            self.tell(level, f"{self._label}: {what}\n{''.join(traceback.format_exception(error))}", _MOST_TRACEBACK)
+            text = self.told("".join(traceback.format_exception(error)), _MOST_TRACEBACK)
+            log.log(level, "%s%s", self.told(f"{self._label}: {what}"), LogLines(text.rstrip()))
 
     def _clean(self, text: str) -> str:
         shown = visible(text)[0]
@@ -183,7 +185,6 @@ _SDK_LOGGERS = (
     "client",
     "mcp.client.auth.oauth2",
     "mcp.client.client",
-    "mcp.client.stdio",
     "mcp.client.streamable_http",
     "mcp.shared.jsonrpc_dispatcher",
 )

@@ -9,7 +9,6 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urljoin
@@ -17,7 +16,7 @@ from urllib.parse import urljoin
 import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
-from ferrule.http import NotReachableError, Transport
+from ferrule.http import NotReachableError, Transport, without_http_logs
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_operations import leads_elsewhere
@@ -25,6 +24,7 @@ from ferrule.sources._openapi_requests import NOTHING_SENT, Request, request_of
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
 from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.redaction import redact_value
 
 log = logging.getLogger("ferrule")
 MOST_ANSWER: Final = 1_000_000
@@ -39,7 +39,6 @@ _PERHAPS: Final = "The request may have been carried out."
 _SHORTEST_SECRET: Final = 8
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, where no deadline comes before."""
-_OUR_REQUEST: ContextVar[bool] = ContextVar("ferrule_openapi_request", default=False)
 
 
 class _Sent:
@@ -65,14 +64,6 @@ def _found_no_connection(error: Exception, request: httpx2.Request) -> bool:
 
 Check = Callable[[int, str, Any], None]
 """Is told a status, a type and the JSON of an answer."""
-
-
-def _is_not_ours(record: logging.LogRecord) -> bool:
-    return not _OUR_REQUEST.get()
-
-
-# It logs the whole URL of each request, in which a key may be.
-logging.getLogger("httpx2").addFilter(_is_not_ours)
 
 
 class Endpoint(NamedTuple):
@@ -108,7 +99,8 @@ class Endpoint(NamedTuple):
             raise ToolError(text, executed=False) from error
         try:
             async with asyncio.timeout(_LONGEST_CALL):
-                return await self._answered(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
+                with without_http_logs():
+                    return await self._answered(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
         except TimeoutError as error:
             raise ToolError(
                 f"{self.server.origin[1]} gave no answer in {_LONGEST_CALL:g} s. {_PERHAPS}", executed=None
@@ -235,15 +227,16 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
     """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
     got. Of a text that is cut off, what may be the beginning of it goes too."""
-    if not hidden or value is None:
+    if not hidden:
         return value
-    if isinstance(value, str):
+
+    def redact(text: str) -> str:
         for secret in hidden:
-            value = value.replace(secret, SECRET_STARS)
-        return value if is_whole else value[: -max(map(len, hidden))]
-    if isinstance(value, dict):
-        return {_without_credentials(key, hidden): _without_credentials(item, hidden) for key, item in value.items()}
-    return [_without_credentials(item, hidden) for item in value] if isinstance(value, list) else value
+            text = text.replace(secret, SECRET_STARS)
+        return text
+
+    value = redact_value(value, redact)
+    return value if is_whole else value[: -max(map(len, hidden))]
 
 
 def _body_text(response: httpx2.Response, body: bytes) -> str:
@@ -318,13 +311,9 @@ async def _sender(
             request.extensions = {"timeout": given.timeout.as_dict(), **request.extensions}
             for key, value in given.headers.multi_items():
                 request.headers.setdefault(key, value)
-            token = _OUR_REQUEST.set(True)
-            try:
-                # Where the request shows who calls, the client's own `auth` would show somebody else.
-                auth = {"auth": None} if is_signed else {}
-                return await given.send(request, stream=True, follow_redirects=False, **auth)
-            finally:
-                _OUR_REQUEST.reset(token)
+            # Where the request shows who calls, the client's own `auth` would show somebody else.
+            auth = {"auth": None} if is_signed else {}
+            return await given.send(request, stream=True, follow_redirects=False, **auth)
 
         yield send
         return

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ferrule import DefinitionError, FerruleError, Toolset
+from ferrule.lock import LockFile, locked
 from ferrule.sources._mcp_config import servers_of
 from ferrule.sources._mcp_settings import Bearer, Http, Memory, Mode, OAuth, Stdio
 from ferrule.sources._mcp_status import LeftOut, ServerStatus
@@ -67,8 +68,8 @@ def connect(
         inputs: What stands for `${input:id}` in an `mcp.json`, by its id.
         longest_description: Characters at which descriptions of tools are cut, with a note that says so. The Chat
             Completions of OpenAI and Azure take 1,024.
-        lock: The file that each toolset is `locked` by, also one of a list that changed: it is read for each of them,
-            and where it cannot be read then, all tools are quarantined.
+        lock: The file that each toolset is `locked` by, also one of a list that changed. The file is read for each of
+            them. If it cannot be read then, or has changed and nobody has trusted that, all tools are quarantined.
 
     Raises:
         DefinitionError: for what is no server, and on entering where the package `mcp` is missing.
@@ -109,7 +110,7 @@ class Servers:
     ) -> None:
         self._servers, self._trusted, self._required = servers, trusted, required
         self._elicitation, self._start_timeout = elicitation, start_timeout
-        self._longest_description, self._lock = longest_description, lock
+        self._longest_description, self._lock = longest_description, None if lock is None else LockFile(lock)
         self._connections: list[Connection] = []
         self._tools: list[Tools] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -172,7 +173,8 @@ class Servers:
             raise RuntimeError("connect(…) is entered once; make another one for another connection")
         self._entered = True
         if self._lock is not None:
-            Toolset([]).locked(self._lock)  # raises where it cannot be read
+            self._lock.hold_key()
+            locked(Toolset([]), self._lock)  # raises where it cannot be read
         try:
             from ferrule.sources._mcp_connection import Connection
             from ferrule.sources._mcp_tools import Tools
@@ -241,19 +243,19 @@ class Servers:
         self._left_out = tuple(left_out)
         if tools == list(self._listed):
             return
-        listed = locked = self._listed = Toolset(tools)
+        listed = toolset = self._listed = Toolset(tools)
         if self._lock is not None:
-            locked = await asyncio.to_thread(_locked_or_aside, listed, self._lock)
+            toolset = await asyncio.to_thread(_locked_or_aside, listed, self._lock)
         if listed is not self._listed:  # there is a later one by now
             return
-        self._toolset = locked
+        self._toolset = toolset
         self._version += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
 
-def _locked_or_aside(tools: Toolset, file: str | os.PathLike[str]) -> Toolset:
+def _locked_or_aside(tools: Toolset, file: LockFile) -> Toolset:
     try:
-        return tools.locked(file)
+        return locked(tools, file)
     except DefinitionError as error:
         return Toolset(tool.quarantined(str(error)) for tool in tools)

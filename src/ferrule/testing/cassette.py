@@ -7,8 +7,7 @@ import os
 import tempfile
 import threading
 import weakref
-from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from ferrule.errors import DefinitionError, FerruleError
+from ferrule.paths import read_file
 from ferrule.pipeline.hiding import hide
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
@@ -26,19 +26,18 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.kept import restored, stored
 from ferrule.values.masking import without_keys
+from ferrule.values.redaction import redact_result, redact_value
 from ferrule.values.result import Status, ToolResult
 
 Mode: TypeAlias = Literal["record", "replay", "strict"]
 """How a cassette is used. See docs/testing.md#record-and-replay."""
 _CASSETTE_VERSION = "cassette 1"
+_MOST_CASSETTE = 100_000_000
 _RECORDED = {*get_args(Status)} - {"suspended"}
-_OF_THE_TOOL = ("output", "error", "metadata", "repairs", "text", "uri", "name")
-"""What of a result and its blocks somebody has written; the rest is the form of the file."""
-_ASSUMED: dict[str, Any] = {"error": None, "executed": True, "metadata": {}, "repairs": []}
-"""What a result has where a file says nothing."""
+_ASSUMED: dict[str, Any] = {"status": "ok", "error": None, "executed": True, "metadata": {}, "repairs": []}
+"""What a result has where a file says nothing. Its content is then made from its output or error."""
 
 
 def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
@@ -136,7 +135,8 @@ class Cassette:
             return await next(call, context)
         tool = context.tool.definition
         shown = jsonable(thaw(starred(call.arguments, tool.hidden)))
-        arguments = {name: _for_file(value, context.running) for name, value in shown.items()}
+        redact = _redact_for_file(context.running)
+        arguments = {name: redact_value(value, redact) for name, value in shown.items()}
         key = (tool.name, tool.fingerprint)
         if self.mode != "record":
             return self._given(call, key, arguments)
@@ -236,44 +236,19 @@ class Cassette:
             error.add_note("\n".join(self.misses))
 
 
-def _for_file(value: Any, running: RunningCall) -> Any:
-    """JSON data without what is known to be secret and without credentials."""
-    if isinstance(value, str):
-        return without_keys(hide(running, value))
-    if isinstance(value, Mapping):
-        return {_for_file(key, running): _for_file(inner, running) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_for_file(inner, running) for inner in value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value if hide(running, shown := repr(value)) == shown else SECRET_STARS
-    return value
+def _redact_for_file(running: RunningCall) -> Callable[[str], str]:
+    """Return what stars the secrets of a call in a text, and whatever looks like a credential."""
+    return lambda text: without_keys(hide(running, text))
 
 
 def _result_for_file(result: ToolResult, running: RunningCall) -> dict[str, Any]:
-    """A result as a file has it: without what goes without saying, and without secrets, in the bytes of media too."""
-    kept = _without_defaults(result)
-    shown = {name: _for_file(value, running) if name in _OF_THE_TOOL else value for name, value in kept.items()}
-    if "content" in kept:
-        shown["content"] = [_block_for_file(block, running) for block in kept["content"]]
-    return shown
-
-
-def _block_for_file(block: Mapping[str, Any], running: RunningCall) -> dict[str, Any]:
-    shown = {name: _for_file(value, running) if name in _OF_THE_TOOL else value for name, value in block.items()}
-    if block.get("data") is not None:
-        text = b64decode(block["data"]).decode("utf-8", "surrogateescape")
-        shown["data"] = b64encode(_for_file(text, running).encode("utf-8", "surrogateescape")).decode()
-    return shown
-
-
-def _without_defaults(result: ToolResult) -> dict[str, Any]:
-    """A result without what goes without saying."""
-    kept = {name: value for name, value in stored(result).items() if name not in _ASSUMED or value != _ASSUMED[name]}
-    if ToolResult(result.output, result.error).content == result.content:
-        del kept["content"]
-    if kept["status"] == "ok":
-        del kept["status"]
-    return kept
+    """Return a result as it is written: without secrets, and without what a reader fills in."""
+    redacted = redact_result(result, _redact_for_file(running))
+    written = stored(redacted)
+    filled_in = {name for name, value in _ASSUMED.items() if written[name] == value}
+    if _recorded_result({**written, "content": None}, ToolCall("", ""), "").content == redacted.content:
+        filled_in.add("content")
+    return {name: value for name, value in written.items() if name not in filled_in}
 
 
 def _recording_json(one: _Recording) -> dict[str, Any]:
@@ -294,9 +269,10 @@ def _recording_of(call: Mapping[str, Any]) -> _Recording:
 
 def _recorded_result(recorded: Mapping[str, Any], call: ToolCall, tool_name: str) -> ToolResult:
     """The result that was recorded."""
-    whole = {"status": "ok", "output": None, "content": [], **_ASSUMED, **recorded}
-    result = restored(whole, call, tool_name)
-    return result if "content" in recorded else result.replace(content=None)
+    whole = {"output": None, **_ASSUMED, **recorded}
+    content = whole.get("content")
+    result = restored({**whole, "content": content or []}, call, tool_name)
+    return result if content is not None else result.replace(content=None)
 
 
 def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
@@ -306,7 +282,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         DefinitionError: where there is none, or another file.
     """
     try:
-        read = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+        read = json.loads(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
         if read["ferrule"] != _CASSETTE_VERSION:
             raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
         tools: dict[tuple[str, str], _TapedTool] = {}
@@ -315,7 +291,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
             tools.setdefault(key, _TapedTool(*key)).calls += [_recording_of(call) for call in one["calls"]]
     except FileNotFoundError:
         raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DefinitionError(f"{path} is no cassette: {type(error).__name__}: {error}") from None
     return tools
 

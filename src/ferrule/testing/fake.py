@@ -23,9 +23,10 @@ from ferrule.errors import DefinitionError, ToolError
 from ferrule.testing.answers import answering
 from ferrule.testing.values import Unmet, below, fitting, words
 from ferrule.values.call import ToolCall
-from ferrule.values.content import jsonable
+from ferrule.values.content import as_output
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
 
 _NO_CONSTRAINTS = {"type", "title", "description", "$schema", "$id"}
 
@@ -136,11 +137,16 @@ def _given(tool: Tool, answer: Any) -> Call:
         return _raising(exception_of(f"fake: the answer of {tool.name!r}", answer))
     if callable(answer):
         return answering(tool, answer)
-    if misfit := tool.output.misfit(answer, jsonable(answer)):
+    if misfit := _misfit_of_answer(tool, answer):
         raise DefinitionError(
             f"fake: the answer of {tool.name!r} does not fit its output schema: {misfit}; it is {answer!r}"
         )
     return lambda values, context: copy.deepcopy(answer)
+
+
+def _misfit_of_answer(tool: Tool, answer: Any) -> str:
+    """Say in what an answer does not fit the tool's output schema; nothing if it does."""
+    return "" if isinstance(answer, ToolResult) else tool.output.misfit(as_output(answer, strict=False))
 
 
 def exception_of(what: str, given: Any) -> Exception:
@@ -212,12 +218,11 @@ class _Made:
 
     def _finished(self, value: Any) -> Any:
         """As the handler would return it, judged by the tool's own check of its output."""
-        output = self._tool.output
-        adapter = output.adapter
+        adapter = self._tool.output.adapter
         try:
             finished = value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
         except PydanticError as error:
             raise Unmet((), f"{value!r:.200} does not fit: {error}") from None
-        if misfit := output.misfit(finished, jsonable(finished)):
+        if misfit := _misfit_of_answer(self._tool, finished):
             raise Unmet((), f"{value!r:.200} does not fit: {misfit}")
         return finished

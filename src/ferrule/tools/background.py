@@ -57,14 +57,14 @@ async def cancel_call(ticket: Ticket, context: ToolContext) -> dict[str, str]:
 
 
 def _answer(work: Work) -> ToolResult:
-    result, metadata = work.result, {"ticket": work.ticket}
+    result = work.result
     if result is None or not work.has_ended:
         about: dict[str, Any] = {"ticket": work.ticket, "status": "running" if result is None else "suspended"}
         if work.progress is not None:
             about["progress"] = thaw(work.progress)
-        return ToolResult(about, metadata=metadata)
+        return ToolResult(about, metadata={"ticket": work.ticket})
     work.told = True
-    return ToolResult(result.output, result.error, metadata, result.content)
+    return result.replace(metadata={**result.metadata, "ticket": work.ticket})
 
 
 tools: list[Tool] = [check_call, cancel_call]

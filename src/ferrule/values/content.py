@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
@@ -39,6 +41,10 @@ class _SaidInCode:
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
         return core_schema.literal_schema([False])
+
+    def __get_pydantic_json_schema__(self, core: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": "boolean"} if handler.mode == "serialization" else handler(core)
+        return found
 
 
 @final
@@ -83,6 +89,8 @@ _BLOCK_CLASSES = (Text, Media)
 # What providers show of media must not be a place for anything else, RFC 6838.
 _KINDS = ("image", "audio", "file", "resource")
 _MIME_TYPE = r"(?a)(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?"
+TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
+"""Media types of what is text."""
 
 
 def clean(text: str) -> str:
@@ -107,7 +115,8 @@ class NotShowable(Exception):
 
 
 def jsonable(value: object) -> Any:
-    """`value` as plain JSON data that any parser reads: what has no JSON form becomes text, and what is too much `…`.
+    """`value` as plain JSON data that any parser reads: NaN and infinities become null, what else has no JSON form
+    becomes text, and what is too much `…`.
 
     Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator but one that a Pydantic model holds.
     """
@@ -118,27 +127,35 @@ def jsonable(value: object) -> Any:
     return _Rendering().render(value, ())
 
 
-def plain(value: object) -> Any:
+def plain(value: object, not_finite: list[str] | None = None, *, finite: bool = True) -> Any:
     """`value` as `jsonable` gives it, a copy that runs nobody's code when it is read.
+
+    Args:
+        not_finite: Gets the first number in `value` that is null in JSON: NaN or an infinity.
+        finite: Whether they become null; else they stay numbers, for another process that looks at them.
 
     Raises:
         NotShowable: for an iterator in it, which could be read only once, perhaps without end, and for too much.
     """
-    rendering = _Rendering()
+    rendering = _Rendering(finite)
     found = rendering.render(value, ())
     if rendering.problem:
         raise NotShowable(rendering.problem)
+    if not_finite is not None:
+        not_finite.extend(rendering.not_finite)
     return found
 
 
 class _Rendering:
     """One way through a value, with what it may still take, and what a result cannot hold of it."""
 
-    __slots__ = ("characters", "problem", "values")
+    __slots__ = ("characters", "finite", "not_finite", "problem", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, finite: bool = True) -> None:
+        self.finite = finite
         self.values, self.characters = MOST_VALUES, MOST_CHARACTERS
         self.problem = ""
+        self.not_finite: list[str] = []
 
     def render(self, value: Any, above: tuple[int, ...]) -> Any:
         kind = type(value)
@@ -151,7 +168,7 @@ class _Rendering:
             self.characters -= value.bit_length() // 3
             return value if value.bit_length() <= _MOST_BITS else hex(value)
         if kind is float:
-            return value if math.isfinite(value) else str(value)
+            return value if math.isfinite(value) else self._null_for(value)
         if len(above) > _MOST_DEPTH or id(value) in above:  # nested without end
             return "…"
         inside = (*above, id(value))
@@ -166,6 +183,11 @@ class _Rendering:
             raise
         except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
             return f"<{kind.__name__}>"  # a `__repr__` may have no bound, and shows what was excluded
+
+    def _null_for(self, number: float) -> float | None:
+        if not self.not_finite:  # one is enough to say what is wrong
+            self.not_finite.append(str(number))
+        return None if self.finite else number
 
     def _has_room(self) -> bool:
         self.values -= 1
@@ -183,11 +205,17 @@ class _Rendering:
                 found["…"] = "…"
                 break
             if type(key) is not str or not key.isascii():
-                key = self.render(key, inside)
-                key = key if isinstance(key, str) else _encode_json(key)
+                key = self._key(key, inside)
             self.characters -= len(key)
             found[key] = self.render(item, inside)
         return found
+
+    def _key(self, key: Any, inside: tuple[int, ...]) -> str:
+        shown = self.render(key, inside)
+        is_finite = key is None if shown is None else type(shown) is not float or math.isfinite(shown)
+        if not is_finite:  # as a key it has a text
+            return clean(str(key))
+        return shown if isinstance(shown, str) else _encode_json(shown)
 
     def _array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
         found = []
@@ -203,6 +231,12 @@ class _Rendering:
         if _is_read_once(kind):
             self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
             raise TypeError(self.problem)
+        if issubclass(kind, Decimal) and not value.is_finite():
+            return self._null_for(math.nan if value.is_nan() else float(value))
+        if kind.__name__ in _PANDAS_MISSING and kind.__module__.startswith("pandas."):
+            return None
+        if (numpy := sys.modules.get("numpy")) is not None and issubclass(kind, numpy.generic | numpy.ndarray):
+            return self._of_numpy(value, inside)
         serializer = serializer_of(kind)
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
@@ -222,6 +256,15 @@ class _Rendering:
             found = serializer.to_python(value, mode="json", by_alias=True, fallback=foreign)
         return self.render(found, inside)
 
+    def _of_numpy(self, value: Any, inside: tuple[int, ...]) -> Any:
+        """A scalar of numpy's as Python's, and an array as a list; a date as text, which keeps its nanoseconds."""
+        if value.ndim:
+            return self._array(value, inside)
+        if value.dtype.kind in "mM":
+            return None if value != value else str(value)
+        found = value.tolist()  # which is `item()`, and None for what is masked
+        return self.render(float(found) if type(found) is type(value) else found, inside)
+
 
 @lru_cache
 def _is_read_once(kind: type) -> bool:
@@ -231,6 +274,8 @@ def _is_read_once(kind: type) -> bool:
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """`json.dumps` makes an encoder for each value, which costs more than a small value does."""
 _SEQUENCES = (list, tuple, set, frozenset, deque)
+_PANDAS_MISSING = ("NAType", "NaTType")
+"""The classes of `pandas.NA` and `pandas.NaT`; pandas is not imported to ask."""
 _MOST_DEPTH = 100
 _NOTHING_INSIDE = frozenset({int, float, bool, type(None)})
 _MOST_BITS = 2000
@@ -265,8 +310,12 @@ def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
     return found
 
 
-def as_output(value: Any, *, strict: bool = True) -> Any:
+def as_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
     """What a handler gives as others see it: blocks and bytes as they are, all else as plain JSON data.
+
+    Args:
+        strict: Whether it raises what `plain` raises.
+        not_finite: As for `plain`, if it is `strict`.
 
     Raises:
         NotShowable: where it is `strict`, as `plain` does.
@@ -277,7 +326,7 @@ def as_output(value: Any, *, strict: bool = True) -> Any:
         return list(value)
     if isinstance(value, bytes | bytearray):
         return memoryview(value).tobytes()
-    return plain(value) if strict else jsonable(value)
+    return plain(value, not_finite) if strict else jsonable(value)
 
 
 def render(output: Any) -> tuple[Block, ...]:
@@ -296,6 +345,11 @@ def render(output: Any) -> tuple[Block, ...]:
         return (Media("file", output, "application/octet-stream"),)
 
 
+def is_json(output: object) -> bool:
+    """Whether what `as_output` gave is JSON data, and not bytes or blocks."""
+    return not (type(output) in _BLOCK_CLASSES or isinstance(output, bytes) or _is_blocks(output))
+
+
 def _is_blocks(value: object) -> bool:
     """Whether it is a list of blocks, and of nothing else."""
     return isinstance(value, list | tuple) and bool(value) and all(type(item) in _BLOCK_CLASSES for item in value)
@@ -305,16 +359,30 @@ _BLOCK = 32
 """What a block costs beyond what it holds: its place in the message, which the first one has anyhow."""
 
 
+MOST_MEDIA = 3_500_000
+"""Bytes of media in one result, unless a runner or `limit_output` says otherwise: the APIs of models take an image of
+that size."""
+
+
 def size(blocks: Iterable[Block]) -> int:
-    """What the blocks cost a model's context, in characters: media as base64, with their kinds, types, names and
-    addresses; and 32 for every block after the first."""
+    """Count the characters of the blocks: of texts, of media that are shown as text, and of the kinds, types, names and
+    addresses of other media; and 32 for every block after the first."""
     costs = [_BLOCK + (len(b.text) if isinstance(b, Text) else _media_size(b)) for b in blocks]
     return max(sum(costs) - _BLOCK, 0)
 
 
 def _media_size(media: Media) -> int:
-    told = len(media.kind) + len(media.mime_type) + len(media.uri or "") + len(media.name or "")
-    return -(-len(media.data or b"") // 3) * 4 + told
+    shown = len(media.data) if media.data is not None and TEXT_TYPE.match(media.mime_type) else 0
+    return shown + len(media.kind) + len(media.mime_type) + len(media.uri or "") + len(media.name or "")
+
+
+def media_bytes(blocks: Iterable[Block]) -> int:
+    """Count the bytes of media that are not shown as text."""
+    return sum(map(_bytes_of, blocks))
+
+
+def _bytes_of(block: Block) -> int:
+    return 0 if isinstance(block, Text) or block.data is None or TEXT_TYPE.match(block.mime_type) else len(block.data)
 
 
 Keep: TypeAlias = Literal["head", "tail", "both"]
@@ -322,17 +390,18 @@ Keep: TypeAlias = Literal["head", "tail", "both"]
 KEEPS = ("head", "tail", "both")
 
 
-def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both") -> tuple[Block, ...]:
-    """The blocks in at most `limit` characters altogether, each cut saying so; JSON stays valid JSON.
+def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both", max_media: float = math.inf) -> tuple[Block, ...]:
+    """The blocks in at most `limit` characters and `max_media` bytes of media, each cut saying so; JSON stays valid
+    JSON.
 
-    Short blocks are kept whole beside long ones. Media are whole or named: they have three quarters of the room at
-    most, those at the end that is kept first.
+    Short blocks are kept whole beside long ones. Media are whole or named, those at the end that is kept first; what
+    is told of them, and media that are shown as text, have three quarters of the characters at most.
     """
-    if size(blocks) <= limit:
+    if size(blocks) <= limit and media_bytes(blocks) <= max_media:
         return blocks
     total = len(blocks)
     ahead, after = _head_and_tail(total, limit // _BLOCK + 1, keep)  # more have no place
-    ends = _media_within(blocks[:ahead] + blocks[total - after :], limit * 3 // 4, limit, keep)
+    ends = _media_within(blocks[:ahead] + blocks[total - after :], limit, max_media, keep)
 
     def shown(most: int) -> tuple[Block, ...]:
         """Blocks of which texts, cut to `most` characters, are to fit; so many that each costs more than its place."""
@@ -351,17 +420,18 @@ def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both") -> tuple[B
     return tuple(Text(cut(one.text, most, keep)) if isinstance(one, Text) else one for one in shown(most))
 
 
-def _media_within(blocks: tuple[Block, ...], room: int, limit: int, keep: Keep) -> tuple[Block, ...]:
-    found = list(blocks)
+def _media_within(blocks: tuple[Block, ...], limit: int, max_media: float, keep: Keep) -> tuple[Block, ...]:
+    found, room, left = list(blocks), limit * 3 // 4, max_media
     for index in reversed(range(len(blocks))) if keep == "tail" else range(len(blocks)):
         block = blocks[index]
         if isinstance(block, Text):
             continue
-        if (costs := _media_size(block)) <= room:
-            room -= costs
+        characters, held = _media_size(block), _bytes_of(block)
+        if characters <= room and held <= left:
+            room, left = room - characters, left - held
         else:
-            held = len(block.data or b"")
-            found[index] = Text(f"[{block.kind} of {held} bytes left out: the output limit is {limit}]")
+            which = f"the limit of media is {max_media} bytes" if held > left else f"the output limit is {limit}"
+            found[index] = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: {which}]")
     return tuple(found)
 
 

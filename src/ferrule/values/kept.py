@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -10,10 +10,13 @@ from typing import Any, Literal, TypeAlias
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, jsonable
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, keep_pending
 
 KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
 """How far a call is, as its journal has it. See docs/journal.md."""
+
+RUN_NAME = "loop.run(key=…)"
+"""The `tool_name` of a run with a key; no tool can have it. See docs/journal.md#a-request-that-is-sent-twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +69,13 @@ class Kept:
 
 
 def stored(result: ToolResult) -> dict[str, Any]:
-    """All of a result that a model or a program sees, as plain JSON, from which `restored` makes it again."""
+    """Return all of a result that a model or a program sees, as plain JSON from which `restored` makes it again.
+    `output_is` says what an output was that is no JSON data."""
+    output, output_is = _stored_output(result.output)
     return {
         "status": result.status,
-        "output": jsonable(result.output),
+        "output": output,
+        **({"output_is": output_is} if output_is else {}),
         "content": [_stored_block(block) for block in result.content],
         "error": result.error,
         "executed": result.executed,
@@ -79,14 +85,14 @@ def stored(result: ToolResult) -> dict[str, Any]:
 
 
 def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
-    """The result again that `stored` was given, of `call`.
+    """Return the result that `stored` was given, of `call`; a suspended one with its `pending`.
 
     Raises:
-        TypeError, LookupError, ValueError: where it is nothing that `stored` made.
+        TypeError, LookupError, ValueError: for what `stored` did not make.
     """
     kept = thaw(outcome)
-    return ToolResult(
-        kept["output"],
+    result = ToolResult(
+        _output_of(kept["output"], kept.get("output_is")),
         kept["error"],
         kept["metadata"],
         [_block_of(block) for block in kept["content"]],
@@ -96,6 +102,33 @@ def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
         executed=kept["executed"],
         repairs=tuple(kept["repairs"]),
     )
+    if result.status == "suspended":
+        keep_pending(result, kept["pending"])
+    return result
+
+
+def _stored_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"] | None]:
+    """Return the output as JSON, and what it was if it was bytes or blocks; see `as_output`."""
+    if isinstance(output, bytes):
+        return b64encode(output).decode(), "bytes"
+    if isinstance(output, Text | Media):
+        return _stored_block(output), "block"
+    if isinstance(output, list | tuple) and output and all(isinstance(one, Text | Media) for one in output):
+        return [_stored_block(one) for one in output], "blocks"
+    return jsonable(output), None
+
+
+def _output_of(output: Any, output_is: str | None) -> Any:
+    match output_is:
+        case None:
+            return output
+        case "bytes":
+            return b64decode(output, validate=True)
+        case "block":
+            return _block_of(output)
+        case "blocks":
+            return [_block_of(one) for one in output]
+    raise ValueError(f"an output cannot be {output_is!r}")
 
 
 def _stored_block(block: Block) -> dict[str, Any]:

@@ -1,22 +1,88 @@
-"""A line of the log about a call, with which one it is, and whose, as attributes of its record."""
+"""Ferrule's log: no text of a model, a tool or a server can begin a line or move the cursor of a terminal.
+
+`own_logger` gives each logger of Ferrule a filter that escapes every record: its message, its arguments, the attributes
+about its call, and its traceback. So no place that logs has to think of it.
+"""
 
 from __future__ import annotations
 
+import traceback
 from contextlib import suppress
-from logging import getLogger
+from logging import Logger, LogRecord, getLogger
+from typing import Any
 
-log = getLogger("ferrule")
 CallFacts = dict[str, "str | None"]
+_INDENT = "\n  "
+
+
+class LogLines(str):
+    """Several lines for the log, such as a traceback: each is escaped, and begins with a line break and two blanks."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "".join(_INDENT + escape_text(line) for line in str.split(self, "\n"))
+
+
+class _Escaped:
+    """An argument of a log record whose text is escaped when the record is written."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return escape_text(str(self._value))
+
+    def __repr__(self) -> str:
+        return escape_text(repr(self._value))
+
+
+def escape_text(text: str) -> str:
+    """Return `text` as one line that a terminal shows as it is: `\\n` for a line break, `\\x1b` for an escape."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def own_logger(name: str) -> Logger:
+    """Return one of Ferrule's loggers, whose records are escaped."""
+    logger = getLogger(name)
+    logger.addFilter(_escape_record)
+    return logger
+
+
+def _escape_record(record: LogRecord) -> bool:
+    record.msg = escape_text(str(record.msg))
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_escape_argument, record.args))
+    elif record.args:
+        record.args = {name: _escape_argument(value) for name, value in record.args.items()}
+    if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+        lines = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+        record.exc_text = str(LogLines(lines)).removeprefix("\n")
+    return True
+
+
+def _escape_argument(value: Any) -> Any:
+    if value is None or isinstance(value, int | float | LogLines) or (type(value) is str and value.isprintable()):
+        return value
+    return _Escaped(value)
+
+
+log = own_logger("ferrule")
 
 
 def call_facts(tool_name: str, call_id: str, session: str | None, principal: str | None) -> CallFacts:
-    """What a record about a call has as attributes."""
-    return {"tool_name": tool_name, "tool_call_id": call_id, "session": session, "principal": principal}
+    """Return the attributes of a log record about a call. The model has chosen some of them, so they are escaped."""
+    facts = {"tool_name": tool_name, "tool_call_id": call_id, "session": session, "principal": principal}
+    return {name: None if value is None else escape_text(value) for name, value in facts.items()}
 
 
 def write_log(level: int, facts: CallFacts, message: str, *about: object, error: BaseException | None = None) -> None:
-    """Write it down; without the facts where a program gives all its records attributes of these names. Logging that
-    raises breaks no call: there is nowhere to tell it."""
+    """Log a line about a call. The facts are left out if the program gives all its records attributes of these names.
+    Logging that raises breaks no call: there is nowhere to tell it."""
     for extra in (facts, None):
         with suppress(Exception):
             log.log(level, message, *about, exc_info=error, extra=extra)

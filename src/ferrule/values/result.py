@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, told_input
 from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
-from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, frozen, thaw
 
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
 ]
 """What a call came to. See docs/talking-to-the-model.md#results."""
+_KNOWN_STATUSES = get_args(Status)
 _EMPTY: JsonObject = FrozenDict()
 
 
-OF_KERNEL = frozenset({"replayed", "resumed_already", "other_arguments"})
+OF_KERNEL = frozenset({"replayed", "resumed_already", "other_arguments", "unrecorded"})
 """What the kernel alone says in the metadata of a result: what a handler says there under these names is left out."""
 _NOTHING_TOLD = (None,) * 6
 
@@ -82,6 +83,8 @@ class ToolResult(_ResultFields):
             raise TypeError(f"error must be a text, not {error!r}")
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata must be a mapping, not {metadata!r}")
+        if status is not None and status not in _KNOWN_STATUSES:
+            raise TypeError(f"status must be one of {', '.join(_KNOWN_STATUSES)}, not {status!r}")
         self.output = output
         self.error = error
         self.metadata = _EMPTY if metadata is None else metadata
@@ -198,6 +201,11 @@ keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
 takes it up again where it is suspended, and who approved it."""
 
 
+def keep_pending(result: ToolResult, pending: JsonObject | None) -> None:
+    """Give a suspended result that was read again, and that nobody else has, what takes it up."""
+    keep_told(result, (None, None, None, None, freeze(pending), None))
+
+
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     """The result of a handler that returned, as the constructor makes it."""
     result: Any = _ResultFields()
@@ -214,23 +222,29 @@ def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     return result  # type: ignore[no-any-return]
 
 
-def rendered(value: Any) -> ToolResult:
-    """What a handler returned, perhaps a result that it built itself, as a result whose reading runs no code of the
-    handler's. The value itself is kept for `gave`.
+def rendered(value: Any, not_finite: list[str] | None = None) -> ToolResult:
+    """Return a handler's value as a result whose reading runs none of the handler's code.
+
+    A result that the handler returns is copied whole, with its status. `gave` finds the value itself.
+
+    Args:
+        not_finite: Gets the first NaN or infinity in it, which is null in JSON.
 
     Raises:
-        NotShowable: where no result can hold it.
+        NotShowable: for a value that no result can hold.
     """
-    error = metadata = own = None
-    if isinstance(value, ToolResult):
-        error = None if value.error is None else clean(value.error)
-        metadata, own = jsonable(value.metadata), value._content
-        if not OF_KERNEL.isdisjoint(metadata):
-            metadata = {name: said for name, said in metadata.items() if name not in OF_KERNEL}
-        value = returned(value)
-    output = as_output(value)
-    made = ToolResult(output, error, metadata, render(output) if error is None and own is None else own)
-    keep(made, "_gave", (value, own))
+    if not isinstance(value, ToolResult):
+        output = as_output(value, not_finite=not_finite)
+        made = ToolResult(output, content=render(output))
+        keep(made, "_gave", (value, None))
+        return made
+    error, own = value.error, value._content
+    metadata = {name: said for name, said in jsonable(value.metadata).items() if name not in OF_KERNEL}
+    given = returned(value)
+    output = as_output(given, not_finite=not_finite)
+    content = render(output) if error is None and own is None else own
+    made = value.replace(output=output, error=error and clean(error), metadata=metadata, content=content)
+    keep(made, "_gave", (given, own))
     return made
 
 

@@ -21,6 +21,8 @@ from ferrule.remote import _dbos_database, dbos
 ROUNDS = int(os.environ.get("FERRULE_KILLS", "5"))
 BOUND = 60.0
 
+pytestmark = pytest.mark.time_limit(600)  # ROUNDS times three seconds each
+
 
 class Workers:
     """Two workers, of which each that was killed is replaced."""

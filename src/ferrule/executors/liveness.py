@@ -1,0 +1,48 @@
+"""Open files whose locks say that this program lives. Each worker's supervisor holds copies of them.
+
+A program that is killed takes a moment to take its workers with it, and what they do in that moment still happens. The
+locks are dropped when the last copy is closed, so the program counts as alive until its workers have ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+
+class SharedDescriptors:
+    """Descriptors by who opened them. Hold `lock` while you send them, and while you close one.
+
+    Attributes:
+        version: Changes with them.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.version = 0
+        self._by_owner: dict[object, tuple[int, ...]] = {}
+
+    def share(self, owner: object, descriptors: Sequence[int]) -> None:
+        """Put these in the place of what `owner` shared before."""
+        with self.lock:
+            self._by_owner.pop(owner, None)
+            if descriptors:
+                self._by_owner[owner] = tuple(descriptors)
+            self.version += 1
+
+    def all(self) -> list[int]:
+        """All that are shared."""
+        return [descriptor for shared in self._by_owner.values() for descriptor in shared]
+
+    def forget(self) -> None:
+        """In a forked child, whose parent lives by them: share nothing. Who opened them closes them."""
+        self.lock = threading.RLock()
+        self._by_owner.clear()
+        self.version += 1
+
+
+SHARED = SharedDescriptors()
+"""Those of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SHARED.forget)

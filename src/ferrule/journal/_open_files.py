@@ -1,0 +1,89 @@
+"""The files of a journal that this process has open, and how they are kept safe from the process itself.
+
+SQLite holds locks for as long as it has a file open: on the database, so that nobody deletes the write-ahead log, and
+on the shared memory, so that nobody begins it anew. They are POSIX locks. The process drops them when it closes any
+other descriptor of these files: after a tool has read the folder, for instance. Then another process that ends takes
+itself for the last one, and deletes the log that this one goes on writing to. So:
+
+- Ferrule's own file tools do not open these files (`paths.RESERVED`).
+- Where the system has open file description locks, this process holds the same two locks a second time in that form.
+  SQLite in other processes respects them, and closing another descriptor does not drop them.
+
+Locks that SQLite takes for the time of one read can still be lost: see docs/journal.md#what-is-promised.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ferrule.journal._lockfile import fcntl, has_open_file_locks, identity, lock_open_file
+from ferrule.paths import RESERVED
+
+ENDINGS = ("", "-wal", "-shm", "-lock")
+_IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE, which SQLite locks in each database that it has open
+_HELD_BY_SQLITE = (("", _IN_USE), ("-shm", (128, 1)))  # and UNIX_SHM_DMS
+
+_open: dict[str, OpenFiles] = {}
+
+
+class OpenFiles:
+    """The files of one journal, for all that have it open in this process. Use it while committing.
+
+    Args:
+        path: The database; SQLite has it open, and the log and the shared memory too.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._users = 0
+        self._identities = {found for end in ENDINGS if (found := identity(f"{path}{end}"))}
+        self._locked: list[int] = []
+        for end, place in _HELD_BY_SQLITE if fcntl is not None else ():
+            descriptor = os.open(f"{path}{end}", os.O_RDONLY | os.O_CLOEXEC)
+            self._locked.append(descriptor)  # not closed before SQLite's: that would drop its locks
+            if has_open_file_locks(descriptor):
+                lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, *place)
+        RESERVED.update(self._identities)
+
+    def open(self) -> OpenFiles:
+        """Count one more user."""
+        self._users += 1
+        return self
+
+    def close(self) -> bool:
+        """Count one user less; whether it was the last, so that SQLite may close its last connection and tidy up. Call
+        `end` after that: closing a descriptor before would drop the locks of SQLite."""
+        self._users -= 1
+        if self._users:
+            return False
+        if self._locked and has_open_file_locks(self._locked[0]):
+            lock_open_file(self._locked[0], fcntl.F_OFD_SETLK, fcntl.F_UNLCK, *_IN_USE)
+        return True
+
+    def end(self) -> None:
+        """Let go of the files."""
+        del _open[self._path]
+        RESERVED.difference_update(self._identities)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close what the locks belong to; in a forked child, or they would outlive the parent."""
+        locked, self._locked = self._locked, []
+        for descriptor in locked:
+            os.close(descriptor)
+
+
+def open_files(path: str) -> OpenFiles:
+    """The open files of the journal at a path, which SQLite has open."""
+    if path not in _open:
+        _open[path] = OpenFiles(path)
+    return _open[path].open()
+
+
+def _abandon_files() -> None:
+    for files in _open.values():
+        files.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_files)

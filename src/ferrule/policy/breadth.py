@@ -1,0 +1,119 @@
+"""Find the allow rules that let through more than they seem to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from ferrule.command_arguments import LineParameters
+from ferrule.commands import CommandPattern
+from ferrule.policy.checks import finding
+from ferrule.policy.conditions import Commands
+from ferrule.policy.reading import Finding
+from ferrule.policy.rule import Rule
+from ferrule.programs import program_name, risk_of
+
+_MOST_NAMES: Final = 5
+_ONLY_READS: Final = frozenset({"describe", "ls-files", "merge-base", "rev-parse", "status"})
+"""The sub-commands of git without an option that runs a program or writes a file."""
+_READS_INPUT: Final = frozenset({("-",), ("-s",)})
+
+
+def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterator[Finding]:
+    """Warn of rules that in effect allow everything, of names with `*` that cover what may do harm, and of shell lines
+    that a rule does not see."""
+    listed = [] if tools is None else list(tools)
+    stricter = [one for one in rules if one.decide != "allow" and not (one.arguments or one.principals or one.traits)]
+    allowable = [tool for tool in listed if not any(one.speaks_of(tool) for one in stricter)]
+    for rule in rules:
+        if rule.decide == "allow":
+            spoken_of = [tool for tool in allowable if rule.speaks_of(tool)]
+            yield from _check_patterns(rule)
+            yield from _check_globs(rule, spoken_of)
+            yield from _check_lines(rule, spoken_of)
+        elif rule.has_commands:
+            yield from _check_lines(rule, [tool for tool in listed if rule.speaks_of(tool)])
+
+
+# -- shell lines -------------------------------------------------------------------------------------------------------
+
+
+def _check_patterns(rule: Rule) -> Iterator[Finding]:
+    patterns = (text for one in rule.arguments.values() if isinstance(one, Commands) for text in one.patterns)
+    for text in patterns:
+        if why := _risk_of_pattern(CommandPattern(text)):
+            yield finding("warning", rule, f"{text!r} allows more than it says: {why}")
+
+
+def _risk_of_pattern(pattern: CommandPattern) -> str:
+    """Why a pattern allows everything; empty if it does not, as far as that is known."""
+    program, *arguments = pattern.words
+    risk = risk_of(program[0])
+    if risk is None:
+        return ""
+    if risk.kind == "by options":
+        is_open = any(map(_may_be_option, _before_operands(arguments)))
+        if program_name(program[0]) == "git" and arguments and arguments[0][0] in _ONLY_READS:
+            is_open = False
+    else:
+        is_open = any(len(word) > 1 for word in arguments)
+    if risk.kind == "interpreter" and tuple(word[0] for word in arguments if len(word) == 1) in {(), *_READS_INPUT}:
+        is_open = True
+    return f"{program[0]} {risk.text}" if is_open else ""
+
+
+def _before_operands(words: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The words before `--`, after which no word is an option."""
+    return words[: words.index(("--",))] if ("--",) in words else words
+
+
+def _may_be_option(word: tuple[str, ...]) -> bool:
+    """Whether a word of a pattern stands for options: `*`, `*.c` and `-*` do, and `src/*` does not."""
+    return len(word) > 1 and (not word[0] or word[0].startswith("-"))
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def _check_globs(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
+    if not rule.tools and (rule.tags or rule.traits):
+        return
+    names = [tool.name for tool in tools if tool.name not in rule.tools and _may_do_harm(tool, rule)]
+    if names:
+        may_be = "which may be destructive or reach the open world"
+        yield finding("warning", rule, f"{rule.text!r} covers {_names_text(names)}, {may_be}: name each such tool")
+
+
+def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
+    """Compare a rule with what the tools that it speaks of may run."""
+    judged = {place.rstrip("[]").rpartition(".")[2]: one for place, one in rule.arguments.items()}
+    lines = [name for name, one in judged.items() if isinstance(one, Commands)]
+    for tool in tools:
+        schema = getattr(tool, "input_schema", None)
+        if schema is None:
+            continue
+        parameters = LineParameters(tool.name, schema, lines)
+        options = [name for name in dict.fromkeys(parameters.options) if name not in judged]
+        code = [name for name in dict.fromkeys(parameters.possible_code) if name not in judged]
+        if not rule.has_commands:
+            if parameters.has_line or code:
+                yield finding("warning", rule, f"{rule.text!r} allows whatever {tool.name} is given to run")
+        elif not parameters.has_line and code:
+            text = f"{rule.text!r} reads no shell line of {tool.name}, and {_names_text(code)} may be one"
+            yield finding("warning", rule, f"{text}: write a [[rule]] that names it under arguments")
+        elif rule.decide == "allow" and options:
+            text = f"{rule.text!r} allows no call of {tool.name} with {_names_text(options)}"
+            yield finding("warning", rule, f"{text}, which may change what runs: give the rule a condition for it")
+
+
+def _may_do_harm(tool: Any, rule: Rule) -> bool:
+    """Whether a tool may be destructive, or says that it reaches the open world, in a call that a rule allows."""
+    destructive = tool.destructive is not False and not {"read_only", "not destructive"} & set(rule.traits)
+    says_open = getattr(tool, "options", {}).get("open_world")
+    return destructive or (bool(says_open) and "not open_world" not in rule.traits)
+
+
+def _names_text(names: Iterable[str]) -> str:
+    listed = [repr(name) for name in names]
+    more = len(listed) - _MOST_NAMES
+    return ", ".join(listed[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,62 @@
+"""The files that decide what may run, where a path parameter of a tool leads to one of them.
+
+A changed file counts for nothing until a person trusts it (`trust.py`), however it was changed. This check answers the
+tools that name such a file, so that a model learns of it at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from ferrule.paths import PATH_NAMES, contains, has_name_of, real
+from ferrule.policy.files import PROJECT_FILE
+from ferrule.values.call import ToolCall
+
+_IN_THE_WORKING_DIRECTORY: Final = (PROJECT_FILE, "ferrule.lock")
+
+
+def own_file_named(call: ToolCall, working_directory: str, places: Iterable[str]) -> str | None:
+    """The first of `places` (files, and folders with all that is in them), or the project file or `ferrule.lock` of the
+    working directory, that a path in the arguments leads to, or that lies in a folder which is named there. The working
+    directory and the folders above it may be named."""
+    base = os.path.realpath(working_directory)
+    kept = (*places, *(os.path.join(base, name) for name in _IN_THE_WORKING_DIRECTORY))
+    for text in dict.fromkeys(_path_arguments(call)):
+        try:
+            path = real(os.path.expanduser(text), base)
+        except (OSError, ValueError):  # no path that can be opened
+            continue
+        for one in kept:
+            if contains(one, path) or _is_same(one, path) or (contains(path, one) and not contains(path, base)):
+                return one
+    return None
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two paths are one file: by a hard link, or on a disk that takes capitals for small letters."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _path_arguments(call: ToolCall) -> Iterator[str]:
+    """The texts that are paths, by type, by schema or by the name of their parameter, at any depth."""
+    places = call.arguments.places
+    yield from () if places is None else (found.text for found in places.paths)
+    yield from _texts_under(call.arguments, False)
+
+
+def _texts_under(value: Any, is_path: bool) -> Iterator[str]:
+    if isinstance(value, str):
+        if is_path:
+            yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts_under(item, is_path)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts_under(key, is_path)
+            yield from _texts_under(item, has_name_of(key, PATH_NAMES))

@@ -1,0 +1,240 @@
+"""A server that is a program: started, spoken to line by line, and ended.
+
+The SDK has a transport for this. It waits for an answer that it could not parse, keeps a line without an end in memory,
+and its reader dies of one byte that is not UTF-8. Here each line is a message, noise, or an answer that is lost, and a
+lost answer fails its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.client.stdio import get_default_environment
+from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.os.win32.utilities import (
+    close_process_job,
+    create_windows_process,
+    get_windows_executable_command,
+    terminate_windows_process_tree,
+)
+from mcp.shared.message import SessionMessage
+
+from ferrule.mcp_lines import (
+    UNREADABLE_ANSWER,
+    LineBuffer,
+    MessageStream,
+    UnreadableLine,
+    parse_line,
+    replace_broken_characters,
+)
+from ferrule.sources._mcp_log import ServerLog
+from ferrule.sources._mcp_settings import Stdio
+
+_LONGEST_MESSAGE = 100_000_000
+"""Bytes, as of an answer over HTTP."""
+_LONGEST_LOGGED = 4_000
+_EXIT_SECONDS = 2.0
+"""How long a process has to end by itself once its input is closed, and once it was told to end."""
+_EXIT_POLL_SECONDS = 0.01
+_PIPE_ERRORS = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
+
+
+@contextlib.asynccontextmanager
+async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> AsyncIterator[tuple[Any, Any]]:
+    """Start the program, yield the streams of its messages, and end it with all that it has started.
+
+    Raises:
+        OSError: If it cannot be started.
+    """
+    process = await _start_process(server, stderr)
+    try:
+        requests = OpenRequests()
+        messages = MessageStream(read_messages(process.stdout, requests, server_log))
+        yield messages, _ClientMessages(process.stdin, requests)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end_process(process)
+
+
+class OpenRequests:
+    """The ids of the requests that wait for an answer, and which of them a lost answer belongs to.
+
+    An answer that was lost without a readable id belongs to one of the requests that were open then. They are its
+    suspects; as soon as there are no more suspects than lost answers, all of them have failed.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        self._suspects: set[str] = set()
+        self._lost = 0
+
+    def add(self, request_id: str) -> None:
+        """Take note of a request that is sent."""
+        self._open.add(request_id)
+
+    def answer(self, request_id: str) -> set[str]:
+        """Remove a request that was answered. Return the requests that have failed by that."""
+        self._open.discard(request_id)
+        self._suspects.discard(request_id)
+        return self._take_failed()
+
+    def give_up(self, request_id: str) -> None:
+        """Remove a request for whose answer nobody waits. A suspect was probably given up for its lost answer."""
+        self._open.discard(request_id)
+        if request_id in self._suspects:
+            self._suspects.discard(request_id)
+            self._lost -= 1
+            if self._lost == 0:
+                self._suspects.clear()
+
+    def lose(self, request_id: str | None) -> set[str]:
+        """Return the requests that have failed because this answer was lost; of most answers, the one that it names."""
+        if request_id is not None:
+            named = {request_id} & self._open
+            return named | self.answer(request_id)
+        if not self._open:
+            return set()
+        self._suspects |= self._open
+        self._lost += 1
+        return self._take_failed()
+
+    def _take_failed(self) -> set[str]:
+        if len(self._suspects) > self._lost:
+            return set()
+        failed = self._suspects
+        self._open -= failed
+        self._suspects, self._lost = set(), 0
+        return failed
+
+
+async def read_messages(
+    output: Any, requests: OpenRequests, server_log: ServerLog
+) -> AsyncGenerator[SessionMessage, None]:
+    """Yield the messages of a program until its output ends, or cannot be read for any other reason."""
+    buffer = LineBuffer(_LONGEST_MESSAGE)
+    try:
+        while True:
+            for line in buffer.feed(await output.receive()):
+                for message in _read_line(line, requests, server_log):
+                    yield SessionMessage(message)
+                await asyncio.sleep(0)  # a flood of lines must not hold the loop
+    except _PIPE_ERRORS:
+        pass
+    except Exception as error:  # the end of the stream fails the open calls, and the next call starts the program
+        server_log.tell_error(logging.ERROR, "its output could not be read any further", error)
+
+
+def _read_line(line: bytes, requests: OpenRequests, server_log: ServerLog) -> Iterator[types.JSONRPCMessage]:
+    """Yield the message of a line, and an error for each request whose answer is lost."""
+    found = parse_line(line)
+    if isinstance(found, UnreadableLine):
+        repaired = replace_broken_characters(line)
+        if repaired != line:
+            found = parse_line(repaired)
+    error = types.ErrorData(code=types.PARSE_ERROR, message=UNREADABLE_ANSWER)
+    failed: set[str] = set()
+    if isinstance(found, UnreadableLine):
+        answers = [one.id for one in found.envelopes if one.is_answer]
+        failed = set().union(*(requests.lose(None if one is None else str(one)) for one in answers))
+        said = line[:_LONGEST_LOGGED].decode("utf-8", "replace")
+        if said.strip():
+            what = "an answer could not be read" if answers else "no message"
+            server_log.say(f"{what}: {said}", logging.WARNING)
+    elif isinstance(found, types.JSONRPCError) and found.id is None:
+        failed, error = requests.lose(None), found.error
+    else:
+        yield found
+        if isinstance(found, types.JSONRPCResponse | types.JSONRPCError):
+            failed = requests.answer(str(found.id))
+    for request_id in failed:
+        yield types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+
+
+class _ClientMessages:
+    """The messages that a program reads from its standard input, as the stream that the SDK's client writes to."""
+
+    def __init__(self, input_: Any, requests: OpenRequests) -> None:
+        self._input, self._requests = input_, requests
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> _ClientMessages:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        return None
+
+    async def send(self, item: SessionMessage) -> None:
+        """Write one message.
+
+        Raises:
+            BrokenResourceError: If the program reads no more.
+        """
+        message = item.message
+        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        async with self._turn:
+            if isinstance(message, types.JSONRPCRequest):
+                if message.method != "subscriptions/listen":  # its answer comes when listening ends
+                    self._requests.add(str(message.id))
+            elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+                self._requests.give_up(str((message.params or {}).get("requestId")))
+            try:
+                await self._input.send(data)
+            except OSError as error:
+                raise anyio.BrokenResourceError from error
+
+
+async def _start_process(server: Stdio, stderr: Any) -> Any:
+    """Start the program in a group of its own, by which it is ended with all that it has started."""
+    environment = get_default_environment() | {**server.env}
+    cwd = None if server.cwd is None else os.fspath(server.cwd)
+    if sys.platform == "win32":  # pragma: no cover
+        command = await asyncio.to_thread(get_windows_executable_command, server.command)
+        return await create_windows_process(command, [*server.args], environment, stderr, cwd)
+    command = [server.command, *server.args]
+    return await anyio.open_process(command, env=environment, cwd=cwd, stderr=stderr, start_new_session=True)
+
+
+async def _end_process(process: Any) -> None:
+    """Close the input, and end the program by force if that does not. Meanwhile its output is read: a program that
+    cannot write does not end."""
+    reading = asyncio.create_task(_skip_output(process.stdout))
+    try:
+        with contextlib.suppress(*_PIPE_ERRORS):
+            await process.stdin.aclose()
+        if not await _has_ended(process):
+            if sys.platform == "win32":  # pragma: no cover
+                await terminate_windows_process_tree(process)
+            else:
+                await terminate_posix_process_tree(process, _EXIT_SECONDS)
+            await _has_ended(process)
+        if sys.platform == "win32":  # pragma: no cover
+            close_process_job(process)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _has_ended(process: Any) -> bool:
+    """Wait until the program has ended, not for long. `wait()` would wait for those who hold its pipes as well."""
+    with anyio.move_on_after(_EXIT_SECONDS):
+        while process.returncode is None:  # noqa: ASYNC110 (there is no event for the end of the process alone)
+            await asyncio.sleep(_EXIT_POLL_SECONDS)
+        return True
+    return False
+
+
+async def _skip_output(output: Any) -> None:
+    with contextlib.suppress(*_PIPE_ERRORS):
+        while True:
+            await output.receive()

@@ -1,0 +1,50 @@
+"""Redaction of whole values: one way through JSON data, bytes, blocks and results, so that no place is left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from ferrule.values.content import Media, Text
+from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.result import ToolResult
+
+Redact: TypeAlias = Callable[[str], str]
+"""Returns a text with stars in the place of secrets."""
+_REDACTED_FIELDS = ("output", "error", "metadata", "repairs")
+
+
+def redact_value(value: Any, redact: Redact) -> Any:
+    """Return JSON data, bytes or blocks with every text redacted: keys, numbers and the bytes of media as well."""
+    if isinstance(value, str):
+        return redact(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if all(redact(text) == text for text in _number_texts(value)) else SECRET_STARS
+    if isinstance(value, bytes):
+        return redact(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    if isinstance(value, Mapping):
+        return {redact(str(key)): redact_value(inner, redact) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_value(inner, redact) for inner in value]
+    if isinstance(value, Text):
+        return Text(redact(value.text))
+    if isinstance(value, Media):
+        changes = {name: redact_value(getattr(value, name), redact) for name in ("data", "uri", "name")}
+        return replace(value, **changes)
+    return value
+
+
+def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
+    """Return the result with everything redacted that a tool has written; itself if nothing is secret."""
+    found = {name: getattr(result, name) for name in _REDACTED_FIELDS} | {"content": list(result.content)}
+    redacted = {name: redact_value(value, redact) for name, value in found.items()}
+    redacted["repairs"] = tuple(redacted["repairs"])
+    return result if redacted == found else result.replace(**redacted)
+
+
+def _number_texts(number: float) -> list[str]:
+    return [repr(number), repr(int(number))] if math.isfinite(number) and number == int(number) else [repr(number)]

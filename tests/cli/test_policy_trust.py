@@ -1,0 +1,69 @@
+"""`ferrule policy trust` at a real terminal: what a person is shown, and who counts as one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ferrule import Toolset, tool
+from ferrule.lock import definition_of, lock_text
+from ferrule.policy import Trusted
+
+pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+
+from terminal import Terminal
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "here" / ".ferrule").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def trust(here: Path, *words: str, answer: str = "{number}") -> tuple[int, str]:
+    """The exit code and all that was said, of a person who types an answer."""
+    with Terminal("policy", "trust", *words, cwd=here) as terminal:
+        terminal.until(", type ")
+        terminal.until(": ")
+        number = re.findall(r", type (\d{6}):", terminal.said)[-1]
+        terminal.type(answer.format(number=number) + "\n")
+        return terminal.end(), terminal.said
+
+
+def test_a_person_is_shown_the_file_and_later_its_difference(here: Path) -> None:
+    file = here / ".ferrule" / "policy.toml"
+    file.write_text('allow = ["refund"]\ndeny = ["shell"]\n')
+    code, said = trust(here)
+    assert code == 0 and 'allow = ["refund"]' in said and 'deny = ["shell"]' in said
+    assert Trusted().versions()[str(file)].text == file.read_text()
+    file.write_text('allow = ["*"]\ndeny = ["shell"]\n')
+    code, said = trust(here)
+    assert code == 0 and '-allow = ["refund"]' in said and '+allow = ["*"]' in said
+    assert Trusted().versions()[str(file)].text == file.read_text()
+    code, said = trust(here, "--forget")
+    assert code == 0 and Trusted().versions() == {}
+
+
+@pytest.mark.parametrize("answer", ["y", "yes", "", "{number}0", "000000"])
+def test_only_the_number_that_is_shown_is_a_yes(here: Path, answer: str) -> None:
+    (here / "p.toml").write_text('allow = ["refund"]\n')
+    code, said = trust(here, "p.toml", answer=answer)
+    assert code == 1 and "It is not trusted." in said and Trusted().versions() == {}
+
+
+def test_a_lock_file_is_trusted_as_well(here: Path) -> None:
+    @tool
+    def stock(article: str) -> int:
+        """Say how many there are."""
+        return 3
+
+    file = here / "ferrule.lock"
+    file.write_text(lock_text({"stock": definition_of(stock)}))
+    code, said = trust(here, "ferrule.lock")
+    assert code == 0 and "Say how many there are." in said
+    assert list(Toolset([stock]).locked(file)) == [stock]

@@ -1,0 +1,293 @@
+"""The locks of a journal hold whatever else its processes open, close, fork and start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from processes import SECONDS, intent, program
+
+from ferrule import Journal, Runner, ToolCall, tool
+from ferrule.errors import DefinitionError
+from ferrule.guards import within
+from ferrule.journal import _lockfile, _open_files
+from ferrule.journal.reading import Reader
+from ferrule.tools import files
+
+T = TypeVar("T")
+pytestmark = pytest.mark.slow
+FLOCK = """
+from ferrule.journal import _lockfile, _open_files
+_lockfile.has_open_file_locks = _open_files.has_open_file_locks = lambda descriptor: False
+"""
+LOOKS = """
+journal = Journal.open(path)
+say(asyncio.run(journal.find("one")).state)
+journal.close()
+"""
+BEGINS = """
+async def main():
+    journal = Journal.open(path)
+    await journal.begin(intent("one"))
+    say("begun")
+    wait()
+asyncio.run(main())
+"""
+FORKS = """
+async def main():
+    await journal.begin(intent("one"))
+journal = Journal.open(path)
+asyncio.run(main())
+if not os.fork():
+    say(os.getpid())
+    signal.pause()
+signal.pause()
+"""
+LOOP = asyncio.Runner()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_loop() -> Iterator[None]:
+    yield
+    LOOP.close()
+
+
+def run(waited: Coroutine[Any, Any, T]) -> T:
+    return LOOP.run(asyncio.wait_for(waited, SECONDS))
+
+
+@pytest.fixture(params=["bytes", pytest.param("flock", marks=pytest.mark.large)])
+def text_before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What other programs begin with, so that they lock as this one does: by the system's own way, and by flock."""
+    if request.param == "bytes":
+        return ""
+    for module in (_lockfile, _open_files):
+        monkeypatch.setattr(module, "has_open_file_locks", lambda descriptor: False)
+    return FLOCK
+
+
+def state_elsewhere(path: Path, before: str = "") -> str:
+    """The state of the call "one", as another process finds it that opens the journal and closes it."""
+    with program(before + LOOKS, path) as other:
+        return other.rest()
+
+
+# -- descriptors -------------------------------------------------------------------------------------------------------
+
+
+def read_files(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.read_bytes()
+
+
+def copy_folder(folder: Path) -> None:
+    shutil.copytree(folder, folder.with_name("copy"), dirs_exist_ok=True)
+
+
+def open_for_writing(folder: Path) -> None:
+    for file in folder.iterdir():
+        os.close(os.open(file, os.O_RDWR))
+
+
+@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
+@pytest.mark.parametrize("reads", [read_files, copy_folder, open_for_writing])
+def test_reading_the_files_of_an_open_journal_costs_it_nothing(tmp_path: Path, reads: Callable[[Path], None]) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    path = folder / "calls.db"
+    journal, mine = Journal.open(path), intent("one")
+    run(journal.begin(mine))
+    reads(folder)
+    assert state_elsewhere(path) == "running"
+    reads(folder)
+    run(journal.end(mine, {"status": "ok"}))
+    assert state_elsewhere(path) == "ended"
+    journal.close()
+    assert sorted(file.name for file in folder.iterdir()) == ["calls.db", "calls.db-lock"]
+
+
+def test_closing_a_descriptor_of_the_lock_file_takes_no_life(tmp_path: Path, text_before: str) -> None:
+    path = tmp_path / "calls.db"
+    journal = Journal.open(path)
+    run(journal.begin(intent("one")))
+    for file in tmp_path.glob("calls.db-lock*"):
+        file.read_bytes()
+    assert state_elsewhere(path, text_before) == "running"
+    journal.close()
+    assert state_elsewhere(path, text_before) == "cut_off"
+
+
+READS_AND_WRITES = """
+import threading
+from pathlib import Path
+ends = threading.Event()
+def read():
+    while not ends.is_set():
+        for file in Path(path).parent.iterdir():
+            try: file.read_bytes()
+            except FileNotFoundError: pass
+threading.Thread(target=read).start()
+async def main():
+    for n in range(10):
+        journal = Journal.open(path)
+        calls = [intent(f"{os.getpid()} {n} {m}", arguments={"text": "x" * 3000}) for m in range(100)]
+        await asyncio.gather(*(journal.begin(one) for one in calls))
+        await asyncio.gather(*(journal.end(one, {"status": "ok"}) for one in calls))
+        journal.close()
+try: asyncio.run(main())
+finally: ends.set()
+say("written")
+"""
+
+
+@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
+def test_programs_that_write_and_read_the_folder_all_the_time_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    with ExitStack() as stack:
+        others = [stack.enter_context(program(READS_AND_WRITES, path)) for _ in range(3)]
+        assert [other.rest() for other in others] == ["written"] * 3
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("SELECT state, count(*) FROM calls GROUP BY state").fetchall() == [("ended", 3_000)]
+    connection.close()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_lives_until_it_is_killed(tmp_path: Path, text_before: str) -> None:
+    path = tmp_path / "calls.db"
+    with program(text_before + BEGINS, path) as other:
+        assert other.heard() == "begun"
+        assert state_elsewhere(path, text_before) == "running"
+        other.kill()
+    assert state_elsewhere(path, text_before) == "cut_off"
+    assert not list(tmp_path.glob("calls.db-lock.*"))
+
+
+def test_a_forked_child_that_outlives_its_parent_keeps_no_call_running(tmp_path: Path, text_before: str) -> None:
+    path = tmp_path / "calls.db"
+    with program(text_before + FORKS, path) as parent:
+        child = int(parent.heard())
+        try:
+            parent.kill()
+            assert state_elsewhere(path, text_before) == "cut_off"
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+WORKS = """
+import os, time
+from ferrule import ToolContext
+
+def pay(place: str) -> str:
+    "Pay."
+    with open(place, "w") as file:
+        file.write(f"{os.getpid()} {os.getppid()}\\n")
+    time.sleep(3600)
+    return "paid"
+"""
+HAS_A_WORKER = """
+from ferrule import Runner, ToolCall, tool
+from works import pay
+import threading
+def commit():
+    wait()
+    with journal._lock.committing():
+        say("committing")
+        signal.pause()
+async def main():
+    threading.Thread(target=commit, daemon=True).start()
+    runner = Runner([tool(isolation="process")(pay)], journal=journal)
+    await runner.run(ToolCall("c1", "pay", {"place": sys.argv[2]}), session="s")
+journal = Journal.open(path)
+asyncio.run(main())
+"""
+
+
+def test_a_call_runs_until_the_worker_of_a_killed_program_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_before: str
+) -> None:
+    (tmp_path / "works.py").write_text(WORKS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path, place = tmp_path / "calls.db", tmp_path / "numbers"
+    os.mkfifo(place)
+    with program(text_before + HAS_A_WORKER, path, place) as killed:
+        worker, supervisor = map(int, place.read_text(encoding="utf-8").split())
+        killed.tell()
+        assert killed.heard() == "committing"
+        os.kill(supervisor, signal.SIGSTOP)  # as on a machine that is busy
+        try:
+            killed.kill()
+            journal = Journal.open(path)  # which commits: what was being committed ended with the program
+            [call] = Reader(path).calls()
+            assert call.status == "running" and call.intent is not None
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        found = run(journal.find(call.intent.key, wait=True))
+    assert found is not None and found.state == "cut_off"
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+    journal.close()
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-lock", " linked"])
+def test_file_tools_open_no_file_of_an_open_journal(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "calls.db"
+    journal = Journal.open(path, within_reach=True)
+    os.link(path, tmp_path / "calls.db linked")
+    runner = Runner(files.tools, guards=[within(tmp_path)])
+    name, before = f"{path}{ending}", Path(f"{path}{ending}").stat()
+    for call in (
+        ToolCall("c1", "read_file", {"path": name}),
+        ToolCall("c2", "write_file", {"path": name, "content": "paid"}),
+        ToolCall("c3", "edit_file", {"path": name, "old": "a", "new": "b"}),
+        ToolCall("c4", "search_files", {"path": name, "pattern": "."}),
+    ):
+        result = run(runner.run(call))
+        assert not result.success and "belongs to a journal that is open" in str(result.error)
+    assert os.path.samestat(before, Path(name).stat())
+    assert "skipped: 5" in run(runner.run("search_files", {"path": str(tmp_path), "pattern": "."})).text
+    journal.close()
+    assert "not text" in str(run(runner.run("read_file", {"path": str(path)})).error)
+
+
+@tool
+async def note(path: str) -> str:
+    """Write a note."""
+    return path
+
+
+def test_a_journal_where_within_lets_tools_reach_is_refused_unless_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    reached, apart = Journal.open(tmp_path / "notes" / "calls.db"), Journal.open(tmp_path / "notes.db")
+    guard = within(tmp_path / "notes")
+    guarded = note.replace(guards=[guard])
+    runner = Runner([note], journal=reached)
+    mounted = Runner([note], guards=[guard])
+    for make in (
+        lambda: Runner([note], guards=[guard], journal=reached),
+        lambda: Runner([guarded], journal=reached),
+        lambda: Runner(mounted.tools, guards=[guard], journal=reached),
+        lambda: runner.replace(guards=[guard]),
+        lambda: mounted.replace(journal=reached),
+    ):
+        with pytest.raises(DefinitionError, match=r"lies inside '.*notes', where within\(…\) .* within_reach=True"):
+            make()
+    Runner([guarded], guards=[guard], journal=apart)
+    reached.close()
+    apart.close()
+    said = Journal.open(tmp_path / "notes" / "calls.db", within_reach=True)
+    Runner([guarded], guards=[guard], journal=said)
+    said.close()

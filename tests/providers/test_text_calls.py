@@ -1,0 +1,234 @@
+"""Calls that a model wrote into its text: which texts are calls, which are answers, and which calls are read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from test_contract import ALL
+
+from ferrule import Runner, Toolset, tool
+from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
+from steps import steps
+
+pytestmark = pytest.mark.slow
+MODULES: dict[str, Any] = {
+    "anthropic": anthropic,
+    "openai_responses": openai_responses,
+    "openai_chat": openai_chat,
+    "gemini": gemini,
+    "interactions": gemini,
+    "bedrock": bedrock,
+    "mistral": mistral,
+    "cohere": cohere,
+    "ollama": ollama,
+}
+READING: dict[str, Any] = {"openai_chat": openai_chat, "ollama": ollama}
+
+
+@tool(read_only=True)
+async def weigh(item: str, digits: int = 0) -> str:
+    """Weigh an item."""
+    return f"{item}: {12:.{digits}f} oz"
+
+
+TOOLS = Toolset([weigh])
+JSON = '{"name": "weigh", "arguments": {"item": "a"}}'
+NAMESPACE = "antml:"
+
+
+def invoked(prefix: str = "") -> str:
+    parameter = f'<{prefix}parameter name="item">a</{prefix}parameter>'
+    return f'<{prefix}invoke name="weigh">\n{parameter}\n</{prefix}invoke>'
+
+
+# Each is a call of `weigh` with {"item": "a"}, and is read.
+READABLE = {
+    "hermes": f"<tool_call>\n{JSON}\n</tool_call>",
+    "qwen": "<tool_call>\n<function=weigh>\n<parameter=item>\na\n</parameter>\n</function>\n</tool_call>",
+    "llama": '<function=weigh>{"item": "a"}</function>',
+    "granite 3.1": f"<tool_call>[{JSON}]</tool_call>",
+    "minimax": f"<minimax:tool_call>\n{invoked()}\n</minimax:tool_call>",
+    "minimax 1": f"<tool_calls>\n{JSON}\n</tool_calls>",
+    "claude": f"<{NAMESPACE}function_calls>\n{invoked(NAMESPACE)}\n</{NAMESPACE}function_calls>",
+    "function_calls": f"<function_calls>\n{invoked()}\n</function_calls>",
+    "invoke": invoked(),
+    "seed": "<seed:tool_call>\n<function=weigh>\n<parameter=item>a</parameter>\n</function>\n</seed:tool_call>",
+}
+# Each is one only because `weigh` was offered, and is read.
+FENCED = {
+    "fence": f"```json\n{JSON}\n```",
+    "fence without a language": f"```\n{JSON}\n```",
+    "list": f"```json\n[{JSON}]\n```",
+}
+# The same, if it is all of the text.
+BARE = {
+    "bare": JSON,
+    "parameters": '{"type": "function", "name": "weigh", "parameters": {"item": "a"}}',
+    "tool and args": '{"tool": "weigh", "args": {"item": "a"}}',
+    "nested": '{"type": "function", "id": "c", "function": {"name": "weigh", "arguments": "{\\"item\\": \\"a\\"}"}}',
+}
+# Each is a call that nobody reads with certainty.
+MALFORMED = {
+    "deepseek 3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weigh\n```json\n"
+    '{"item": "a"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "deepseek 3.1": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weigh<｜tool▁sep｜>{"item": "a"}<｜tool▁call▁end｜>',
+    "deepseek 3.2": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weigh">\n</｜DSML｜invoke>\n'
+    "</｜DSML｜function_calls>",
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weigh:0<|tool_call_argument_begin|>"
+    '{"item": "a"}<|tool_call_end|><|tool_calls_section_end|>',
+    "glm": "<tool_call>weigh\n<arg_key>item</arg_key>\n<arg_value>a</arg_value>\n</tool_call>",
+    "glm without arguments": "<tool_call>weigh</tool_call>",
+    "mistral": f"[TOOL_CALLS] [{JSON}]",
+    "mistral 11": '[TOOL_CALLS]weigh{"item": "a"}',
+    "mistral 13": '[TOOL_CALLS]weigh[ARGS]{"item": "a"}',
+    "llama 3": f"<|python_tag|>{JSON}",
+    "llama built-in": '<|python_tag|>weigh.call(item="a")',
+    "granite 3": f"<|tool_call|>[{JSON}]",
+    "granite 20b": f"<function_call> {JSON}",
+    "phi": f"<|tool_call|>[{JSON}]<|/tool_call|>",
+    "phi 4": f"functools[{JSON}]",
+    "gemma": '<|tool_call>call:weigh{item:<|"|>a<|"|>}<tool_call|>',
+    "lfm": '<|tool_call_start|>[weigh(item="a")]<|tool_call_end|>',
+    "command": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weigh"}\n]<|END_ACTION|>',
+    "harmony": '<|channel|>commentary to=functions.weigh <|constrain|>json<|message|>{"item": "a"}<|call|>',
+    "harmony with thoughts": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+    'to=functions.weigh<|message|>{"item": "a"}',
+    "harmony, role first": '<|start|>assistant to=functions.weigh<|channel|>commentary json<|message|>{"item": "a"}',
+    "harmony without its tokens": 'assistantcommentary to=functions.weigh json{"item": "a"}',
+    "not closed": f"<tool_call>{JSON}",
+    "the mark alone": "<tool_call>",
+}
+CALLS = {**READABLE, **FENCED, **BARE, **MALFORMED}
+ANSWERS = [
+    "It weighs 12 oz.",
+    f"Hermes models write:\n```\n{READABLE['hermes']}\n```",
+    f"In markdown:\n````\n```\n{READABLE['hermes']}\n```\n````",
+    f"In markdown:\n~~~\n{READABLE['minimax']}\n~~~\nThat is all.",
+    f"They write this:\n\n    {READABLE['llama']}\n",
+    f"Mistral writes `{MALFORMED['mistral 13']}`",
+    f'The model wrote "{MALFORMED["llama 3"]}", and nothing ran.',
+    f"Er schrieb „{MALFORMED['mistral']}“.",
+    f"> {READABLE['llama']}",
+    f"- Llama: {READABLE['llama']}\n- Mistral: {MALFORMED['mistral']}",
+    f"| Llama | {READABLE['llama']} |",
+    "They write <tool_call>{…}</tool_call> and then stop.",
+    "<tool_call> and </tool_call> stand around a call.",
+    "DeepSeek begins its calls with <｜tool▁calls▁begin｜>, and each with <｜tool▁call▁begin｜>.",
+    "[TOOL_CALLS] is Mistral's mark.",
+    "The token <|python_tag|> comes before code, and <|tool_calls_section_begin|> is Kimi's.",
+    "A call in harmony is sent to=functions.NAME in the channel commentary.",
+    "<|channel|>final<|message|>It weighs 12 oz.",
+    "<ul>\n<function>\n</ul>",
+    "if a < b:\n    x[functools] = {}",
+    f"<think>I could write\n{READABLE['hermes']}\nbut no.</think>It weighs 12 oz.",
+    # JSON that calls nothing that was offered
+    '```json\n{"name": "paint", "arguments": {"item": "a"}}\n```',
+    '{"name": "paint", "arguments": {"item": "a"}}',
+    '```json\n{"name": "weigh", "unit": "oz"}\n```',
+    '{"name": "weigh", "arguments": {"item": "a"}, "result": "12 oz"}',
+    '{"name": "weigh", "arguments": "none"}',
+    "```json\n[]\n```",
+    f"```json\n{JSON}\n```\nThat is what I sent.",
+    f"```json\n{JSON}\n```\n```json\n{{}}\n```",
+    f"It is called like {JSON}",
+]
+
+
+def stops(name: str, text: str) -> set[str]:
+    """What the text is taken for: of a whole response, and of a stream."""
+    response = ALL[name].write(text, [], "done")
+    partial = ALL[name].fed(ALL[name].events(response)).partial()
+    return {MODULES[name].stop(one, TOOLS) for one in (response, partial)}
+
+
+@pytest.mark.parametrize("text", CALLS.values(), ids=list(CALLS))
+@pytest.mark.parametrize("name", MODULES)
+def test_a_call_in_the_text_is_never_an_answer(name: str, text: str) -> None:
+    assert stops(name, text) == {"malformed"}
+    response = ALL[name].write(text, [], "done")
+    assert MODULES[name].calls(response) == []
+    assert "wrote a call as text" in MODULES[name].reason(response, TOOLS)
+
+
+@pytest.mark.parametrize("text", ANSWERS)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_text_that_speaks_of_calls_is_an_answer(name: str, text: str) -> None:
+    assert stops(name, text) == {"end"}
+    assert MODULES[name].reason(ALL[name].write(text, [], "done"), TOOLS) is None
+
+
+MARKUP = {**READABLE, **MALFORMED}
+WORDS = st.text("abc \n.,:!äß√", max_size=40)
+
+
+@given(WORDS, st.sampled_from(list(MARKUP.values())))
+@example("Let me see.", MARKUP["hermes"])
+def test_a_call_counts_at_the_begin_of_a_line_whatever_stands_before(before: str, text: str) -> None:
+    response = ALL["openai_chat"].write(f"{before}\n{text}", [], "done")
+    assert openai_chat.stop(response) == "malformed"
+
+
+@given(WORDS, WORDS, st.sampled_from(list(MARKUP.values())), st.sampled_from(["```", "~~~", "````xml"]))
+def test_no_call_counts_in_a_fence_whatever_stands_around(before: str, after: str, text: str, fence: str) -> None:
+    fenced = f"{before}\n{fence}\n{text.replace('```', '')}\n{fence.rstrip('xml')}\n{after}"
+    assert openai_chat.stop(ALL["openai_chat"].write(fenced, [], "done"), TOOLS) == "end"
+
+
+READ = [(f"First.\n\n{text}\n", "First.") for text in {**READABLE, **FENCED}.values()]
+
+
+@pytest.mark.parametrize(("text", "left"), [*READ, *((text, "") for text in BARE.values())])
+@pytest.mark.parametrize("name", READING)
+def test_what_can_be_read_with_certainty_is_run(name: str, text: str, left: str) -> None:
+    module = READING[name]
+    response = module.with_text_calls(ALL[name].write(text, [], "done"), TOOLS)
+    (call,) = module.calls(response)
+    assert (module.stop(response), module.text(response)) == ("calls", left)
+    assert asyncio.run(Runner([weigh]).run(call)).output == "a: 12 oz"
+
+
+@pytest.mark.parametrize("text", [*MALFORMED.values(), *ANSWERS])
+@pytest.mark.parametrize("name", READING)
+def test_what_cannot_be_read_with_certainty_stays_text(name: str, text: str) -> None:
+    response = ALL[name].write(text, [], "done")
+    assert READING[name].with_text_calls(response, TOOLS) == response
+
+
+DOUBTFUL = [
+    '<invoke name="weigh"><parameter name="item">a</parameter><parameter name="item">b</parameter></invoke>',
+    '<invoke name="weigh"><parameter name="item">a</parameter> and more</invoke>',
+    f"<function_calls>{invoked()}",
+    f"<tool_call>[{JSON}, {{}}]</tool_call>",
+    f"{invoked()}\nThen I wait.",
+    f"The page says: {invoked()}",
+]
+
+
+@pytest.mark.parametrize("text", DOUBTFUL)
+def test_a_call_that_is_in_doubt_runs_nothing_and_is_no_answer(text: str) -> None:
+    response = ALL["openai_chat"].write(text, [], "done")
+    assert openai_chat.with_text_calls(response, TOOLS) == response
+    assert openai_chat.stop(response, TOOLS) == "malformed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"<tool_call>{' * 50_000 + "]",
+        "x <tool_call>{" * 50_000,
+        "```\n" * 100_000 + "<tool_call>{",
+        "<" * 500_000,
+        "to=functions." * 50_000,
+        "{" * 300_000 + "}" * 300_000,
+        "```json\n{}\n" * 50_000 + "```",
+        "<tool_calls><invoke name='a'></invoke>" * 20_000,
+    ],
+    ids=["quoted", "in a line", "fences", "brackets", "harmony", "json", "open fences", "calls"],
+)
+def test_a_long_text_is_judged_in_few_steps_for_each_mark(text: str) -> None:
+    response = ALL["openai_chat"].write(text, [], "done")
+    assert steps(lambda: openai_chat.stop(openai_chat.with_text_calls(response, TOOLS), TOOLS)) < 30 * 100_000

@@ -1,0 +1,171 @@
+"""A result that is written and read again is the same result, and a secret in it is written nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule.testing import cassette
+from ferrule.values.kept import restored, stored
+
+SECRET = 's3cr3t/"val"=9\u00e9f8e7d'
+NUMBER = 471100224711
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+media = st.builds(
+    Media,
+    st.sampled_from(["image", "audio", "file"]),
+    st.binary(max_size=8),
+    st.just("image/png"),
+    uri=st.none() | texts,
+    name=st.none() | texts,
+)
+blocks = st.builds(Text, texts) | media
+outputs = json_values | st.binary(max_size=8) | blocks | st.lists(blocks, min_size=1, max_size=3)
+results = st.builds(
+    ToolResult,
+    outputs,
+    st.none() | texts.filter(bool),
+    st.dictionaries(texts, json_values, max_size=2),
+    st.none() | st.lists(blocks, max_size=3),
+    executed=st.sampled_from([True, False, None]),
+)
+
+
+def parts(result: ToolResult) -> tuple[Any, ...]:
+    metadata = {name: value for name, value in result.metadata.items() if name not in ("cassette", "replayed")}
+    return result.status, result.output, result.error, result.content, metadata
+
+
+@given(results)
+def test_a_stored_result_is_restored_as_it_was(result: ToolResult) -> None:
+    written = json.loads(json.dumps(stored(result)))
+    again = restored(written, ToolCall("1", "act"), "act")
+    assert (parts(again), again.executed) == (parts(result), result.executed)
+
+
+def run_twice(given: ToolResult | Exception, **options: Any) -> tuple[ToolResult, ToolResult, str]:
+    """Return the result that a cassette recorded, the one that it replayed, and its file."""
+
+    @tool(read_only=True)
+    async def act() -> object:
+        """Act."""
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "calls.json")
+
+        def run(mode: Literal["record", "replay"]) -> ToolResult:
+            with cassette(path, mode) as taped:
+                return Runner([act], inside=[taped], **options).run_sync("act", {})
+
+        return run("record"), run("replay"), path.read_text(encoding="utf-8", errors="surrogatepass")
+
+
+@given(results)
+def test_a_cassette_replays_what_was_recorded(given: ToolResult) -> None:
+    recorded, replayed, _ = run_twice(given)
+    assert parts(replayed) == parts(recorded)
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+WAYS: list[Callable[[str], Any]] = [
+    lambda secret: secret,
+    lambda secret: {"key": [secret, {secret: 1}]},
+    lambda secret: json.dumps({"key": secret}),
+    lambda secret: json.dumps({"key": secret}, ensure_ascii=False),
+    lambda secret: f"token={secret}".encode(),
+    lambda secret: Text(f"token={secret}"),
+    lambda secret: Media("file", f"token={secret}".encode(), "text/plain", name=f"{secret}.txt"),
+    lambda secret: [Text("a"), Media("image", secret.encode(), "image/png", uri=f"file:///{secret}")],
+    lambda secret: f"data:text/plain;base64,{encoded(f'x{secret}y')}",
+    lambda secret: {"image": encoded(f"xx{secret}")},
+    lambda secret: base64.urlsafe_b64encode(f"??>{secret}".encode()).decode(),
+    lambda secret: ToolResult("ok", metadata={"by": secret}, content=[Text(secret)]),
+    lambda secret: ToolError(f"no: {secret} {encoded(secret)}"),
+]
+
+
+def leaks(written: str, secret: str) -> bool:
+    """Whether the secret stands in a JSON text, in any form or base64 of it."""
+    if secret in written or json.dumps(secret)[1:-1] in written or json.dumps(json.dumps(secret))[2:-2] in written:
+        return True
+    runs = base64_runs(written)
+    return any(secret.encode() in decoded for decoded in runs)
+
+
+def base64_runs(text: str) -> list[bytes]:
+    found, run = [], ""
+    for character in f"{text}\n":
+        if character.isascii() and (character.isalnum() or character in "+/-_"):
+            run += character
+            continue
+        run = run.replace("-", "+").replace("_", "/")
+        for start in range(min(4, len(run))):
+            part = run[start : start + (len(run) - start) // 4 * 4]
+            rest = run[start + len(part) :]
+            found.append(base64.b64decode(part + (rest + "=" * (4 - len(rest)) if len(rest) > 1 else "")))
+        run = ""
+    return found
+
+
+def test_a_secret_is_written_nowhere_in_a_cassette() -> None:
+    for way in WAYS:
+        for secret in SECRET, "plain-secret-0123":
+            _, replayed, written = run_twice(way(secret), secrets={"key": secret})
+            assert not leaks(written, secret), written
+            assert replayed.content, "the file can be read"
+    _, _, written = run_twice(ToolResult({"account": NUMBER, "also": float(NUMBER)}), secrets={"key": str(NUMBER)})
+    assert str(NUMBER) not in written
+
+
+def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event() -> None:
+    def failed(secret: str) -> ToolResult:
+        data = Media("file", secret.encode(), "text/plain")
+        return ToolResult({"by": [secret, encoded(secret)]}, f"no {secret}", {"by": secret}, [Text(secret), data])
+
+    async def main(secret: str) -> None:
+        told: list[str] = []
+
+        @tool
+        async def act() -> object:
+            """Act."""
+            return failed(secret)
+
+        with tempfile.TemporaryDirectory() as folder:
+            journal = Journal.open(Path(folder, "calls.db"))
+            observers = [lambda event: told.append(json.dumps(jsonable_event(event)))]
+            async with Runner([act], journal=journal, observers=observers, secrets={"key": secret}) as runner:
+                result = await runner.run(ToolCall("1", "act", {}), ToolContext(session="s"))
+                again = await runner.run(ToolCall("1", "act", {}), ToolContext(session="s"))
+            journal.close()
+            written = b"".join(path.read_bytes() for path in Path(folder).iterdir()).decode("utf-8", "replace")
+        assert parts(again) == parts(result)
+        for text in json.dumps(result.record()), json.dumps(stored(result)), written, *told:
+            assert not leaks(text, secret), text
+
+    def jsonable_event(event: Any) -> Any:
+        result = event.data.get("result")
+        return [event.kind, None if result is None else [result.record(), stored(result)]]
+
+    for secret in SECRET, "plain-secret-0123":
+        asyncio.run(main(secret))

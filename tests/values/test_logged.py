@@ -1,0 +1,120 @@
+"""No text of a model, a tool or a server begins a line of the log, or sends escapes to a terminal."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
+from ferrule.values.logged import escape_text, own_logger
+
+FORGED = "all is well\nCRITICAL forged\r\x1b[2J\x0bCRITICAL\x85CRITICAL\u2028CRITICAL\u202e"
+FORMAT = "%(levelname)s %(tool_name)s %(tool_call_id)s %(session)s %(principal)s: %(message)s"
+
+
+@contextmanager
+def log_of(name: str, format: str) -> Iterator[io.StringIO]:
+    """Collect what a formatter writes of a logger."""
+    logger, written = logging.getLogger(name), io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logging.Formatter(format))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield written
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def check(written: str, begins: str) -> None:
+    """Each line is the first of a record, or is indented; and each character is one that a terminal shows."""
+    lines = written.removesuffix("\n").split("\n")
+    assert lines[0].startswith(begins)
+    assert [line for line in lines if not line.startswith((begins, "  "))] == []
+    assert all(line.isprintable() for line in lines)
+
+
+def raising(error: BaseException) -> Any:
+    @tool
+    async def act(text: str = "") -> str:
+        """Act."""
+        raise error
+
+    return act
+
+
+ERRORS = [
+    RuntimeError(FORGED),
+    ToolError(FORGED),
+    ExceptionGroup(FORGED, [ValueError(FORGED), KeyError(FORGED)]),
+    SyntaxError("bad", ("file", 1, 1, FORGED)),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, FORGED),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("secrets", [{}, {"key": "a-secret-of-the-program"}])
+def test_what_a_handler_raises_begins_no_line(error: BaseException, secrets: dict[str, str]) -> None:
+    error.add_note(FORGED)
+    call = ToolCall(FORGED, "act", {"text": FORGED})
+    with log_of("ferrule", FORMAT) as written:
+        Runner([raising(error)], secrets=secrets).run_sync(call, ToolContext(principal=FORGED, session=FORGED))
+    levels = ("WARNING act all is well\\n", "INFO act all is well\\n")
+    check(written.getvalue(), next(one for one in levels if written.getvalue().startswith(one)))
+
+
+def test_a_secret_in_a_traceback_is_redacted_and_its_lines_are_indented() -> None:
+    secret = "a-secret-of-the-program"
+    with log_of("ferrule", "%(message)s") as written:
+        Runner([raising(RuntimeError(f"{secret}\nCRITICAL forged"))], secrets={"key": secret}).run_sync("act")
+    assert secret not in written.getvalue() and "\n  CRITICAL forged" in written.getvalue()
+    check(written.getvalue(), "tool 'act' raised")
+
+
+def test_guards_names_and_observers_begin_no_line() -> None:
+    def breaks(call: Any, context: Any) -> Any:
+        raise RuntimeError(FORGED)
+
+    def observer(event: Any) -> None:
+        raise RuntimeError(FORGED)
+
+    act = raising(RuntimeError(FORGED))
+    for guards in [breaks], [lambda call, context: deny(FORGED)]:
+        with log_of("ferrule", FORMAT) as written:
+            runner = Runner([act], guards=guards, observers=[observer])
+            runner.run_sync(ToolCall(FORGED, "act", {}))
+            runner.run_sync(ToolCall(FORGED, FORGED, {}))
+        check(written.getvalue(), "ERROR ")
+
+
+@pytest.mark.parametrize("name", ["ferrule", "ferrule.mcp", "ferrule.cli"])
+@given(texts=st.lists(st.text(), min_size=3, max_size=3))
+def test_no_text_begins_a_line_however_it_is_logged(name: str, texts: list[str]) -> None:
+    logger = own_logger(name)
+    with log_of(name, "> %(message)s") as written:
+        logger.info("%s %r %.5r", *texts)
+        logger.info("%(one)s", {"one": texts[0]})
+        logger.info(texts[0].replace("%", ""))
+        logger.info("%s", KeyError(texts[1]), exc_info=ValueError(texts[2]))
+    check(written.getvalue(), ">")
+
+
+@given(st.text())
+def test_what_is_printable_is_logged_as_it_is(text: str) -> None:
+    assert escape_text(text).isprintable()
+    assert escape_text(text) == text or not text.isprintable()
+
+
+def test_numbers_and_plain_texts_reach_handlers_as_they_are() -> None:
+    record = logging.LogRecord("ferrule", logging.INFO, "", 0, "%d calls of %r by %s", (3, "pay", None), None)
+    assert logging.getLogger("ferrule").filter(record)
+    assert record.args == (3, "pay", None) and record.getMessage() == "3 calls of 'pay' by None"
