@@ -1,7 +1,7 @@
 """A pytest plugin that fails a test which runs longer than two minutes, so that one hang does not end a whole run.
 
 The failure shows the stack of every thread and of every asyncio task. `@pytest.mark.time_limit(600)` gives a test more
-seconds. Where the signal cannot help (code that never returns to Python, or a system without SIGALRM), pytest's
+seconds. Where the signal cannot help (code that never returns to Python, or a system without interval timers), pytest's
 `faulthandler_timeout` ends the run later.
 """
 
@@ -50,7 +50,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 @contextmanager
 def limit_time(item: pytest.Item) -> Iterator[None]:
     """Fail what runs inside once the item's time is over."""
-    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
     marker = item.get_closest_marker("time_limit")

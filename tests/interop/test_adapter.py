@@ -29,10 +29,13 @@ class Bank:
 
     def __init__(self) -> None:
         self.paid: Counter[str] = Counter()
+        self.opened = asyncio.Event()
+        self.opened.set()
 
         @tool
         async def pay(to: str, euros: int = 1) -> str:
             """Pay."""
+            await self.opened.wait()
             self.paid[f"{to} {euros}"] += 1
             return f"paid {euros} EUR to {to}"
 
@@ -74,8 +77,10 @@ def test_who_waits_for_another_answer_and_is_cancelled_takes_nothing_from_others
         adapter = bank.adapter()
         record = await suspended(adapter, paying())
         first, second, third = (asyncio.ensure_future(adapter.answer(paying(), HERE, True, record)) for _ in range(3))
+        bank.opened.clear()
         await asyncio.sleep(0)
         second.cancel()
+        bank.opened.set()
         assert (await first).text == (await third).text == "paid 5 EUR to ada"
         with pytest.raises(asyncio.CancelledError):
             await second
