@@ -1,13 +1,15 @@
 """Runs pytest in Pyodide, and skips each test that needs what Pyodide lacks.
 
-Pyodide has no threads, no processes and no connections, and some packages have no wheel for it. Python reports each
-attempt to use one, so there is no list of tests to maintain.
+Pyodide has no threads, no processes, no connections and few functions of an operating system, and some packages have no
+wheel for it. Python reports each attempt to use one, so there is no list of tests to maintain.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
+import signal
 import subprocess
 import sys
 from asyncio import events, runners, selector_events
@@ -151,10 +153,17 @@ def skipped_if_lacking() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise
-    except BaseException:
-        if what := lacking():
+    except BaseException as error:
+        if what := lacking() or missing_function(error):
             pytest.skip(f"Pyodide lacks {what}")
         raise
+
+
+def missing_function(error: BaseException) -> str | None:
+    """Return the name of the system's function whose absence is the error, or None."""
+    if isinstance(error, AttributeError) and any(error.obj is module for module in (os, signal)):
+        return f"{error.obj.__name__}.{error.name}"
+    return None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -482,7 +482,7 @@ def _fit(value: object, limit: int, keep: Keep) -> str:
         most = min(max(most, fits + 1), too_much - 1)
         text = ""
         with suppress(OverflowError):
-            text = _write_json(_abridged(value, most, [limit], keep))
+            text = _format_json(_abridged(value, most, [limit], keep))
         if text and len(text) <= limit:
             fits, found = most, text
             if len(text) > limit - limit // 32:
@@ -494,7 +494,7 @@ def _fit(value: object, limit: int, keep: Keep) -> str:
     return found
 
 
-def _write_json(value: object) -> str:
+def _format_json(value: object) -> str:
     """JSON text of plain data. Pydantic writes 254 levels, but only 99 on Windows and 48 in WebAssembly.
 
     Raises:
