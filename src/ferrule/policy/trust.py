@@ -67,8 +67,8 @@ class Trusted:
         try:
             return {place: TrustedVersion(**version) for place, version in self._opened().items().items()}
         except (StoreError, TypeError) as error:
-            anew = f"to begin anew, move {self.path!r} away and trust your files again"
-            raise DefinitionError(f"what is trusted cannot be known: {error}; {anew}") from None
+            anew = f"move {self.path!r} away and trust your files again"
+            raise DefinitionError(f"what is trusted cannot be known: {error}. To begin anew, {anew}") from None
 
     def trust(self, file: str | os.PathLike[str], digest: str | None = None) -> str:
         """Trust a file as it is; with `digest`, only if that is still its digest. Returns the digest.
