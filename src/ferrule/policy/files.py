@@ -49,7 +49,7 @@ def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, most: int = 
         if len(data) > most:
             raise ValueError(f"it has more than {most} bytes")
         if not data.strip():  # as while another program writes it, whose denies would be missed
-            raise ValueError('it is empty; a policy without rules has a line that says so, such as mode = "ask"')
+            raise ValueError("it is empty (a policy without rules has a comment that says so)")
         return PolicyFile(exact, os.path.abspath(given), scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None

@@ -62,7 +62,8 @@ class Trusted:
         Raises:
             DefinitionError: if others may change the list or its folder, or it is not as this class wrote it.
         """
-        if self._list is None and not _is_there(self.path):
+        # An account that may not enter the folder, such as that of a service, has trusted nothing there.
+        if self._list is None and not os.path.lexists(self.path):
             return {}
         try:
             return {place: TrustedVersion(**version) for place, version in self._opened().items().items()}
@@ -127,16 +128,6 @@ class Trusted:
     def _make_key(self) -> bytes | None:
         make_key(private_place(self._key_file, (), None))
         return self._read_key()
-
-
-def _is_there(path: str) -> bool:
-    """Whether there is a file. An account that may not enter the folder, such as that of a service, has trusted nothing
-    there."""
-    try:
-        os.lstat(path)
-    except OSError:
-        return False
-    return True
 
 
 def _is_own(place: str) -> bool:
