@@ -48,10 +48,16 @@ _FILLERS: Final = frozenset(
 )
 _IDENTIFIES: Final = frozenset({"id", "ids", "title"})
 """The last word of a name whose value only says which of the things that are there is meant: `bash_id`."""
-_CHANGES_READING: Final = _RUNNING_WORDS | {
-    *("sudo", "root", "admin", "elevated", "escalated", "privileged", "sandbox", "sandboxed", "unsandboxed"),
-    *("base", "encoded", "decode", "expand", "template", "interpolate"),
-}
+_CONFINES: Final = frozenset({"sandbox", "sandboxed", "unsandboxed"})
+"""A flag with one of these may lift a bound by false, and by true."""
+_CHANGES_READING: Final = (
+    _RUNNING_WORDS
+    | _CONFINES
+    | {
+        *("sudo", "root", "admin", "elevated", "escalated", "privileged"),
+        *("base", "encoded", "decode", "expand", "template", "interpolate"),
+    }
+)
 """A flag says by one of these that it changes what a line means or may do. It can name nothing itself.
 `words_in_name` leaves the digits of `base64` out."""
 
@@ -148,9 +154,8 @@ def options_in(
 ) -> list[Place]:
     """Return the places of all arguments that may change what a shell line of the call runs.
 
-    These are all that are no part of a line, are neither numbers nor flags nor empty, and are not known to be harmless.
-    A flag counts if its name says so, such as `shell`. The list is empty for a call without a line. See
-    docs/guards.md#commands.
+    An argument counts unless it is part of a line, a number, empty, or known to be harmless. A flag counts if its name
+    says so, such as `shell`. The list is empty for a call without a line. See docs/guards.md#commands.
     """
     return _find_options(arguments, is_command, is_harmless, place) or []
 
@@ -163,7 +168,7 @@ def _find_options(
         entries: dict[Any, Any] = {at: one for at, one in enumerate(value) if one}
         commands: set[Any] = set()
     elif isinstance(value, Mapping):
-        entries = {key: one for key, one in value.items() if one and not is_harmless(key)}
+        entries = {key: one for key, one in value.items() if (one or _lifts_a_bound(key, one)) and not is_harmless(key)}
         commands = {key for key in entries if is_command(key, (*place, key))}
     else:
         return None
@@ -184,6 +189,10 @@ def _find_options(
 def _names_nothing(key: str, value: Any) -> bool:
     """Whether a value is a number, or a flag that changes nothing about what a line means."""
     return isinstance(value, int | float) and not (isinstance(value, bool) and _changes_reading(key))
+
+
+def _lifts_a_bound(key: str, value: Any) -> bool:
+    return value is False and not _CONFINES.isdisjoint(words_in_name(key))
 
 
 def _changes_reading(flag: str) -> bool:

@@ -87,7 +87,7 @@ def read_lock(file: str | os.PathLike[str]) -> dict[str, Definition]:
         DefinitionError: where it is not there, or is not as it was written.
     """
     name = os.fspath(file)
-    return _definitions_in(_read_file(name).text, name)
+    return _definitions_in(_read_lock_file(name).text, name)
 
 
 class LockFile:
@@ -108,7 +108,7 @@ class LockFile:
         Raises:
             DefinitionError: if it is missing, is not as it was written, or is a version that nobody has trusted.
         """
-        file = _read_file(self.name)
+        file = _read_lock_file(self.name)
         trusted = self._trusted.versions().get(file.place)
         before = self._first if trusted is None else trusted.digest
         if before not in {None, file.digest}:
@@ -120,7 +120,7 @@ class LockFile:
         return definitions
 
 
-def _read_file(name: str) -> PolicyFile:
+def _read_lock_file(name: str) -> PolicyFile:
     if not os.path.lexists(name):
         raise DefinitionError(
             f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"

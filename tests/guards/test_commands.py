@@ -197,6 +197,7 @@ def test_a_guard_that_a_tool_has_of_its_own_has_to_find_a_line_there() -> None:
         {"job": {"code": "rm x"}},
         {"command": "git log", "executable": "./x"},
         {"command": "git log", "shell": True},
+        {"command": "git log", "sandbox": False},
         {"steps": [{"command": "git log"}], "env": {"A": "b"}},
         {"steps": [{"command": "git log"}, {"command": "git log", "options": ["x"]}]},
     ],
