@@ -50,13 +50,10 @@ _IDENTIFIES: Final = frozenset({"id", "ids", "title"})
 """The last word of a name whose value only says which of the things that are there is meant: `bash_id`."""
 _CONFINES: Final = frozenset({"sandbox", "sandboxed", "unsandboxed"})
 """A flag with one of these may lift a bound by false, and by true."""
-_CHANGES_READING: Final = (
-    _RUNNING_WORDS
-    | _CONFINES
-    | {
-        *("sudo", "root", "admin", "elevated", "escalated", "privileged"),
-        *("base", "encoded", "decode", "expand", "template", "interpolate"),
-    }
+_CHANGES_READING: Final = _RUNNING_WORDS.union(
+    _CONFINES,
+    ("sudo", "root", "admin", "elevated", "escalated", "privileged"),
+    ("base", "encoded", "decode", "expand", "template", "interpolate"),
 )
 """A flag says by one of these that it changes what a line means or may do. It can name nothing itself.
 `words_in_name` leaves the digits of `base64` out."""
