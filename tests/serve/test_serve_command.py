@@ -233,8 +233,8 @@ def test_an_answer_that_is_not_written_yet_is_not_given_yet() -> None:
         async def answer(context: Any) -> None:
             return None
 
-        await answers.note(request, answer)
-        given = asyncio.ensure_future(answers.given())
+        await answers.track_request(request, answer)
+        given = asyncio.ensure_future(answers.wait_for_all())
         much = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 1_000_000})
         sending = asyncio.ensure_future(answers.send(SessionMessage(much)))
         await asyncio.to_thread(os.read, reading, 1)  # it has begun, and a pipe has no room for all of it

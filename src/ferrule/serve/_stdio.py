@@ -36,7 +36,7 @@ async def serve_stdio(served: RunnerServer, stop: asyncio.Event | None) -> None:
     with _claimed_input() as input_, _claimed_output() as output:
         lines = _Lines(input_)
         answers = _Answers(output, lines.end)
-        served.server.middleware.insert(0, answers.note)
+        served.server.middleware.insert(0, answers.track_request)
         with redirect_stdout(sys.stderr):
             stopping = asyncio.ensure_future(_end_serving(served, stop, answers, lines))
             try:
@@ -50,7 +50,7 @@ async def _end_serving(served: RunnerServer, stop: asyncio.Event | None, answers
     if stop is not None:
         await stop.wait()
         await served.drain()
-        await answers.given()
+        await answers.wait_for_all()
         lines.end()
 
 
@@ -84,8 +84,8 @@ class _Answers(MessageWriter):
         self._all: asyncio.Event = asyncio.Event()
         self._all.set()
 
-    async def note(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """As a middleware of the SDK's server: a request is open until its answer is written, or it is cancelled."""
+    async def track_request(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Count a request as open until its answer is written, or it is cancelled. A middleware of the SDK's server."""
         if ctx.request_id is None:
             return await call_next(ctx)
         self._open.add(ctx.request_id)
@@ -96,7 +96,7 @@ class _Answers(MessageWriter):
             self._close(ctx.request_id)
             raise
 
-    async def given(self) -> None:
+    async def wait_for_all(self) -> None:
         """Wait until every request has its answer."""
         await self._all.wait()
 

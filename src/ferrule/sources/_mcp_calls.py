@@ -12,6 +12,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError
+from ferrule.mcp_lines import UNREADABLE_ANSWER
 from ferrule.mcp_results import Check, to_result
 from ferrule.sources._mcp_connection import OPEN_CALL, Connection, is_unreadable
 from ferrule.sources._mcp_http import Fate
@@ -148,7 +149,7 @@ class RemoteTool:
         except ValidationError as error:
             errors = error.errors() if error.error_count() <= _MOST_ERRORS else []  # a list of all takes seconds
             kinds = ", ".join(sorted({".".join(map(str, one["loc"][:4])) for one in errors})[:3])
-            raise self._unreadable(kinds) from None
+            raise self._unreadable(f"{UNREADABLE_ANSWER}: {kinds}") from None
         except MCPError as error:
             fate = self._fate(error)
             if fate == "forgotten":
@@ -198,9 +199,9 @@ class RemoteTool:
         return ToolError(f"{label} refused the call: {message} (error {error.code})", executed=None)
 
     def _unreadable(self, why: str) -> ToolError:
-        """Log why an answer could not be read, and return the error for its call. The server may have chosen the
-        reason's words, and they may be long: the model does not read them."""
+        """Log the reason, and return the error for the call. The reason is not for the model: the server may have
+        chosen its words."""
         label = self._connection.server.label
-        self._connection.log.tell(logging.WARNING, f"{label}: an answer could not be read: {why}")
+        self._connection.log.tell(logging.WARNING, f"{label}: {why}")
         text = f"The answer of {label!r} could not be read. The call may have been executed."
         return ToolError(text, executed=None)

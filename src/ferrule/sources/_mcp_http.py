@@ -94,7 +94,7 @@ class HttpClient(httpx2.AsyncClient):
                 response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
             refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
-            if _is_json(response) or response.has_redirect_location or refused:  # of the first two the SDK reads it
+            if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
                 await response.aread()
                 if has_too_many_values(response.content):
                     raise UnreadableAnswerError(f"it has more than {MOST_VALUES:,} values")
