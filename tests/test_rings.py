@@ -45,7 +45,7 @@ LEAVES = {
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
     "limits": {"errors", "types", "scheduling", "store"},
-    "lock": {"errors", "values", "arguments", "definition", "paths", "policy"},
+    "lock": {"errors", "values", "arguments", "definition", "policy"},
     "mcp_content": {"values", "definition", "mcp_results"},
     "mcp_forms": {"values", "arguments"},
     "mcp_lines": set[str](),

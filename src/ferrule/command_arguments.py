@@ -5,6 +5,7 @@ The guards, the rules of a policy and remembered answers all use this module, so
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
@@ -17,29 +18,45 @@ Place: TypeAlias = tuple[str | int, ...]
 IsCommand: TypeAlias = Callable[[str, Place], bool]
 
 _LISTS_OF_LINES: Final = frozenset({"commands", "cmds"})
-_ARGUMENT_NAMES: Final = frozenset({"args", "arg", "arguments", "argument", "argv", "flags"})
+ARGUMENT_NAMES: Final = frozenset({"args", "arg", "arguments", "argument", "argv", "flags"})
+"""The names of parameters that are a program's arguments. See docs/guards.md#what-stands-beside-a-command."""
 _ENVIRONMENT_NAMES: Final = frozenset(
     {"env", "envs", "environ", "environment", "envvars", "envvariables", "environmentvariables"}
 )
-_DIRECTORY_NAMES: Final = frozenset({"cwd", "workdir", "dir", "directory", "folder", "workingdir"})
-_READ_WITH_A_LINE: Final = _ARGUMENT_NAMES | _ENVIRONMENT_NAMES | _DIRECTORY_NAMES
+_DIRECTORY_NAMES: Final = frozenset({"cd", "cwd", "workdir", "dir", "dirpath", "directory", "folder", "workingdir"})
+_READ_WITH_A_LINE: Final = ARGUMENT_NAMES | _ENVIRONMENT_NAMES | _DIRECTORY_NAMES
 """The names of arguments that `lines_of` reads together with the command beside them."""
-_EXPLAINS: Final = frozenset({"description", "explanation", "justification", "purpose", "reason"})
+_EXPLAINS: Final = frozenset(
+    {"comment", "description", "explanation", "justification", "purpose", "rationale", "reason", "summary", "thought"}
+)
 """The names of parameters that explain a command to a person."""
 _RUNNING_WORDS: Final = COMMAND_NAMES | {
-    *("shell", "bash", "sh", "zsh", "powershell", "pwsh", "terminal", "script", "scripts"),
-    *("program", "executable", "exec", "eval"),
+    *("shell", "bash", "sh", "zsh", "powershell", "pwsh", "script", "scripts"),
+    *("executable", "exec", "eval", "subprocess", "popen"),
 }
 """One of these anywhere in a name says that the value is run."""
+_GLUED_COMMAND: Final = re.compile(r"(cmd|command)s?(str|string|text|txt|line|lines)?\Z")
+"""How a word ends that says so too: `cmdstr`, `bashcommand`."""
 _CODE_WORDS: Final = frozenset(
-    {"code", "snippet", "python", "javascript", "js", "typescript", "ruby", "perl", "lua", "php"}
-    | {"repl", "interpreter", "run", "execute"}
+    {"code", "program", "snippet", "python", "ipython", "javascript", "js", "typescript", "ruby", "perl", "lua", "php"}
+    | {"awk", "sed", "cli", "repl", "terminal", "interpreter", "run", "execute"}
 )
-"""One of these says so where every other word of the name is one of them, or a filler: a `zip_code` is not run."""
+"""One of these says so if every other word of the name is one of them, or a filler: a `zip_code` is not run."""
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "to", "of", "in", "raw", "user", "full", "source", "input", "text", "txt", "string", "str"}
-    | {"line", "lines", "body", "block", "content", "value", "tool", "call", "do"}
+    | {"line", "lines", "body", "block", "content", "value", "tool", "call", "do", "ast", "remote", "sandbox"}
 )
+_IDENTIFIES: Final = frozenset({"id", "ids", "title"})
+"""The last word of a name whose value only says which of the things that are there is meant: `bash_id`."""
+_CONFINES: Final = frozenset({"sandbox", "sandboxed", "unsandboxed"})
+"""A flag with one of these may lift a bound by false, and by true."""
+_CHANGES_READING: Final = _RUNNING_WORDS.union(
+    _CONFINES,
+    ("sudo", "root", "admin", "elevated", "escalated", "privileged"),
+    ("base", "encoded", "decode", "expand", "template", "interpolate"),
+)
+"""A flag says by one of these that it changes what a line means or may do. It can name nothing itself.
+`words_in_name` leaves the digits of `base64` out."""
 
 
 def is_command_name(name: str, place: Place = ()) -> bool:
@@ -78,7 +95,7 @@ def lines_of(
         beside: The object in which it stands. Its `args` are more words; its `env` and `cwd` change what a line does.
     """
     more = {key: one for key, one in beside.items() if key != name and one}
-    arguments = [one for key, one in more.items() if has_name_of(key, _ARGUMENT_NAMES)]
+    arguments = [one for key, one in more.items() if has_name_of(key, ARGUMENT_NAMES)]
     lines = list(_lines_under(name, value, arguments, is_command, place))
     if is_elsewhere(more):
         lines = list(map(without_relative_paths, lines))
@@ -134,8 +151,8 @@ def options_in(
 ) -> list[Place]:
     """Return the places of all arguments that may change what a shell line of the call runs.
 
-    These are all that are no part of a line, are neither numbers nor empty, and are not known to be harmless. The list
-    is empty for a call without a line. See docs/guards.md#commands.
+    An argument counts unless it is part of a line, a number, empty, or known to be harmless. A flag counts if its name
+    says so, such as `shell`. The list is empty for a call without a line. See docs/guards.md#commands.
     """
     return _find_options(arguments, is_command, is_harmless, place) or []
 
@@ -148,7 +165,7 @@ def _find_options(
         entries: dict[Any, Any] = {at: one for at, one in enumerate(value) if one}
         commands: set[Any] = set()
     elif isinstance(value, Mapping):
-        entries = {key: one for key, one in value.items() if one and not is_harmless(key)}
+        entries = {key: one for key, one in value.items() if (one or _lifts_a_bound(key, one)) and not is_harmless(key)}
         commands = {key for key in entries if is_command(key, (*place, key))}
     else:
         return None
@@ -161,13 +178,22 @@ def _find_options(
         if found is not None:
             has_line = True
             options += found
-        elif not (key in commands or _is_amount(one) or has_name_of(str(key), read_with_a_line)):
+        elif not (key in commands or _names_nothing(str(key), one) or has_name_of(str(key), read_with_a_line)):
             options.append(inner)
     return options if has_line else None
 
 
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _names_nothing(key: str, value: Any) -> bool:
+    """Whether a value is a number, or a flag that changes nothing about what a line means."""
+    return isinstance(value, int | float) and not (isinstance(value, bool) and _changes_reading(key))
+
+
+def _lifts_a_bound(key: str, value: Any) -> bool:
+    return value is False and not _CONFINES.isdisjoint(words_in_name(key))
+
+
+def _changes_reading(flag: str) -> bool:
+    return not _CHANGES_READING.isdisjoint(words_in_name(flag))
 
 
 # -- what the names of a tool and its parameters say -------------------------------------------------------------------
@@ -176,7 +202,10 @@ def _is_amount(value: Any) -> bool:
 def may_be_code(name: str) -> bool:
     """Whether a parameter with this name may hold a shell line or a program: `script`, `code`, `cmd_str`.
     See docs/guards.md#commands."""
-    return not is_harmless_name(name) and (not _RUNNING_WORDS.isdisjoint(words_in_name(name)) or may_run_code(name))
+    words = words_in_name(name)
+    if is_harmless_name(name) or has_name_of(name, _IDENTIFIES):
+        return False
+    return any(word in _RUNNING_WORDS or _GLUED_COMMAND.search(word) for word in words) or may_run_code(name)
 
 
 def may_run_code(name: str) -> bool:
@@ -211,6 +240,7 @@ class LineParameters:
         texts: Names of parameters that are none.
         harmless: Names of parameters that change nothing about what a line runs.
         has_line: Whether one of them is a shell line.
+        is_open: Whether a call may have arguments at any depth that the schema does not name.
         options: The names of those that may change what a line runs.
         possible_code: The names of those that may be shell lines or programs, and are not known to be.
     """
@@ -221,6 +251,7 @@ class LineParameters:
     texts: Collection[str] = ()
     harmless: Collection[str] = ()
     has_line: bool = field(init=False)
+    is_open: bool = field(init=False, default=False)
     options: list[str] = field(init=False)
     possible_code: list[str] = field(init=False, default_factory=list)
     _found: dict[frozenset[int], list[str] | None] = field(init=False, default_factory=dict, repr=False)
@@ -241,7 +272,9 @@ class LineParameters:
 
     def _find_options(self, nodes: Iterable[Any]) -> list[str] | None:
         """Return the options among the parameters in `nodes`, or None if there is no line."""
+        nodes = list(nodes)
         forms = forms_of(nodes, self.schema)
+        self.is_open = self.is_open or True in nodes or any(map(_leaves_open, forms))
         key = frozenset(map(id, forms))
         if key not in self._found:
             self._found[key] = _UNDER_WAY
@@ -253,21 +286,22 @@ class LineParameters:
         for form in forms:
             for name, node in form.get("properties", {}).items():
                 entries.setdefault(name, []).append(node)
-        entries = {name: nodes for name, nodes in entries.items() if not self._is_harmless(name)}
-        commands = {name for name, nodes in entries.items() if self._is_command(name, nodes)}
+        harmless = {name for name in entries if self._is_harmless(name)}
+        commands = {name for name, nodes in entries.items() if name not in harmless and self._is_command(name, nodes)}
         options: list[str] = []
         has_line = bool(commands)
         read_with_a_line = _READ_WITH_A_LINE if commands else frozenset[str]()
         for name, nodes in entries.items():
-            if may_be_code(name) and name not in commands and name not in self.texts and any(map(self._is_free, nodes)):
+            is_known = name in commands or name in harmless or name in self.texts
+            if not is_known and may_be_code(name) and any(map(self._is_free, nodes)):
                 self.possible_code.append(name)
             found = self._find_options(nodes)
-            if found is _UNDER_WAY:
+            if found is _UNDER_WAY or (found is None and name in harmless):
                 continue
             if found is not None:
                 has_line = True
                 options += found
-            elif not (name in commands or self._is_number(nodes) or has_name_of(name, read_with_a_line)):
+            elif not (name in commands or self._names_nothing(name, nodes) or has_name_of(name, read_with_a_line)):
                 options.append(name)
         for form in forms:
             found = self._find_options([*first_items(form), *of_item(form, None), *of_property(form, None)])
@@ -291,19 +325,32 @@ class LineParameters:
 
     def _is_free(self, node: Any) -> bool:
         types = {str(kind) for form in self._leaves(node) for kind in _types_of(form)}
-        return self._may_be_unlisted(node) and not (types and types <= {"integer", "number", "boolean", "null"})
+        return self._may_be_unlisted(node) and not (types and types <= _NAMES_NOTHING)
 
-    def _is_number(self, nodes: Iterable[Any]) -> bool:
+    def _names_nothing(self, name: str, nodes: Iterable[Any]) -> bool:
+        """Whether all values are numbers, or flags that change nothing about what a line means."""
         leaves = [form for node in nodes for form in self._leaves(node)]
         types = {kind for form in leaves for kind in _types_of(form)}
-        return bool(leaves) and types <= {"integer", "number", "null"}
+        return bool(leaves) and types <= _NAMES_NOTHING and not ("boolean" in types and _changes_reading(name))
 
     def _leaves(self, node: Any) -> list[Schema]:
         return [form for form in forms_of([node], self.schema) if not _MADE_OF_OTHERS & form.keys()]
 
 
+def _leaves_open(form: Schema) -> bool:
+    """Whether a form takes objects with names that it does not say, or lists of anything."""
+    if "type" not in form and not form.keys().isdisjoint(_MADE_OF_OTHERS | {"enum", "const"}):
+        return False
+    types = form.get("type", ("object", "array"))
+    closed = any(form.get(key) is False for key in ("additionalProperties", "unevaluatedProperties"))
+    if "object" in types and ("patternProperties" in form or not closed):
+        return True
+    return "array" in types and form.get("items", True) is True
+
+
 _UNDER_WAY: Final[list[str]] = []
 """The answer for a schema that stands in itself."""
+_NAMES_NOTHING: Final = frozenset({"integer", "number", "boolean", "null"})
 _MADE_OF_OTHERS: Final = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
 

@@ -20,12 +20,11 @@ from ferrule.definition.handler import called
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.paths import read_file
-from ferrule.policy.trust import Trusted, how_to_trust, short_digest
+from ferrule.policy.files import PolicyFile, read_policy_file
+from ferrule.policy.trust import MOST_TRUSTED, Trusted, how_to_trust, short_digest
 from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"
-_MOST_LOCK = 100_000_000  # bytes
 NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
 """Where it is a list, toolsets are not locked: which were to be, and by which file, is noted there, so that the file
 can be written of them."""
@@ -71,13 +70,9 @@ def _source_of(tool: Tool) -> str:
 
 
 def _digest_of(value: object) -> str:
-    return _sha256(json.dumps(value, sort_keys=True).encode())
-
-
-def _sha256(data: bytes) -> str:
     from hashlib import sha256  # loads OpenSSL
 
-    return sha256(data).hexdigest()
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def lock_text(definitions: Mapping[str, Definition]) -> str:
@@ -92,7 +87,7 @@ def read_lock(file: str | os.PathLike[str]) -> dict[str, Definition]:
         DefinitionError: where it is not there, or is not as it was written.
     """
     name = os.fspath(file)
-    return _definitions_in(_bytes_of(name), name)
+    return _definitions_in(_read_lock_file(name).text, name)
 
 
 class LockFile:
@@ -113,36 +108,31 @@ class LockFile:
         Raises:
             DefinitionError: if it is missing, is not as it was written, or is a version that nobody has trusted.
         """
-        data, place = _bytes_of(self.name), os.path.abspath(self.name)
-        digest = _sha256(data)
-        trusted = self._trusted.versions().get(place)
+        file = _read_lock_file(self.name)
+        trusted = self._trusted.versions().get(file.place)
         before = self._first if trusted is None else trusted.digest
-        if before not in {None, digest}:
-            change = f"from {short_digest(before or '')} to {short_digest(digest)}"
-            raise DefinitionError(
-                f"{self.name!r} has changed {change}, which nobody has trusted: read it, then {how_to_trust(place)}"
-            )
-        definitions = _definitions_in(data, self.name)
-        self._first = digest
+        if before not in {None, file.digest}:
+            change = f"from {short_digest(before or '')} to {short_digest(file.digest)}"
+            remedy = f"read it, then {how_to_trust(file.place)}"
+            raise DefinitionError(f"{self.name!r} has changed {change}, which nobody has trusted: {remedy}")
+        definitions = _definitions_in(file.text, self.name)
+        self._first = file.digest
         return definitions
 
 
-def _bytes_of(name: str) -> bytes:
-    try:
-        return read_file(name, _MOST_LOCK)
-    except FileNotFoundError:
+def _read_lock_file(name: str) -> PolicyFile:
+    if not os.path.lexists(name):
         raise DefinitionError(
             f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise DefinitionError(f"{name!r} cannot be read: {error}") from error
-
-
-def _definitions_in(data: bytes, name: str) -> dict[str, Definition]:
+        )
     try:
-        text = data.decode("utf-8").replace("\r\n", "\n")  # as Git writes it on Windows
-    except ValueError as error:
-        raise DefinitionError(f"{name!r} cannot be read: {error}") from error
+        return read_policy_file(name, "project", most=MOST_TRUSTED)
+    except DefinitionError as error:
+        raise DefinitionError(f"{name!r}: {error}") from None
+
+
+def _definitions_in(text: str, name: str) -> dict[str, Definition]:
+    text = text.replace("\r\n", "\n")  # as Git writes it on Windows
     broken = (
         f"{name!r} is not as `ferrule lock` has written it%s: take it from version control, or delete it and let "
         "`ferrule lock` write it anew"

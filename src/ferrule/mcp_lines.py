@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCMessage, jsonrpc_message_adapter
-from pydantic import ValidationError
+import anyio
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+)
+from pydantic import Field, TypeAdapter, ValidationError
 
 UNREADABLE_ANSWER = "its answer could not be read"
 """How the error begins that a request gets in place of an answer that cannot be read."""
+_LOST = ErrorData(code=PARSE_ERROR, message=UNREADABLE_ANSWER)
 MOST_VALUES = 200_000
-"""Of one message: a parser makes objects of all of them, on the loop, in 2.6 µs for each of the smallest."""
+"""Of one message. The parser makes an object of each on the event loop, which takes at least 2.6 µs."""
 _JSON_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text in JSON. One without an end goes to the end of the message, so that no part is read twice."""
-_BYTES_BEFORE = b"\xef\xbb\xbf \t\r\0"
-"""A byte order mark, and other bytes that may stand before a message."""
-_START = re.compile(rb'(\[?)\s*+\{\s*+"')
+_BYTES_BEFORE = b"\xef\xbb\xbf\xff\xfe\xbd \t\r"
+"""A byte order mark of any encoding, or U+FFFD in its place, and blanks."""
+_START = re.compile(rb'([\[\s]*+)\{\s*+"')
+_OTHER_NOTATION = re.compile(rb"""[\s\[{"'\\]*+jsonrpc["'\\]*+\s*+:\s*+["'\\]*+2\.0(?!.{0,60}\bmethod\b)""", re.DOTALL)
+"""A message as `print(dict)`, `console.log` or an indenting writer shows it, or one that was made JSON twice."""
 _JSON_TOKEN = re.compile(
     rb'["\[\]{}]'  # alone in front, so that the search for the next one is fast
     rb'(?:(?<=")(?P<text>[^"\\]*+(?:\\.[^"\\]*+)*+)(?:"|\\?\Z)'
-    rb'(?P<colon>\s*+:\s*+(?P<value>"[^"\\]{0,200}+"|-?\d{1,18}(?:\.0{1,9}+)?+(?![\w.]))?)?+)?+',
+    rb'(?P<colon>\s*+:\s*+(?P<value>"[^"\\]{0,200}+"|-?\d{1,18}(?:\.0{1,9}+)?+(?=\s*+[,}]))?)?+)?+',
     re.DOTALL,
 )
 _MOST_TOKENS = 200_000
@@ -35,6 +52,18 @@ _HALF_PAIR = re.compile(
     re.DOTALL,
 )
 _MOST_HALVES, _LONGEST_REPAIRED_LINE = 10_000, 10_000_000
+
+
+class _Notification(JSONRPCNotification):
+    """A notification, which has no id: one that is not valid belongs to a request."""
+
+    id: None = None
+
+
+_MESSAGE: TypeAdapter[JSONRPCMessage] = TypeAdapter(
+    # A server may write its answer into the request that it got: an answer comes before what has a method.
+    Annotated[JSONRPCError | JSONRPCResponse | JSONRPCRequest | _Notification, Field(union_mode="left_to_right")]
+)
 
 
 class LineBuffer:
@@ -99,15 +128,54 @@ class MessageStream:
         await self._messages.aclose()
 
 
+class MessageWriter:
+    """The stream of messages that the SDK writes to.
+
+    Args:
+        write: Writes one line.
+
+    Attributes:
+        requests: The requests among these messages.
+    """
+
+    def __init__(self, write: Callable[[bytes], Awaitable[object]]) -> None:
+        self.requests = OpenRequests()
+        self._write = write
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        """Do nothing: what has been sent is written."""
+
+    async def send(self, item: SessionMessage) -> None:
+        """Write one message.
+
+        Raises:
+            BrokenResourceError: If nobody reads it.
+        """
+        data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        async with self._turn:
+            self.requests.on_sent(item.message)
+            try:
+                await self._write(data)
+            except OSError as error:
+                raise anyio.BrokenResourceError from error
+
+
 class Envelope(NamedTuple):
     """One object of an unreadable line, as far as its top level can be seen.
 
     Attributes:
-        is_answer: Whether it was meant to answer a request.
+        is_answer: Whether it was meant to answer a request; None if that cannot be seen.
         id: The request's id, `3` for `3.0` as well; None if there is none that could name a request.
     """
 
-    is_answer: bool
+    is_answer: bool | None
     id: int | str | None
 
 
@@ -123,12 +191,86 @@ class UnreadableLine(NamedTuple):
     envelopes: list[Envelope]
 
 
+class OpenRequests:
+    """The requests that one side of a connection has sent, and which of them a lost answer belongs to.
+
+    An answer that was lost without a readable id belongs to one of the requests that were open then. They are its
+    suspects; as soon as there are no more suspects than lost answers, all of them have failed.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[RequestId] = set()
+        self._suspects: set[RequestId] = set()
+        self._lost = 0
+
+    def on_sent(self, message: JSONRPCMessage) -> None:
+        """Take note of a request, or of one that is given up."""
+        if isinstance(message, JSONRPCRequest):
+            if message.method == "initialize":
+                self._open.clear()  # a probe that came before it is given up without a word
+            if message.method != "subscriptions/listen":  # its answer comes when listening ends
+                self._open.add(coerce_request_id(message.id))
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._give_up(coerce_request_id((message.params or {})["requestId"]))
+
+    def on_answer(self, answer: JSONRPCResponse | JSONRPCError) -> Iterator[JSONRPCMessage]:
+        """Yield the answer, and an error for each request that must have failed. An error without an id says that the
+        other side could not read a request: it stands for the answer."""
+        if answer.id is None:
+            assert isinstance(answer, JSONRPCError)
+            yield from self._fail(self._lose(None), answer.error)
+        else:
+            yield answer
+            yield from self._fail(self._remove(coerce_request_id(answer.id)), _LOST)
+
+    def on_lost_answer(self, request_id: RequestId | None) -> Iterator[JSONRPCMessage]:
+        """Yield an error for each request that has failed because an answer could not be read."""
+        yield from self._fail(self._lose(None if request_id is None else coerce_request_id(request_id)), _LOST)
+
+    def _fail(self, failed: set[RequestId], error: ErrorData) -> Iterator[JSONRPCMessage]:
+        for request_id in failed:
+            yield JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+
+    def _remove(self, request_id: RequestId) -> set[RequestId]:
+        """Remove a request that was answered. Return the requests that have failed by that."""
+        self._open.discard(request_id)
+        self._suspects.discard(request_id)
+        return self._take_failed()
+
+    def _give_up(self, request_id: RequestId) -> None:
+        """Remove a request for whose answer nobody waits. A suspect was probably given up for its lost answer."""
+        self._open.discard(request_id)
+        if request_id in self._suspects:
+            self._suspects.discard(request_id)
+            self._lost -= 1
+            if self._lost == 0:
+                self._suspects.clear()
+
+    def _lose(self, request_id: RequestId | None) -> set[RequestId]:
+        if request_id is not None:
+            named = {request_id} & self._open
+            return named | self._remove(request_id)
+        if not self._open:
+            return set()
+        self._suspects |= self._open
+        self._lost += 1
+        return self._take_failed()
+
+    def _take_failed(self) -> set[RequestId]:
+        if len(self._suspects) > self._lost:
+            return set()
+        failed = self._suspects
+        self._open -= failed
+        self._suspects, self._lost = set(), 0
+        return failed
+
+
 def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
     """Return the message of a line, or what can be said about a line that is none."""
     if has_too_many_values(line):
         return UnreadableLine(PARSE_ERROR, _read_envelopes(line, is_json=False))
     try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return _MESSAGE.validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         code = PARSE_ERROR if first["type"] == "json_invalid" else INVALID_REQUEST
@@ -159,11 +301,11 @@ def _replace_half(match: re.Match[str]) -> str:
 
 def _read_envelopes(line: bytes, *, is_json: bool) -> list[Envelope]:
     """Find the objects of the top level, or of a batch, also in text that no parser takes."""
-    line = line.lstrip(_BYTES_BEFORE)
+    line = line.replace(b"\0", b"").lstrip(_BYTES_BEFORE)  # without these, UTF-16 is readable enough
     start = _START.match(line)
     if start is None:
-        return []
-    top, depth = 1 + len(start[1]), 0
+        return [Envelope(None, None)] if _OTHER_NOTATION.match(line) else []
+    top, depth = 1 + start[1].count(b"["), 0
     objects: list[dict[bytes, bytes | None]] = []
     for token in islice(_JSON_TOKEN.finditer(line), _MOST_TOKENS):
         mark = token[0][:1]
@@ -178,12 +320,15 @@ def _read_envelopes(line: bytes, *, is_json: bool) -> list[Envelope]:
     return [Envelope(_is_answer(one, is_json=is_json), _read_id(one.get(b"id"))) for one in objects]
 
 
-def _is_answer(object_: dict[bytes, bytes | None], *, is_json: bool) -> bool:
+def _is_answer(object_: dict[bytes, bytes | None], *, is_json: bool) -> bool | None:
     keys = object_.keys()
-    if b"jsonrpc" in keys or b"method" in keys:
-        return b"method" not in keys
-    # Log lines are often JSON, too: without a version, only what looks like nothing else is an answer.
-    return keys <= _ANSWER_KEYS and (not is_json or (b"id" in keys and len(keys) > 1))
+    has_version = b"jsonrpc" in keys
+    if b"method" in keys:
+        return False
+    if b"result" in keys or b"error" in keys:
+        # Log lines are often JSON, too: without a version, only what looks like nothing else is an answer.
+        return has_version or (keys <= _ANSWER_KEYS and (not is_json or b"id" in keys))
+    return None if has_version or (keys <= _ANSWER_KEYS and not is_json) else False
 
 
 def _read_id(value: bytes | None) -> int | str | None:

@@ -37,18 +37,19 @@ _PROGRAMS: Final = {
     _INTERPRETER: "sh bash dash ash zsh ksh mksh fish rbash csh tcsh pwsh powershell cmd python pypy ipython perl"
     " ruby irb node nodejs deno bun ts-node tsx php lua luajit tclsh expect rscript r julia groovy jshell java"
     " osascript awk gawk mawk nawk sed ed ex vi vim nvim view emacs nano m4 dc gdb lldb psql mysql mariadb sqlite3"
-    " duckdb octave",
+    " duckdb octave scala kotlin elixir iex erl guile racket sbcl ghci runghc mongosh redis-cli lftp",
     _RUNNER: "env sudo doas su runuser pkexec nice ionice chrt taskset nohup setsid time timeout stdbuf xargs"
     " command builtin exec eval source . trap busybox toybox chroot flock strace ltrace watch caffeinate script"
     " parallel find fd fdfind unshare nsenter setarch setpriv capsh run-parts systemd-run systemctl"
     " start-stop-daemon ssh sshpass mosh docker podman nerdctl kubectl oc helm vagrant screen tmux at batch crontab"
     " entr nodemon npx bunx pnpx uvx pipx nix nix-shell direnv git-shell socat nc ncat perf valgrind bwrap firejail"
-    " proot fakeroot ansible ansible-playbook terraform tofu pulumi aws gcloud service dotnet open xdg-open",
+    " proot fakeroot cpulimit unbuffer rlwrap hyperfine launchctl sg ansible ansible-playbook terraform tofu pulumi aws"
+    " gcloud service dotnet open xdg-open",
     _BUILD: "make gmake cmake ninja meson just task rake invoke nox tox pytest coverage mypy pre-commit go cargo"
     " rustc mvn gradle gradlew ant sbt mix bazel scons npm pnpm yarn gulp grunt webpack vite jest vitest mocha"
     " eslint phpunit rails rspec sphinx-build mkdocs gcc g++ cc c++ clang clang++ ld tex latex pdflatex lualatex"
     " xelatex latexmk",
-    _PACKAGES: "pip uv poetry pdm hatch conda mamba gem bundle bundler composer cpan cpanm luarocks apt apt-get"
+    _PACKAGES: "pip pipenv uv poetry pdm hatch conda mamba gem bundle bundler composer cpan cpanm luarocks apt apt-get"
     " aptitude dpkg yum dnf rpm zypper pacman apk brew snap flatpak",
     _WRITER: "tee sponge dd cp mv ln install rsync scp sftp patch split csplit uniq xxd unzip 7z cpio pax ar gpg"
     " openssl ffmpeg pandoc wget2 aria2c yt-dlp",

@@ -257,8 +257,16 @@ async def terminal(cmd_str: str, note: str = "") -> str:
     return cmd_str
 
 
+@tool(destructive=False)
+async def git(args: str) -> str:
+    """Run git."""
+    return args
+
+
 @pytest.mark.parametrize(
-    ("one", "name"), [(shell, "command"), (bash, "input"), (terminal, "cmd_str"), (compute, "code")], ids=str
+    ("one", "name"),
+    [(shell, "command"), (bash, "input"), (terminal, "cmd_str"), (compute, "code"), (git, "args")],
+    ids=str,
 )
 @pytest.mark.parametrize("line", ["git fetch origin", "git log", "git stash list", "gh pr list", "npm audit", "ls -l"])
 def test_no_offer_for_a_shell_line_covers_another_line(one: Tool, name: str, line: str) -> None:

@@ -223,7 +223,7 @@ def test_a_call_that_is_stopped_keeps_what_it_had_given(tmp_path: Path, gate: Ga
         terminal.until(FINISHING)
         terminal.interrupt()
         assert terminal.end() == CODE
-        assert terminal.shown.endswith("effect may have happened.\nfirst line\nhalf �[31m\n")
+        assert terminal.shown.endswith("and changes nothing.\nfirst line\nhalf �[31m\n")
 
 
 @slow

@@ -49,6 +49,12 @@ def test_a_person_is_shown_the_file_and_later_its_difference(here: Path) -> None
     assert code == 0 and Trusted().versions() == {}
 
 
+def test_a_person_is_warned_of_broad_rules_before_the_file_is_trusted(here: Path) -> None:
+    (here / "p.toml").write_text('allow = ["shell(find *)"]\n')
+    _, said = trust(here, "p.toml", answer="no")
+    assert "find runs the programs that its arguments name" in " ".join(said.split())
+
+
 @pytest.mark.parametrize("answer", ["y", "yes", "", "{number}0", "000000"])
 def test_only_the_number_that_is_shown_is_a_yes(here: Path, answer: str) -> None:
     (here / "p.toml").write_text('allow = ["refund"]\n')

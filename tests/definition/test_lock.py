@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -288,8 +289,17 @@ def test_a_file_that_was_edited_is_an_error(tmp_path: Path, edit: Callable[[str]
     edited = edit(file.read_text())
     assert edited != file.read_text()
     file.write_text(edited, encoding="utf-8")
-    with pytest.raises(DefinitionError, match="not as `ferrule lock` has written it"):
+    with pytest.raises(DefinitionError, match=r"not as `ferrule lock` has written it|it is empty"):
         Toolset([read, write]).locked(file)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_and_a_device_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for name in ("pipe", "zeros"):
+        with pytest.raises(DefinitionError, match="not a regular file"):
+            Toolset([read]).locked(tmp_path / name)
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -93,16 +93,17 @@ def made_with(name: str = "act", guards: Any = (), **properties: Any) -> Tool:
 TEXT, FLAG, NUMBER = {"type": "string"}, {"type": "boolean"}, {"type": ["number", "null"]}
 STEP = {"type": "object", "properties": {"command": TEXT, "shell": TEXT}}
 UNSEEN: list[tuple[Tool, str]] = [
-    *[(made_with(**{name: TEXT}), name) for name in ("script", "code", "cmd_str", "program", "pythonCode", "bash")],
+    *[(made_with(**{name: TEXT}), name) for name in ("script", "code", "cmd_str", "program", "pythonCode", "cmdstr")],
     (made_with(scripts={"type": "array", "items": TEXT}), "scripts"),
     (made_with(job={"type": "object", "properties": {"code": TEXT}}), "code"),
     (made_with("run_shell", input=TEXT), "input"),
     (made_with("bash", text=TEXT, seconds=NUMBER), "text"),
     (made_with("execute", line=TEXT), "line"),
+    (made_with("python_repl_ast", query=TEXT), "query"),
 ]
 CHANGED: list[tuple[Tool, str]] = [
     *[(made_with(command=TEXT, **{name: TEXT}), name) for name in ("executable", "environment_extra", "stdin", "x")],
-    (made_with(command=TEXT, shell=FLAG), "shell"),
+    *[(made_with(command=TEXT, **{name: FLAG}), name) for name in ("shell", "use_sudo", "disableSandbox", "base64")],
     (made_with(command=TEXT, shell={"enum": ["bash", "pwsh"]}), "shell"),
     (made_with(command=TEXT, options={"type": "array", "items": TEXT}), "options"),
     (made_with(command=TEXT, options={"type": "object"}), "options"),
@@ -129,6 +130,30 @@ def test_a_tool_with_an_option_that_may_change_what_runs_is_refused_with_the_rem
 def test_numbers_explanations_and_what_is_read_with_a_command_stand_beside_it() -> None:
     beside = {"args": TEXT, "env": {"type": "object"}, "cwd": TEXT, "timeout": NUMBER, "description": TEXT}
     Runner([made_with(command=TEXT, **beside), made_with("note", text=TEXT, zip_code=TEXT)], guards=[commands()])
+
+
+# The parameters of the shell tools of coding agents, as their makers have published them in 2025 and 2026.
+PUBLISHED = [
+    made_with("Bash", command=TEXT, timeout=NUMBER, description=TEXT, run_in_background=FLAG),
+    made_with("BashOutput", bash_id=TEXT, filter=TEXT),
+    made_with("KillShell", shell_id=TEXT),
+    made_with("bash", command=TEXT, restart=FLAG),
+    made_with("run_shell_command", command=TEXT, description=TEXT, dir_path=TEXT, is_background=FLAG),
+    made_with("run_in_terminal", command=TEXT, explanation=TEXT, isBackground=FLAG),
+    made_with("run_terminal_cmd", command=TEXT, is_background=FLAG, explanation=TEXT),
+    made_with("execute_command", command=TEXT, requires_approval=FLAG, timeout=NUMBER),
+    made_with("run_command", CommandLine=TEXT, Cwd=TEXT, Blocking=FLAG, WaitMsBeforeAsync=NUMBER, SafeToAutoRun=FLAG),
+    made_with("terminal", command=TEXT, cd=TEXT, timeout_ms=NUMBER),
+    made_with("flights", departure_terminal=TEXT, loyalty_program=TEXT, country_code=TEXT),
+]
+
+
+@pytest.mark.parametrize("made", PUBLISHED, ids=lambda made: made.name)
+def test_ordinary_tools_are_taken_as_they_are(made: Tool) -> None:
+    runner = Runner([made], guards=[commands(allow=["git *"])])
+    everything = {name: filled(node) for name, node in made.input_schema["properties"].items()}
+    everything = {name: "." if name in ("Cwd", "cd", "dir_path") else value for name, value in everything.items()}
+    assert asyncio.run(runner.decide(ToolCall("1", made.name, everything))).kind == "allow"
 
 
 def test_a_schema_that_stands_in_itself_is_read() -> None:
@@ -172,6 +197,7 @@ def test_a_guard_that_a_tool_has_of_its_own_has_to_find_a_line_there() -> None:
         {"job": {"code": "rm x"}},
         {"command": "git log", "executable": "./x"},
         {"command": "git log", "shell": True},
+        {"command": "git log", "sandbox": False},
         {"steps": [{"command": "git log"}], "env": {"A": "b"}},
         {"steps": [{"command": "git log"}, {"command": "git log", "options": ["x"]}]},
     ],

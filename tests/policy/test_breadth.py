@@ -39,7 +39,7 @@ EVERYTHING = [
 NARROW = [
     *("git status", "git status *", "git log --oneline", "git log -- *", "git add src/*", "tar -tf x.tar", "ls *"),
     *("cat *", "grep *", "python manage.py check", "bash --version", "make test", "pytest -q tests/unit", "my-tool *"),
-    *("sort -u x", "echo *", "wc *"),
+    *("sort -u x", "echo *", "wc *", "git add *", "git commit -m *"),
 ]
 
 
@@ -109,7 +109,7 @@ def test_a_name_with_a_star_that_covers_a_destructive_or_open_world_tool_is_warn
 
 
 @tool(destructive=False)
-def shell(command: str, executable: str | None = None, login: bool = False) -> str:
+def shell(command: str, executable: str | None = None, sudo: bool = False) -> str:
     """Run a line."""
     return command
 
@@ -118,6 +118,12 @@ def shell(command: str, executable: str | None = None, login: bool = False) -> s
 def job(script: str) -> str:
     """Run a script."""
     return script
+
+
+@tool
+def terminal(command: str, run_in_background: bool = False, description: str = "") -> str:
+    """Run a line."""
+    return command
 
 
 @tool(destructive=False)
@@ -134,13 +140,15 @@ def bash(input: str) -> str:
         ('allow = ["bash"]', "allows whatever bash is given to run"),
         ('allow = ["bash(input=ls)"]', ""),
         ('allow = ["shell(ls)"]\n[[rule]]\ndecide = "ask"\ntools = ["shell", "bash"]\nreason = "x"', "never counts"),
-        ('allow = ["shell(ls *)"]', "allows no call of shell with 'executable', 'login'"),
-        ('allow = ["shell(ls *, login in true|false)"]', "allows no call of shell with 'executable'"),
+        ('allow = ["shell(ls *)"]', "allows no call of shell with 'executable', 'sudo'"),
+        ('allow = ["shell(ls *, sudo in true|false)"]', "allows no call of shell with 'executable'"),
         ('deny = ["*(rm *)"]', "reads no shell line of job, and 'script' may be one"),
+        ('allow = ["job(script=ls *)"]', "allows whatever job is given to run"),
+        ('allow = ["term*(ls *)"]', ""),
     ],
 )
 def test_what_a_rule_does_not_see_of_a_shell_tool_is_warned_of(text: str, said: str, tmp_path: Path) -> None:
-    found = warnings_of(tmp_path, text, shell, job, bash)
+    found = warnings_of(tmp_path, text, shell, job, bash, terminal)
     assert bool(found) == bool(said) and said in "".join(found)
 
 
@@ -148,14 +156,14 @@ def test_an_argument_that_may_change_what_runs_is_allowed_only_with_a_condition(
     def kinds(allow: str) -> list[str]:
         (tmp_path / "policy.toml").write_text(f"allow = {allow}")
         policy = load([("managed", tmp_path / "policy.toml")], trusted=Trusted(tmp_path / "trusted.json"))
-        calls = [{}, {"executable": "/bin/bash"}, {"executable": "./evil"}, {"login": True}]
+        calls = [{}, {"executable": "/bin/bash"}, {"executable": "./evil"}, {"sudo": True}]
         context = ToolContext[Any]()
         decided = [policy.decide(ToolCall("1", "shell", {"command": "ls", **one}), context, shell) for one in calls]
         return ["none" if one.decision is None else one.decision.kind for one in decided]
 
     assert kinds('["shell(ls *)"]') == ["allow", "ask", "ask", "ask"]
     assert kinds('["shell(ls *)", "shell(ls *, executable=/bin/bash)"]') == ["allow", "allow", "ask", "ask"]
-    assert kinds('["shell(ls *, login=true)"]') == ["ask", "ask", "ask", "allow"]
+    assert kinds('["shell(ls *, sudo=true)"]') == ["ask", "ask", "ask", "allow"]
     by_place = '[]\n[[rule]]\ndecide = "allow"\ntools = ["*"]\narguments = { command = { commands = ["ls *"] } }'
     assert kinds(by_place) == ["allow", "ask", "ask", "ask"]
 

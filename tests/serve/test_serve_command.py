@@ -233,8 +233,8 @@ def test_an_answer_that_is_not_written_yet_is_not_given_yet() -> None:
         async def answer(context: Any) -> None:
             return None
 
-        await answers.note(request, answer)
-        given = asyncio.ensure_future(answers.given())
+        await answers.track_request(request, answer)
+        given = asyncio.ensure_future(answers.wait_for_all())
         much = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 1_000_000})
         sending = asyncio.ensure_future(answers.send(SessionMessage(much)))
         await asyncio.to_thread(os.read, reading, 1)  # it has begun, and a pipe has no room for all of it
@@ -271,6 +271,10 @@ def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> N
         (line("add", {"c": "\ud800"}, 7), -32700, 7),
         (call.replace(b'"a"', b'"\xff"'), -32700, 7),
         (call[:-9] + b"\n", -32700, 7),
+        (b'{"jsonrpc":"2.0","id":7,\n', -32700, 7),
+        (b'{"jsonrpc":"2.0","id":7\n', -32700, None),  # or 70, or 71
+        (b'{"jsonrpc":"2.0","id":7}\n', -32600, 7),
+        (b'{"jsonrpc":"2.0","id":7.0,"method":"ping"}\n', -32600, 7),
         (b"no JSON\n", -32700, None),
         (b"[" + call.strip() + b"]\n", -32600, 7),
         (b'{"jsonrpc":"2.0","id":"7","method":7}\n', -32600, "7"),
@@ -288,12 +292,26 @@ def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> N
                 found.append((sent, answer["error"]["code"], answer["id"]))
             process.stdin.write(call)
             assert json.loads(await process.stdout.readline())["result"]["content"][0]["text"] == "3"
+            process.stdin.write(b"a last line without an end")
+            process.stdin.close()
+            assert json.loads(await process.stdout.readline())["error"]["code"] == -32700
         return found
 
     assert go(run()) == lines
 
 
-def test_an_answer_that_cannot_be_read_fails_the_question_it_answers(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    sampled(
+        [
+            '{"jsonrpc":"2.0","id":@ID@,"result":{"action":"acc',
+            '{"jsonrpc":"2.0","result":{"action":"accept"}}',
+            '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
+        ],
+        one_in=3,
+    ),
+)
+def test_an_answer_that_cannot_be_read_fails_the_question_it_answers(folder: Path, answer: str) -> None:
     """A client of 2025 is asked while its call runs."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}, "clientInfo": {}}
     hello["clientInfo"] = {"name": "c", "version": "1"}
@@ -311,12 +329,12 @@ def test_an_answer_that_cannot_be_read_fails_the_question_it_answers(folder: Pat
             process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
             question = await exchange("tools/call", 2, name="remove", arguments={"name": "vase"})
             assert question["method"] == "elicitation/create"
-            process.stdin.write(b'{"jsonrpc":"2.0","id":%d,"result":{"action":"acc\n' % question["id"])
+            process.stdin.write(answer.replace("@ID@", str(question["id"])).encode() + b"\n")
             return json.loads(await process.stdout.readline())
 
-    answer = go(run())
-    assert answer["id"] == 2 and answer["result"]["isError"]
-    assert "could not ask" in answer["result"]["content"][0]["text"]
+    denied = go(run())
+    assert denied["id"] == 2 and denied["result"]["isError"]
+    assert "could not ask" in denied["result"]["content"][0]["text"]
 
 
 # -- HTTP --------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ HOSTILE = {
     "wrong keyword": (of_property({"type": "nonsense"}), "not a valid JSON Schema"),
     "wrong pattern": (of_property({"type": "string", "pattern": "("}), "is no regular expression"),
     "too deep": (deep(205), "recursion limit"),
-    "required is no list": ({"type": "object", "required": [["a"]]}, "is not of type"),
+    "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),
     "too large": (of_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
     "hidden name of a property": ({"type": "object", "properties": {"a\u200b": {}}}, "hidden characters"),
     "hidden value": (of_property({"enum": ["a\U000e0041"]}), "hidden characters"),

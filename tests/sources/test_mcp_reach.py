@@ -229,7 +229,9 @@ def test_metadata_that_is_much_once_it_is_unpacked_is_not(tmp_path: Path) -> Non
     assert "more than 1,000,000 bytes" in down(app, tmp_path)
 
 
-def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone() -> None:
+def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = made("one").server.streamable_http_app()
     status: list[int] = []
 
@@ -247,7 +249,8 @@ def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone()
             for code in (307, 401):
                 status[:] = [code]
                 result = await runner.run("one")
-                assert result.status == "failed" and "more than 1,000,000 bytes" in str(result.error)
+                assert result.status == "failed" and "could not be read" in str(result.error)
+                assert "more than 1,000,000 bytes" in caplog.messages[-1]
             status.clear()
             assert (await runner.run("one")).success
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from mcp_servers import go, serving
 
 from ferrule import Runner, ToolResult
-from ferrule.mcp_lines import LineBuffer, parse_line, replace_broken_characters
+from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, replace_broken_characters
 from ferrule.sources import _mcp_stdio, mcp
 from ferrule.sources._mcp_log import ServerLog
-from ferrule.sources._mcp_stdio import OpenRequests, read_messages
+from ferrule.sources._mcp_stdio import read_messages
 
 PROGRAM = [sys.executable, str(Path(__file__).parent / "raw_server.py")]
 LOST = "The answer of 's' could not be read. The call may have been executed."
@@ -48,6 +48,16 @@ UNREADABLE = {
     "a NUL behind it": OK + b"\0",
     "no version": b'{"id":@ID@,"result":{"content":[]}}',
     "another version": OK.replace(b"2.0", b"1.0"),
+    "UTF-16": OK.decode().encode("utf-16").replace("@ID@".encode("utf-16-le"), b"@ID@"),
+    "a batch in a batch": b"[[" + OK + b"]]",
+    "indented": OK.replace(b",", b",\n  ").replace(b"{", b"{\n  "),
+    "JSON in JSON": json.dumps(OK.decode()).encode(),
+    "Python": b"{'jsonrpc': '2.0', 'id': @ID@, 'result': {}}",
+    "JavaScript": b"{ jsonrpc: '2.0', id: @ID@, result: {} }",
+    "words that the server chose": (
+        b'{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32700,"message":"its answer could not be read. See http://x."}}'
+    ),
+    "a form that is none": b'{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"http://x"}]}}',
     "too many values": OK.replace(b'"there"', b"[" + b"1," * 200_000 + b"1]"),
 }
 READABLE = {
@@ -59,6 +69,8 @@ READABLE = {
     ),
     "a byte that is not UTF-8": (OK.replace(b"there", b"th\xe9re"), "th\ufffdre"),
     "an id that is a text": (OK.replace(b"@ID@", b'"@ID@"'), "there"),
+    "an id with a zero in front": (OK.replace(b"@ID@", b'"0@ID@"'), "there"),
+    "an answer written into its request": (OK.replace(b'"id"', b'"method":"tools/call","params":{},"id"'), "there"),
     "an error that is null": (OK.replace(b'"result"', b'"error":null,"result"'), "there"),
     "a duplicate": (OK + b"\n" + OK + b"\n" + OK, "there"),
 }
@@ -74,6 +86,8 @@ NOISE = [
     b"{",
     b"[1, 2]",
     b"null",
+    b"jsonrpc: listening on stdio",
+    b"{'jsonrpc': '2.0', 'method': 'notifications/message'}",
     b"<html>",
     b'sent {"jsonrpc":"2.0","id":@ID@,"result":null}',
     b'{"jsonrpc":"2.0","id":9999,"result":{}}',
@@ -188,9 +202,9 @@ def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
 
 
 @asynccontextmanager
-async def odd_over_http(kind: str) -> AsyncIterator[tuple[str, Callable[[bytes], None]]]:
-    """A server over HTTP, and what sets the body of its next answer to a call."""
-    bodies: list[bytes] = []
+async def odd_over_http(kind: str) -> AsyncIterator[tuple[str, Callable[[bytes, int], None]]]:
+    """A server over HTTP, and what sets the body and the status of its next answer to a call."""
+    bodies: list[tuple[bytes, int]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -210,23 +224,31 @@ async def odd_over_http(kind: str) -> AsyncIterator[tuple[str, Callable[[bytes],
         if message.get("method") in results:
             body = body.replace(b"null}", json.dumps(results[message["method"]]).encode() + b"}")
         elif message.get("method") == "tools/call":
-            body = bodies.pop().replace(b"@ID@", str(message["id"]).encode())
+            body, status = bodies.pop()
+            body = body.replace(b"@ID@", str(message["id"]).encode())
             if kind == "events":
                 body, content_type = b"event: message\ndata: " + body + b"\n\n", b"text/event-stream"
             elif kind == "a page":
                 content_type = b"text/html"
         else:
             status, body = (202 if message else 405), b""
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", content_type)]})
+        headers = [(b"content-type", content_type), *([(b"location", b"http://x/mcp")] if status == 302 else [])]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     async with serving(app) as address:
-        yield address, bodies.append
+        yield address, lambda body, status: bodies.append((body, status))
 
 
 INFO = {"name": "odd", "version": "1"}
 IN_JSON = [OK.replace(b"there", rb"\ud83d"), UNREADABLE["a result that is null"], UNREADABLE["a batch"]]
-OF_OTHERS = [OK.replace(b"@ID@", b"99"), b'{"jsonrpc":"2.0","method":"notifications/x"}', b" "]
+NO_ANSWERS = [
+    OK.replace(b"@ID@", b"99"),
+    OK.replace(b"@ID@", b"99").replace(b'"content"', b'"structuredContent":{"id":@ID@},"content"'),
+    b'{"jsonrpc":"2.0","method":"notifications/x","params":{"id":@ID@}}',
+    b'{"jsonrpc":"2.0","id":@ID@,"method":"ping"}',
+    b" ",
+]
 
 
 @pytest.mark.parametrize("kind", ["json", "events", "a page"])
@@ -235,20 +257,41 @@ def test_over_http_nothing_is_said_to_be_refused_that_could_not_be_read(kind: st
         async with odd_over_http(kind) as (address, answer_with):
             async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
                 runner = Runner(toolset, timeout=20)
-                for body in IN_JSON:
-                    answer_with(body)
-                    result = await runner.run("s__odd")
-                    assert (result.status, result.executed, result.error) == ("failed", None, LOST), body
-                for body in OF_OTHERS if kind == "json" else ():
-                    answer_with(body)
-                    result = await runner.run("s__odd")
-                    assert (result.status, result.executed) == ("failed", None), body
-                    assert "could not be read: it does not name its request" in str(result.error)
+                for body in [*IN_JSON, *(NO_ANSWERS if kind == "json" else ())]:
+                    for status in (200, 203) if kind == "json" else (200,):
+                        answer_with(body, status)
+                        result = await runner.run("s__odd")
+                        assert (result.status, result.executed, result.error) == ("failed", None, LOST), body
+
+    go(main())
+
+
+@pytest.mark.parametrize("status", [202, 302])
+def test_a_request_that_is_only_accepted_or_sent_elsewhere_has_no_readable_answer(status: int) -> None:
+    async def main() -> None:
+        async with odd_over_http("json") as (address, answer_with):
+            async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
+                answer_with(b"", status)
+                result = await Runner(toolset, timeout=20).run("s__odd")
+                assert (result.status, result.executed, result.error) == ("failed", None, LOST)
 
     go(main())
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
+
+
+def request(request_id: str, method: str = "tools/call") -> types.JSONRPCRequest:
+    return types.JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method)
+
+
+def response(request_id: str) -> types.JSONRPCResponse:
+    return types.JSONRPCResponse(jsonrpc="2.0", id=request_id, result={})
+
+
+def failed(messages: Iterable[types.JSONRPCMessage]) -> set[Any]:
+    """The requests that these messages fail."""
+    return {one.id for one in messages if isinstance(one, types.JSONRPCError)}
 
 
 class Output:
@@ -270,7 +313,7 @@ def read(*parts: bytes, opened: Iterable[str] = ()) -> list[Any]:
     async def main() -> list[Any]:
         requests = OpenRequests()
         for request_id in opened:
-            requests.add(request_id)
+            requests.on_sent(request(request_id))
         messages = read_messages(Output(parts), requests, ServerLog("s"))
         return [one.message async for one in messages]
 
@@ -282,11 +325,13 @@ values = st.recursive(texts | st.integers() | st.none(), lambda one: st.lists(on
 
 
 @given(values, st.permutations(["jsonrpc", "id", "result"]), st.data())
-def test_an_answer_cut_anywhere_fails_the_only_open_call(value: Any, order: list[str], data: st.DataObject) -> None:
-    fields = {"jsonrpc": "2.0", "id": 7, "result": {"value": value}}
+def test_an_answer_cut_anywhere_fails_its_call_and_no_other(value: Any, order: list[str], data: st.DataObject) -> None:
+    fields = {"jsonrpc": "2.0", "id": 77, "result": {"value": value}}
     line = json.dumps({key: fields[key] for key in order}).encode()
-    found = read(line[: data.draw(st.integers(2, len(line) - 1))] + b"\n", opened=["7"])
-    assert [(one.id, one.error.message) for one in found] == [("7", "its answer could not be read")]
+    cut = line[: data.draw(st.integers(2, len(line) - 1))]
+    found = read(cut + b'\n{"jsonrpc":"2.0","id":7,"result":{}}\n', opened=["7", "77"])
+    assert [one.error.message for one in found if one.id == 77] == ["its answer could not be read"]
+    assert [type(one) for one in found if one.id != 77] == [types.JSONRPCResponse]
 
 
 @given(values)
@@ -322,26 +367,34 @@ def test_lines_do_not_depend_on_how_their_bytes_arrive_and_are_bounded(parts: li
 
 @given(st.data())
 def test_every_lost_answer_fails_its_call_and_no_other_once_the_others_are_answered(data: st.DataObject) -> None:
-    requests, failed = OpenRequests(), set[str]()
+    requests, lost_calls = OpenRequests(), set[Any]()
     ids = [str(number) for number in range(data.draw(st.integers(1, 6)))]
     lost = data.draw(st.sets(st.sampled_from(ids)))
     for request_id in ids:
-        requests.add(request_id)
+        requests.on_sent(request(request_id))
     for request_id in data.draw(st.permutations(ids)):
         if request_id in lost:
-            failed |= requests.lose(data.draw(st.sampled_from([request_id, None])))
+            lost_calls |= failed(requests.on_lost_answer(data.draw(st.sampled_from([request_id, None]))))
         else:
-            failed |= requests.answer(request_id)
-    assert failed == lost
+            lost_calls |= failed(requests.on_answer(response(request_id)))
+    assert lost_calls == {int(request_id) for request_id in lost}
 
 
 def test_a_request_that_was_given_up_is_no_reason_to_fail_another() -> None:
     requests = OpenRequests()
-    requests.add("1")
-    requests.add("2")
-    assert requests.lose(None) == set()
-    requests.give_up("1")
-    assert requests.answer("3") == set() and requests.lose("2") == {"2"}
+    requests.on_sent(request("1"))
+    requests.on_sent(request("2"))
+    assert failed(requests.on_lost_answer(None)) == set()
+    given_up = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params={"requestId": 1})
+    requests.on_sent(given_up)
+    assert failed(requests.on_answer(response("3"))) == set() and failed(requests.on_lost_answer("2")) == {2}
+
+
+def test_a_probe_without_an_answer_does_not_hide_a_lost_one() -> None:
+    requests = OpenRequests()
+    for number, method in enumerate(("server/discover", "initialize")):
+        requests.on_sent(request(str(number), method))
+    assert failed(requests.on_lost_answer(None)) == {1}
 
 
 def test_a_long_line_is_read_in_bounded_time() -> None:

@@ -11,7 +11,14 @@ from typing import Any
 
 from ferrule.arguments.schema_walk import forms_of
 from ferrule.characters import HIDDEN
-from ferrule.command_arguments import is_command_name, lines_of, may_be_code, may_run_code, options_in
+from ferrule.command_arguments import (
+    ARGUMENT_NAMES,
+    is_command_name,
+    lines_of,
+    may_be_code,
+    may_run_code,
+    options_in,
+)
 from ferrule.commands import runs_what_it_says
 from ferrule.errors import DefinitionError
 from ferrule.paths import PATH_NAMES, has_name_of, real
@@ -22,12 +29,11 @@ from ferrule.values.context import ToolContext, Traits
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import same
 
-CODE_NAMES = frozenset(
-    {"code", "script", "scripts", "program", "source", "snippet", "sql", "statement", "statements", "expression"}
-    | {"expr", "eval", "exec", "python", "javascript", "js", "bash", "shell", "sh", "powershell", "lua", "ruby", "perl"}
+_CODE_NAMES = frozenset(
+    {"code", "program", "source", "snippet", "sql", "statement", "statements", "expression", "expr"}
 )
-"""The names of parameters that an interpreter reads, so that no bound is known. See
-docs/approvals.md#remembered-answers."""
+"""More names of parameters that an interpreter reads, so that no bound is known. A grant is more careful than a guard:
+a `zip_code` counts too."""
 _URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
 _PASSED_OVER = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
 """What readers of paths and URLs may pass over."""
@@ -46,7 +52,9 @@ def runs_code(tool: str, arguments: Any) -> bool:
 
     A grant for such a call covers these exact arguments alone. See docs/approvals.md#remembered-answers.
     """
-    return may_run_code(tool) or any(may_be_code(name) or has_name_of(name, CODE_NAMES) for name in _keys_in(arguments))
+    return may_run_code(tool) or any(
+        may_be_code(name) or has_name_of(name, _CODE_NAMES) for name in _keys_in(arguments)
+    )
 
 
 def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any] | None:
@@ -92,7 +100,7 @@ def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
 def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
     schema = tool.input_schema
     forms = forms_of([schema.get("properties", {}).get(name, {})], schema)
-    if any("enum" in form or "const" in form for form in forms):
+    if any("enum" in form or "const" in form for form in forms) or has_name_of(name, ARGUMENT_NAMES):
         return {"equals": text}
     is_url = has_name_of(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms)
     if is_url or "://" in text:

@@ -28,7 +28,9 @@ from ferrule.cli.usage import UsageError, choices
 from ferrule.lock import read_lock
 from ferrule.policy import Finding, Judged, Policy, PolicyTest, Rule, Trusted, found_files, load
 from ferrule.policy.files import read_policy_file
+from ferrule.policy.policy import read_files
 from ferrule.policy.rule import Scope
+from ferrule.policy.standing import Trust
 from ferrule.policy.trust import MOST_TRUSTED
 from ferrule.values.context import JUDGED_TRAITS
 from ferrule.values.decision import Diff
@@ -292,13 +294,14 @@ def _trust(file: str) -> int:
 
 
 def _is_right(file: str, text: str) -> bool:
-    """Whether a policy file, or a lock file, has no errors. A table of them is printed."""
+    """Whether a policy file, or a lock file, has no errors. A table of what was found is printed."""
     if text.lstrip().startswith("{"):
         read_lock(file)
         return True
-    errors = [finding for finding in load([("session", file)]).findings if finding.level == "error"]
-    print_findings(screen(), errors)
-    return not errors
+    said = read_files([("session", file)], None, Trust(Trusted()))
+    findings = [finding for finding in said.findings if finding not in said.untrusted]
+    print_findings(screen(), findings)
+    return not any(finding.level == "error" for finding in findings)
 
 
 def _agreed(what: str) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from ferrule.arguments.schema_walk import Schema, first_items, forms_of, of_item
 from ferrule.command_arguments import (
     LineParameters,
     Place,
@@ -92,8 +90,8 @@ def commands(
         return _ask_what_runs(options_in(given, is_command, is_harmless)) if decided is None else decided
 
     def asks(tool: Tool) -> bool:
-        schema = tool.handling.parameters.schema
-        return _may_hold_line(schema, lambda key: key in names or (is_command_name(key) and key not in texts))
+        parameters = LineParameters(tool.name, tool.handling.parameters.schema, names, texts, declared)
+        return parameters.has_line or parameters.is_open
 
     def check_tool(tool: Tool) -> None:
         is_own = any(one is guard for one in tool.guards)
@@ -143,36 +141,6 @@ def _holds(files: Roots, path: str, directory: str | None) -> bool:
         return files.hold(path, directory)
     except (OSError, ValueError):
         return False
-
-
-def _may_hold_line(schema: Schema, is_command: Callable[[str], bool]) -> bool:
-    """Whether arguments of a schema may have a shell line: under the name of one, or under names that are left open."""
-    waiting: list[Any] = [schema]
-    seen: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        forms = [form for form in forms_of([node], schema) if id(form) not in seen]
-        seen.update(map(id, forms))
-        if node is True or any(map(_leaves_open, forms)) or any(map(is_command, _property_names(forms))):
-            return True
-        for form in forms:
-            waiting += [*form.get("properties", {}).values(), *first_items(form), *of_item(form, None)]
-    return False
-
-
-def _property_names(forms: Iterable[Schema]) -> list[str]:
-    return [name for form in forms for name in form.get("properties", ())]
-
-
-def _leaves_open(form: Schema) -> bool:
-    """Whether a form takes objects with names that it does not say, or lists of anything."""
-    if "type" not in form and not form.keys().isdisjoint({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}):
-        return False
-    kinds = form.get("type", ("object", "array"))
-    closed = any(form.get(key) is False for key in ("additionalProperties", "unevaluatedProperties"))
-    if "object" in kinds and ("patternProperties" in form or not closed):
-        return True
-    return "array" in kinds and form.get("items", True) is True
 
 
 # -- what is decided of them -------------------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ from typing import Any, Final
 from ferrule.command_arguments import LineParameters
 from ferrule.commands import CommandPattern
 from ferrule.policy.checks import finding
-from ferrule.policy.conditions import Commands
+from ferrule.policy.conditions import Commands, Glob
 from ferrule.policy.reading import Finding
 from ferrule.policy.rule import Rule
 from ferrule.programs import program_name, risk_of
 
 _MOST_NAMES: Final = 5
-_ONLY_READS: Final = frozenset({"describe", "ls-files", "merge-base", "rev-parse", "status"})
+_NARROW_IN_GIT: Final = frozenset(
+    {"add", "branch", "commit", "describe", "for-each-ref", "ls-files", "ls-tree", "merge-base", "rev-parse", "status"}
+)
 """The sub-commands of git without an option that runs a program or writes a file."""
 _READS_INPUT: Final = frozenset({("-",), ("-s",)})
 
@@ -53,7 +55,7 @@ def _risk_of_pattern(pattern: CommandPattern) -> str:
         return ""
     if risk.kind == "by options":
         is_open = any(map(_may_be_option, _before_operands(arguments)))
-        if program_name(program[0]) == "git" and arguments and arguments[0][0] in _ONLY_READS:
+        if program_name(program[0]) == "git" and arguments and arguments[0][0] in _NARROW_IN_GIT:
             is_open = False
     else:
         is_open = any(len(word) > 1 for word in arguments)
@@ -76,7 +78,7 @@ def _may_be_option(word: tuple[str, ...]) -> bool:
 
 
 def _check_globs(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
-    if not rule.tools and (rule.tags or rule.traits):
+    if rule.has_commands or (not rule.tools and (rule.tags or rule.traits)):
         return
     names = [tool.name for tool in tools if tool.name not in rule.tools and _may_do_harm(tool, rule)]
     if names:
@@ -96,7 +98,8 @@ def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
         options = [name for name in dict.fromkeys(parameters.options) if name not in judged]
         code = [name for name in dict.fromkeys(parameters.possible_code) if name not in judged]
         if not rule.has_commands:
-            if parameters.has_line or code:
+            by_glob = any(isinstance(judged.get(name), Glob) for name in parameters.possible_code)
+            if parameters.has_line or code or by_glob:
                 yield finding("warning", rule, f"{rule.text!r} allows whatever {tool.name} is given to run")
         elif not parameters.has_line and code:
             text = f"{rule.text!r} reads no shell line of {tool.name}, and {_names_text(code)} may be one"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ferrule.errors import DefinitionError
-from ferrule.paths import open_exactly, real
+from ferrule.paths import read_file, real
 from ferrule.policy.rule import Scope
 
 MOST_BYTES: Final = 262_144
@@ -44,12 +44,9 @@ def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, most: int = 
     given = os.path.expanduser(os.fspath(path))
     try:
         exact = real(given, ".")
-        with os.fdopen(open_exactly(exact), "rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise ValueError(f"it has more than {most} bytes")
+        data = read_file(exact, most)
         if not data.strip():  # as while another program writes it, whose denies would be missed
-            raise ValueError('it is empty; a policy without rules has a line that says so, such as mode = "ask"')
+            raise ValueError("it is empty (a policy without rules has a comment that says so)")
         return PolicyFile(exact, os.path.abspath(given), scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None

@@ -62,13 +62,14 @@ class Trusted:
         Raises:
             DefinitionError: if others may change the list or its folder, or it is not as this class wrote it.
         """
-        if self._list is None and not _is_there(self.path):
+        # An account that may not enter the folder, such as that of a service, has trusted nothing there.
+        if self._list is None and not os.path.lexists(self.path):
             return {}
         try:
             return {place: TrustedVersion(**version) for place, version in self._opened().items().items()}
         except (StoreError, TypeError) as error:
-            anew = f"to begin anew, move {self.path!r} away and trust your files again"
-            raise DefinitionError(f"what is trusted cannot be known: {error}; {anew}") from None
+            anew = f"move {self.path!r} away and trust your files again"
+            raise DefinitionError(f"what is trusted cannot be known: {error}. To begin anew, {anew}") from None
 
     def trust(self, file: str | os.PathLike[str], digest: str | None = None) -> str:
         """Trust a file as it is; with `digest`, only if that is still its digest. Returns the digest.
@@ -127,16 +128,6 @@ class Trusted:
     def _make_key(self) -> bytes | None:
         make_key(private_place(self._key_file, (), None))
         return self._read_key()
-
-
-def _is_there(path: str) -> bool:
-    """Whether there is a file. An account that may not enter the folder, such as that of a service, has trusted nothing
-    there."""
-    try:
-        os.lstat(path)
-    except OSError:
-        return False
-    return True
 
 
 def _is_own(place: str) -> bool:

@@ -16,7 +16,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
-from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, UnreadableLine, parse_line
+from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine, parse_line
 from ferrule.serve._server import RunnerServer
 
 MOST_LINE = 4 * 1024 * 1024
@@ -36,7 +36,7 @@ async def serve_stdio(served: RunnerServer, stop: asyncio.Event | None) -> None:
     with _claimed_input() as input_, _claimed_output() as output:
         lines = _Lines(input_)
         answers = _Answers(output, lines.end)
-        served.server.middleware.insert(0, answers.note)
+        served.server.middleware.insert(0, answers.track_request)
         with redirect_stdout(sys.stderr):
             stopping = asyncio.ensure_future(_end_serving(served, stop, answers, lines))
             try:
@@ -50,7 +50,7 @@ async def _end_serving(served: RunnerServer, stop: asyncio.Event | None, answers
     if stop is not None:
         await stop.wait()
         await served.drain()
-        await answers.given()
+        await answers.wait_for_all()
         lines.end()
 
 
@@ -58,32 +58,34 @@ async def _read_messages(lines: _Lines, answers: _Answers) -> AsyncGenerator[Ses
     """Yield the messages of the client, and answer each line that is none with an error."""
     async for line in lines:
         found = parse_line(line)
-        if not isinstance(found, UnreadableLine):
+        if isinstance(found, JSONRPCResponse | JSONRPCError):
+            for message in answers.requests.on_answer(found):
+                yield SessionMessage(message)
+        elif not isinstance(found, UnreadableLine):
             yield SessionMessage(found)
-            continue
-        for part in found.envelopes or [Envelope(is_answer=False, id=None)]:
-            reason = ErrorData(code=found.code, message=_UNREADABLE[found.code])
-            error = SessionMessage(JSONRPCError(jsonrpc="2.0", id=part.id, error=reason))
-            if not part.is_answer:
+        else:
+            for part in found.envelopes or [Envelope(is_answer=False, id=None)]:
+                if part.is_answer:
+                    for message in answers.requests.on_lost_answer(part.id):
+                        yield SessionMessage(message)
+                    continue
+                reason = ErrorData(code=found.code, message=_UNREADABLE[found.code])
                 with suppress(anyio.BrokenResourceError):
-                    await answers.send(error)
-            elif part.id is not None:  # a question of this server, which fails
-                yield error
+                    await answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=part.id, error=reason)))
 
 
-class _Answers:
+class _Answers(MessageWriter):
     """The stream of messages to the client, which knows the requests that have no answer yet."""
 
     def __init__(self, descriptor: int, on_broken: Callable[[], object]) -> None:
-        self._descriptor = descriptor
+        super().__init__(lambda data: anyio.to_thread.run_sync(_write_all, descriptor, data))
         self._on_broken = on_broken
-        self._turn = asyncio.Lock()
         self._open: set[Any] = set()
         self._all: asyncio.Event = asyncio.Event()
         self._all.set()
 
-    async def note(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """As a middleware of the SDK's server: a request is open until its answer is written, or it is cancelled."""
+    async def track_request(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Count a request as open until its answer is written, or it is cancelled. A middleware of the SDK's server."""
         if ctx.request_id is None:
             return await call_next(ctx)
         self._open.add(ctx.request_id)
@@ -94,44 +96,34 @@ class _Answers:
             self._close(ctx.request_id)
             raise
 
-    async def given(self) -> None:
+    async def wait_for_all(self) -> None:
         """Wait until every request has its answer."""
         await self._all.wait()
 
-    async def send(self, message: SessionMessage) -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Write one message.
 
         Raises:
             BrokenResourceError: If nobody reads it.
         """
-        data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-        async with self._turn:
-            try:
-                await anyio.to_thread.run_sync(self._write, data)
-            except OSError as error:
-                self._on_broken()
-                raise anyio.BrokenResourceError from error
-        if isinstance(message.message, JSONRPCResponse | JSONRPCError):
-            self._close(message.message.id)
-
-    def _write(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
-
-    async def aclose(self) -> None:
-        """Do nothing: what has been sent is written."""
-
-    async def __aenter__(self) -> _Answers:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        return None
+        try:
+            await super().send(item)
+        except anyio.BrokenResourceError:
+            self._on_broken()
+            raise
+        if isinstance(item.message, JSONRPCResponse | JSONRPCError):
+            self._close(item.message.id)
 
     def _close(self, request_id: Any) -> None:
         self._open.discard(request_id)
         if not self._open:
             self._all.set()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 @contextmanager
@@ -201,12 +193,15 @@ class _Lines:
 
     def _read(self) -> None:
         buffer = LineBuffer(MOST_LINE)
-        while data := self._some():
-            for line in filter(bytes.strip, buffer.feed(data)):
+        at_end = False
+        while not at_end:
+            data = self._read_some()
+            at_end = not data
+            for line in filter(bytes.strip, buffer.feed(data or b"\n")):  # the last line may have no end
                 self._give(line)
         self._give(None)
 
-    def _some(self) -> bytes:
+    def _read_some(self) -> bytes:
         try:
             return os.read(self._descriptor, _READ_AT_ONCE)
         except OSError:

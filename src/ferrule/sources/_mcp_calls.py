@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, Literal
 
 import mcp_types as types
@@ -30,6 +31,8 @@ _PERHAPS = "The call may have been executed all the same: its effect may have ha
 _SESSION_CLOSED = "Connection closed"
 _ENDED_TEXTS = (_SESSION_CLOSED, "SSE stream ")
 """How the SDK begins, with the code -32000, of a connection that ended. A server may use that code for its own."""
+_REDIRECTED = "Redirect to "
+"""How the SDK begins its error for a redirect to another address, which it names."""
 
 
 class _CallRequest(types.Request[Any, Literal["tools/call"]]):
@@ -146,7 +149,7 @@ class RemoteTool:
         except ValidationError as error:
             errors = error.errors() if error.error_count() <= _MOST_ERRORS else []  # a list of all takes seconds
             kinds = ", ".join(sorted({".".join(map(str, one["loc"][:4])) for one in errors})[:3])
-            raise self._unreadable(f": {connection.log.told(kinds, 200)}" if kinds else "") from None
+            raise self._unreadable(f"{UNREADABLE_ANSWER}: {kinds}") from None
         except MCPError as error:
             fate = self._fate(error)
             if fate == "forgotten":
@@ -191,13 +194,14 @@ class RemoteTool:
             why = self._connection.reason or message
             return ToolError(f"the connection to {label} ended before its answer: {why}. {_PERHAPS}", executed=None)
         self._connection.answered()
-        if is_unreadable(error):
-            why = message.removeprefix(UNREADABLE_ANSWER) if message.startswith(UNREADABLE_ANSWER) else ""
-            return self._unreadable(why)
+        if is_unreadable(error) or message.startswith(_REDIRECTED):
+            return self._unreadable(message)
         return ToolError(f"{label} refused the call: {message} (error {error.code})", executed=None)
 
     def _unreadable(self, why: str) -> ToolError:
-        text = (
-            f"The answer of {self._connection.server.label!r} could not be read{why}. The call may have been executed."
-        )
+        """Log the reason, and return the error for the call. The reason is not for the model: the server may have
+        chosen its words."""
+        label = self._connection.server.label
+        self._connection.log.tell(logging.WARNING, f"{label}: {why}")
+        text = f"The answer of {label!r} could not be read. The call may have been executed."
         return ToolError(text, executed=None)

@@ -60,8 +60,12 @@ _SSE_ALONE = (
     "it speaks the transport with HTTP and SSE of 2024 alone, which MCP has given up; give the address at which the "
     "server speaks Streamable HTTP, often /mcp in the place of /sse"
 )
-_SDK_UNREADABLE = ("Failed to parse JSON response: ", "Failed to parse SSE message: ", "Unexpected content type: ")
-"""How the SDK begins of an answer over HTTP that it could not read."""
+_SDK_UNREADABLE = (
+    "Failed to parse SSE message: ",
+    "Unexpected content type: ",
+    "server answered a request with 202 Accepted",
+)
+"""How the SDK begins its error for an answer over HTTP that it could not read."""
 
 
 class Listing(NamedTuple):

@@ -18,7 +18,9 @@ import httpx2
 import mcp_types as types
 from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import MCP_SESSION_ID
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from ferrule import FerruleError
 from ferrule.http import NotReachableError, without_http_logs
@@ -51,7 +53,7 @@ _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class UnreadableAnswerError(httpx2.RequestError):
-    """A body that is larger, or takes longer, than it may, or that does not name its request."""
+    """A body that is too large, takes too long, or does not answer its request."""
 
 
 class HttpClient(httpx2.AsyncClient):
@@ -93,12 +95,12 @@ class HttpClient(httpx2.AsyncClient):
                     response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
             refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
-            if _is_json(response) or response.has_redirect_location or refused:  # of the first two the SDK reads it
+            if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
                 await response.aread()
                 if has_too_many_values(response.content):
                     raise UnreadableAnswerError(f"it has more than {MOST_VALUES:,} values")
-                if response.status_code == 200 and not _answers(response.content, request.content):
-                    raise UnreadableAnswerError("it does not name its request")
+                if response.status_code < 400 and not response.has_redirect_location:
+                    _check_answers_request(response.content, request.content)
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
         except UnreadableAnswerError as error:
@@ -246,10 +248,19 @@ def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]])
     return [*request.headers.get_list("authorization"), *secret]
 
 
-def _answers(body: bytes, request: bytes) -> bool:
-    """Whether a body may be the answer to this request. The SDK waits for one with the id of its request."""
+def _check_answers_request(body: bytes, request: bytes) -> None:
+    """Raise UnreadableAnswerError if a body in JSON does not answer this request. The SDK goes on waiting for one."""
     sent = _REQUEST_ID.match(request)
-    return sent is None or re.search(rb'"id"\s*+:\s*+"?%b\b' % re.escape(sent[1]), body) is not None
+    if sent is None:
+        return
+    try:
+        answer = types.jsonrpc_message_adapter.validate_json(body, by_name=False)
+    except ValidationError as error:
+        raise UnreadableAnswerError(error.errors(include_url=False)[0]["msg"]) from None
+    if not isinstance(answer, types.JSONRPCResponse | types.JSONRPCError):
+        raise UnreadableAnswerError("it is not a response")
+    if answer.id is None or coerce_request_id(answer.id) != int(sent[1]):
+        raise UnreadableAnswerError("it does not name its request")
 
 
 def _has_type(response: httpx2.Response, kind: str) -> bool:

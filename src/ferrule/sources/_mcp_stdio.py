@@ -28,9 +28,10 @@ from mcp.os.win32.utilities import (
 from mcp.shared.message import SessionMessage
 
 from ferrule.mcp_lines import (
-    UNREADABLE_ANSWER,
     LineBuffer,
     MessageStream,
+    MessageWriter,
+    OpenRequests,
     UnreadableLine,
     parse_line,
     replace_broken_characters,
@@ -56,63 +57,11 @@ async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> Asyn
     """
     process = await _start_process(server, stderr)
     try:
-        requests = OpenRequests()
-        messages = MessageStream(read_messages(process.stdout, requests, server_log))
-        yield messages, _ClientMessages(process.stdin, requests)
+        writer = MessageWriter(process.stdin.send)
+        yield MessageStream(read_messages(process.stdout, writer.requests, server_log)), writer
     finally:
         with anyio.CancelScope(shield=True):
             await _end_process(process)
-
-
-class OpenRequests:
-    """The ids of the requests that wait for an answer, and which of them a lost answer belongs to.
-
-    An answer that was lost without a readable id belongs to one of the requests that were open then. They are its
-    suspects; as soon as there are no more suspects than lost answers, all of them have failed.
-    """
-
-    def __init__(self) -> None:
-        self._open: set[str] = set()
-        self._suspects: set[str] = set()
-        self._lost = 0
-
-    def add(self, request_id: str) -> None:
-        """Take note of a request that is sent."""
-        self._open.add(request_id)
-
-    def answer(self, request_id: str) -> set[str]:
-        """Remove a request that was answered. Return the requests that have failed by that."""
-        self._open.discard(request_id)
-        self._suspects.discard(request_id)
-        return self._take_failed()
-
-    def give_up(self, request_id: str) -> None:
-        """Remove a request for whose answer nobody waits. A suspect was probably given up for its lost answer."""
-        self._open.discard(request_id)
-        if request_id in self._suspects:
-            self._suspects.discard(request_id)
-            self._lost -= 1
-            if self._lost == 0:
-                self._suspects.clear()
-
-    def lose(self, request_id: str | None) -> set[str]:
-        """Return the requests that have failed because this answer was lost; of most answers, the one that it names."""
-        if request_id is not None:
-            named = {request_id} & self._open
-            return named | self.answer(request_id)
-        if not self._open:
-            return set()
-        self._suspects |= self._open
-        self._lost += 1
-        return self._take_failed()
-
-    def _take_failed(self) -> set[str]:
-        if len(self._suspects) > self._lost:
-            return set()
-        failed = self._suspects
-        self._open -= failed
-        self._suspects, self._lost = set(), 0
-        return failed
 
 
 async def read_messages(
@@ -139,59 +88,19 @@ def _read_line(line: bytes, requests: OpenRequests, server_log: ServerLog) -> It
         repaired = replace_broken_characters(line)
         if repaired != line:
             found = parse_line(repaired)
-    error = types.ErrorData(code=types.PARSE_ERROR, message=UNREADABLE_ANSWER)
-    failed: set[str] = set()
     if isinstance(found, UnreadableLine):
-        answers = [one.id for one in found.envelopes if one.is_answer]
-        failed = set().union(*(requests.lose(None if one is None else str(one)) for one in answers))
+        # What may be an answer is taken for one: a request of the server's is lost either way.
+        answers = [one.id for one in found.envelopes if one.is_answer is not False]
+        for request_id in answers:
+            yield from requests.on_lost_answer(request_id)
         said = line[:_LONGEST_LOGGED].decode("utf-8", "replace")
         if said.strip():
             what = "an answer could not be read" if answers else "no message"
             server_log.say(f"{what}: {said}", logging.WARNING)
-    elif isinstance(found, types.JSONRPCError) and found.id is None:
-        failed, error = requests.lose(None), found.error
+    elif isinstance(found, types.JSONRPCResponse | types.JSONRPCError):
+        yield from requests.on_answer(found)
     else:
         yield found
-        if isinstance(found, types.JSONRPCResponse | types.JSONRPCError):
-            failed = requests.answer(str(found.id))
-    for request_id in failed:
-        yield types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
-
-
-class _ClientMessages:
-    """The messages that a program reads from its standard input, as the stream that the SDK's client writes to."""
-
-    def __init__(self, input_: Any, requests: OpenRequests) -> None:
-        self._input, self._requests = input_, requests
-        self._turn = asyncio.Lock()
-
-    async def __aenter__(self) -> _ClientMessages:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        return None
-
-    async def aclose(self) -> None:
-        return None
-
-    async def send(self, item: SessionMessage) -> None:
-        """Write one message.
-
-        Raises:
-            BrokenResourceError: If the program reads no more.
-        """
-        message = item.message
-        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-        async with self._turn:
-            if isinstance(message, types.JSONRPCRequest):
-                if message.method != "subscriptions/listen":  # its answer comes when listening ends
-                    self._requests.add(str(message.id))
-            elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
-                self._requests.give_up(str((message.params or {}).get("requestId")))
-            try:
-                await self._input.send(data)
-            except OSError as error:
-                raise anyio.BrokenResourceError from error
 
 
 async def _start_process(server: Stdio, stderr: Any) -> Any:

@@ -12,7 +12,7 @@ from logging import Logger, LogRecord, getLogger
 from typing import Any
 
 CallFacts = dict[str, "str | None"]
-_INDENT = "\n  "
+_NEXT_LINE = "\n  "
 
 
 class LogLines(str):
@@ -21,7 +21,7 @@ class LogLines(str):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return "".join(_INDENT + escape_text(line) for line in str.split(self, "\n"))
+        return "".join(_NEXT_LINE + escape_text(line) for line in str.split(self, "\n"))
 
 
 class _Escaped:
