@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -330,6 +331,7 @@ def test_a_preview_that_has_no_json_form_leaves_the_other_calls_waiting(value: o
 ROWS = [
     None, 5, [], "x", {}, {"pending": None}, {"pending": {"key": 5}},
     {"pending": {"expires_at": None}}, {"pending": {"expires_at": "soon"}},
+    {"pending": json.loads("[" * 700 + "]" * 700)},
 ]  # fmt: skip
 
 
@@ -348,6 +350,19 @@ def test_a_record_that_cannot_be_read_is_shown_as_broken_and_can_be_denied(row: 
         taken = await queue.answer(broken.id, broken.digest, False, by="bob")
         with contextlib.suppress(DefinitionError):
             assert (await desk.resume(taken)).status == "invalid"
+        assert [one.id for one in await queue.waiting()] == [shown.id]
+
+    go(main)
+
+
+def test_a_record_whose_numbers_are_too_large_is_not_put() -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        record = (await desk.runner.run(CALL)).record()
+        pending = {**record["pending"], "asked_at": -(10**400), "expires_at": 10**400 + 1}
+        with pytest.raises(DefinitionError):
+            await queue.put({"pending": pending})
         assert [one.id for one in await queue.waiting()] == [shown.id]
 
     go(main)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import mcp_types as wire
@@ -23,6 +24,7 @@ from starlette.routing import Mount
 
 from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, build_tool, serve, tool
 from ferrule.guards import ask_before_changes
+from ferrule.serve._caller import identity_of
 from ferrule.tools.background import check_call
 
 both_eras = pytest.mark.parametrize("era", ERAS)
@@ -641,6 +643,28 @@ TENANTS = {
     "session": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}, session="other"),
     "nothing": ToolContext(principal="ann"),
 }
+ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"metadata": {"tenant": UUID(int=1)}}, {"metadata": {"tenant": UUID(int=2)}}),
+    ({"metadata": {"tenant": 1}}, {"metadata": {"tenant": True}}),
+    ({"metadata": {"tenant": {1: "a"}}}, {"metadata": {"tenant": {"1": "a"}}}),
+    ({"metadata": {"tenant": b"a"}}, {"metadata": {"tenant": {"bytes": "61"}}}),
+    ({"metadata": {"tenant": frozenset("a")}}, {"metadata": {"tenant": frozenset("b")}}),
+    ({"metadata": {"tenant": None}}, {}),
+    ({"deps": 0}, {}),
+    ({"deps": {}}, {}),
+    ({"secrets": {"key": b"a"}}, {"secrets": {"key": bytearray(b"a")}}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE, ids=str)
+def test_contexts_that_look_alike_are_told_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
+    first, again, second = (identity_of("ann", ToolContext(principal="ann", **given)) for given in (one, one, other))
+    assert first == again != second
+
+
+def test_the_order_of_keys_makes_no_other_caller() -> None:
+    one, other = (ToolContext(metadata=given) for given in ({"a": 1, "b": [2]}, {"b": [2], "a": 1}))
+    assert identity_of("ann", one) == identity_of("ann", other)
 
 
 def tenants(token: str) -> ToolContext | None:
@@ -710,6 +734,26 @@ def test_a_job_is_found_with_the_context_that_began_it(era: str) -> None:
 
     found = go(main())
     assert "for a" in found.pop("same") and "for a" not in str(found)
+
+
+def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token() -> None:
+    @tool(background=True)
+    async def report() -> str:
+        """Make a report."""
+        return "for the first"
+
+    async def main() -> str:
+        app = serve.mcp(Runner([report, check_call]), tokens=lambda token: ToolContext())
+        async with (
+            listening(app) as url,
+            connected(url, MODERN, "first") as one,
+            connected(url, MODERN, "second") as two,
+        ):
+            ticket = json.loads(text(await one.call_tool("report")))["ticket"]
+            assert "for the first" in text(await one.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
+            return text(await two.call_tool("check_call", {"ticket": ticket}))
+
+    assert "There is no call with the ticket" in go(main())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +102,7 @@ WAYS: list[Callable[[str], Any]] = [
     lambda secret: f"data:text/plain;base64,{encoded(f'x{secret}y')}",
     lambda secret: {"image": encoded(f"xx{secret}")},
     lambda secret: base64.urlsafe_b64encode(f"??>{secret}".encode()).decode(),
+    lambda secret: Media("file", b"x", f"text/plain; token={secret}" if secret.isascii() else "text/plain"),
     lambda secret: ToolResult("ok", metadata={"by": secret}, content=[Text(secret)]),
     lambda secret: ToolError(f"no: {secret} {encoded(secret)}"),
 ]
@@ -136,6 +139,30 @@ def test_a_secret_is_written_nowhere_in_a_cassette() -> None:
             assert replayed.content, "the file can be read"
     _, _, written = run_twice(ToolResult({"account": NUMBER, "also": float(NUMBER)}), secrets={"key": str(NUMBER)})
     assert str(NUMBER) not in written
+
+
+@pytest.mark.parametrize(
+    "secret", [b"\xff\xfebinary secret", bytearray(b"\xffanother secret"), UUID(int=2**100), 12345.678901]
+)
+def test_a_secret_of_any_type_is_written_nowhere(secret: Any) -> None:
+    data = bytes(secret) if isinstance(secret, bytes | bytearray) else str(secret).encode()
+    values = {"text": str(secret), "number": secret if isinstance(secret, float) else 0, "hex": data.hex()}
+    _, replayed, written = run_twice(
+        ToolResult(values, content=[Media("file", data, "text/plain")]), secrets={"k": secret}
+    )
+    assert str(secret) not in written or isinstance(secret, bytes | bytearray)
+    assert base64.b64encode(data).decode() not in written and replayed.content[0] != Media("file", data, "text/plain")
+
+
+def test_a_credential_is_known_by_the_name_of_its_member() -> None:
+    given = {"api_key": "abc12345defg", "deep": [{"password": "hunter2hunter2"}], "name": "abc12345defg is fine"}
+    _, _, written = run_twice(ToolResult(given))
+    assert "hunter2hunter2" not in written and '"abc12345defg"' not in written and "is fine" in written
+
+
+def test_a_large_integer_is_written_beside_a_secret() -> None:
+    recorded, replayed, _ = run_twice(ToolResult([10**400, 2**1024, 1e308]), secrets={"key": SECRET})
+    assert replayed.output == recorded.output == [10**400, 2**1024, 1e308]
 
 
 def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event() -> None:

@@ -175,7 +175,7 @@ class Web:
         except _READING_ERRORS as error:
             problem = f"its stored record cannot be read ({type(error).__name__}: {error})"
             asked = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
-            record = freeze(row) if isinstance(row, Mapping) else freeze({"pending": row})
+            record = freeze({"pending": None})
             return Waiting(id, asked, record, asked.digest, time.time() + _BROKEN_SECONDS, problem)
         return read if read.id == id else None
 
@@ -193,13 +193,13 @@ class Web:
         tool = self.tools.get(name) if pending["listed"] else None
         asked = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
         pending["key"] + asked.text  # both are texts
-        pending["asked_at"] + pending["expires_at"] + 0.0  # both are numbers
+        float(pending["asked_at"]) + float(pending["expires_at"])  # both are numbers
         return Waiting(pending["key"], asked, freeze(row), asked.digest, pending["expires_at"])
 
 
 _BROKEN_SECONDS = 86_400.0
 """How long the denial of an unreadable record is remembered."""
-_READING_ERRORS = (LookupError, TypeError, ValueError, AttributeError, RecursionError, FerruleError)
+_READING_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, FerruleError)
 
 
 def _is_answered(row: Any) -> bool:

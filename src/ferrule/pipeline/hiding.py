@@ -45,6 +45,11 @@ def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
     return value if hiding is str else redact_value(value, hiding)
 
 
+def redactor_of(call: AnyCall) -> Callable[[str], str]:
+    """Return what puts stars for the secrets of a call into a text, for many texts."""
+    return _hiding(call)
+
+
 def hide_result(call: AnyCall, result: ToolResult) -> ToolResult:
     """Return a result with stars for what the call knows to be secret, wherever it stands in the result."""
     hiding = _hiding(call)
@@ -121,16 +126,20 @@ def _secret_texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         for inner in value.values():
             yield from _secret_texts(inner)
-    elif isinstance(value, bytes):
-        yield from _secret_texts(value.decode(errors="ignore"))
+    elif isinstance(value, bytes | bytearray):
+        yield from _secret_texts(value.decode("utf-8", "surrogateescape"))
+        if len(value) >= _SHORTEST_ANYWHERE:
+            yield value.hex()
     elif hasattr(value, "unicode_string"):  # a URL of Pydantic's
         yield str(value)
+    elif isinstance(value, float) or type(value).__module__ in ("uuid", "decimal"):
+        yield from _secret_texts(str(value))
     elif isinstance(value, str | int) and value is not True and value is not False:
         text = str.__str__(value) if isinstance(value, str) else str(value)  # a class may write stars of its own
         if len(text) >= _SHORTEST:
             yield from [text] if _WRITTEN_ONE_WAY(text) else _ways_of_writing(text)
         if len(text) >= _SHORTEST_ANYWHERE:
-            yield from _base64_forms(text.encode("utf-8", "surrogatepass"))
+            yield from _base64_forms(_bytes_of(text))
     elif isinstance(value, Iterable):
         for inner in value:
             yield from _secret_texts(inner)
@@ -141,9 +150,20 @@ def _ways_of_writing(text: str) -> list[str]:
 
     lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
     json_texts = [json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (True, False)]
-    quoted = [quote(text), quote(text, safe=""), quote_plus(text)]
+    quoted = [
+        quote(text, errors="surrogatepass"),
+        quote(text, safe="", errors="surrogatepass"),
+        quote_plus(text, errors="surrogatepass"),
+    ]
     lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
     return [text, repr(text)[1:-1], *json_texts, *quoted, *lower, *lines]
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")  # bytes that are no UTF-8 were decoded so
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _base64_forms(data: bytes) -> list[str]:

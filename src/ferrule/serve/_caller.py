@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from enum import Enum
 from inspect import isawaitable
 from typing import Any, Protocol, TypeAlias
 
@@ -16,6 +17,9 @@ from ferrule.types import Approver
 
 Known: TypeAlias = str | ToolContext | None
 """Who a bearer token is: a principal, the context of its calls, or nobody."""
+_PLAIN_VALUES = (str, int, float, bytes, bytearray, Enum)
+_VALUE_MODULES = ("uuid", "decimal", "datetime", "pathlib")
+"""Modules whose values have a `repr` that tells them apart."""
 Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
 
 
@@ -23,27 +27,29 @@ def identity_of(name: str, context: ToolContext) -> str:
     """Return what tells callers apart: the principal, and a digest of the context that their token has beside it.
 
     Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. Objects
-    in these that are no JSON data are compared by their type.
+    in these that are no plain values are compared by their type.
     """
-    beside = [_digestible(value) for field, value in context.fields._asdict().items() if field != "principal"]
-    if not any(beside):
+    fields = context.fields._replace(principal=None)
+    if fields == ToolContext().fields:
         return name
+    beside = _digestible(fields)
     return f"{name}#{hashlib.sha256(json.dumps([name, beside], sort_keys=True).encode()).hexdigest()}"
 
 
 def _digestible(value: Any) -> Any:
     """Return JSON data that is the same for equal values, in every process."""
     if hasattr(value, "get_secret_value"):
-        return _digestible(value.get_secret_value())
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
+        value = value.get_secret_value()
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, Mapping):
-        return {str(key): _digestible(inner) for key, inner in value.items()}
+        pairs = [[_digestible(key), _digestible(inner)] for key, inner in value.items()]
+        return ["mapping", sorted(pairs, key=json.dumps)]
     if isinstance(value, list | tuple):
-        return [_digestible(inner) for inner in value]
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+        return ["list", [_digestible(inner) for inner in value]]
+    if isinstance(value, set | frozenset):
+        return ["set", sorted((_digestible(inner) for inner in value), key=json.dumps)]
+    is_plain = value is None or isinstance(value, _PLAIN_VALUES) or type(value).__module__ in _VALUE_MODULES
+    return [kind, repr(value)] if is_plain else [kind]
 
 
 class Caller(Protocol):

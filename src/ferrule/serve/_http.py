@@ -114,16 +114,20 @@ class _Verifier:
             known = self._tokens(token)
             if isawaitable(known):
                 known = await known
+            return _principal_of(token, known)
         except Exception as error:  # nobody is known, so nothing is allowed
             log.error("tokens(…) raised, so the request is refused", exc_info=error)
             return None
-        if isinstance(known, str) and known:
-            known = ToolContext(principal=known)
-        if not isinstance(known, ToolContext):  # silence means no
-            return None
-        # Without a principal, whoever has the same token is the same.
-        name = known.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
-        return Principal(token="", client_id=identity_of(name, known), name=name, scopes=[], context=known)
+
+
+def _principal_of(token: str, known: object) -> Principal | None:
+    if isinstance(known, str) and known:
+        known = ToolContext(principal=known)
+    if not isinstance(known, ToolContext):  # silence means no
+        return None
+    # Without a principal, whoever has the same token is the same.
+    name = known.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
+    return Principal(token="", client_id=identity_of(name, known), name=name, scopes=[], context=known)
 
 
 def _refuse_headers(headers: Headers) -> PlainTextResponse | None:

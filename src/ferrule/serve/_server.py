@@ -445,8 +445,8 @@ class RunnerServer:
         if context.session is not None:
             return context
         connection = _session_id(request)
-        if connection is None and principal is not None and principal.client_id != principal.name:
-            # Jobs and grants are found by principal and session, and this principal may have other contexts.
+        if connection is None and principal is not None and principal.client_id != context.principal:
+            # Jobs and grants are found by principal and session, and others may have the same ones.
             connection = principal.client_id
         if connection is None:
             return context

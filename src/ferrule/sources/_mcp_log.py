@@ -193,7 +193,7 @@ _SDK_LOGGERS = (
 def _is_of_others(record: logging.LogRecord) -> bool:
     """Whether a record of the SDK is not about a server of this package, which has its own log."""
     if record.levelno < logging.WARNING:
-        return True
+        return SDK_LOGS.get() is None  # the SDK logs addresses, and a key may stand in one
     if (dropped := DROPPED.get()) is not None and str(record.msg).startswith("dropping tool"):
         name, *reason = record.args if isinstance(record.args, tuple) else ()
         dropped.append((str(name), f"invalid x-mcp-header: {' '.join(map(str, reason))}"))

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.paths import read_file
-from ferrule.pipeline.hiding import hide
+from ferrule.pipeline.hiding import redactor_of
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
 from ferrule.values.arguments import starred
@@ -238,7 +238,8 @@ class Cassette:
 
 def _redact_for_file(running: RunningCall) -> Callable[[str], str]:
     """Return what stars the secrets of a call in a text, and whatever looks like a credential."""
-    return lambda text: without_keys(hide(running, text))
+    redact = redactor_of(running)
+    return lambda text: without_keys(redact(text))
 
 
 def _result_for_file(result: ToolResult, running: RunningCall) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from ferrule.values.result import ToolResult
 
 Redact: TypeAlias = Callable[[str], str]
 """Returns a text with stars in the place of secrets."""
+_LONGEST_NAMED = 500
+"""Characters of a value that may be a credential because of its name."""
 _REDACTED_FIELDS = ("output", "error", "metadata", "repairs")
 
 
@@ -27,15 +29,26 @@ def redact_value(value: Any, redact: Redact) -> Any:
     if isinstance(value, bytes):
         return redact(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     if isinstance(value, Mapping):
-        return {redact(str(key)): redact_value(inner, redact) for key, inner in value.items()}
+        return {redact(str(key)): _redact_member(str(key), inner, redact) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [redact_value(inner, redact) for inner in value]
     if isinstance(value, Text):
         return Text(redact(value.text))
     if isinstance(value, Media):
         changes = {name: redact_value(getattr(value, name), redact) for name in ("data", "uri", "name")}
-        return replace(value, **changes)
+        mime_type, semicolon, parameters = value.mime_type.partition(";")
+        shown = mime_type if redact(mime_type) == mime_type else "application/octet-stream"
+        return replace(value, **changes, mime_type=f"{shown}{semicolon}{redact(parameters)}")
     return value
+
+
+def _redact_member(name: str, value: Any, redact: Redact) -> Any:
+    """Return a member of an object redacted; its name may say that it is a secret, as it does in a text."""
+    redacted = redact_value(value, redact)
+    if isinstance(value, str) and redacted == value and len(value) <= _LONGEST_NAMED:
+        if any(redact(pair) != pair for pair in (f'"{name}": "{value}"', f"{name}={value}")):
+            return SECRET_STARS
+    return redacted
 
 
 def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
@@ -47,4 +60,5 @@ def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
 
 
 def _number_texts(number: float) -> list[str]:
-    return [repr(number), repr(int(number))] if math.isfinite(number) and number == int(number) else [repr(number)]
+    is_whole = isinstance(number, float) and math.isfinite(number) and number == int(number)
+    return [repr(number), repr(int(number))] if is_whole else [repr(number)]
