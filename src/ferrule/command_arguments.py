@@ -35,6 +35,8 @@ _RUNNING_WORDS: Final = COMMAND_NAMES | {
     *("executable", "exec", "eval", "subprocess", "popen"),
 }
 """One of these anywhere in a name says that the value is run."""
+_SHELL_WORDS: Final = frozenset({"shell", "bash", "sh", "zsh", "powershell", "pwsh", "exec", "subprocess"})
+"""One of these at the end of a tool's name says that it runs what it is given: `local_shell`, `docker_exec`."""
 _GLUED_COMMAND: Final = re.compile(r"(cmd|command)s?(str|string|text|txt|line|lines)?\Z")
 """How a word ends that says so too: `cmdstr`, `bashcommand`."""
 _CODE_WORDS: Final = frozenset(
@@ -211,7 +213,10 @@ def may_be_code(name: str) -> bool:
 def may_run_code(name: str) -> bool:
     """Whether a tool with this name may run the text that it is given: `bash`, `run_python`.
     See docs/guards.md#commands."""
-    words = frozenset(words_in_name(name))
+    in_order = words_in_name(name)
+    words = frozenset(in_order)
+    if not _SHELL_WORDS.isdisjoint(in_order[-1:]):
+        return True
     running = _RUNNING_WORDS | _CODE_WORDS
     return not words.isdisjoint(running) and words <= running | _FILLERS
 
@@ -268,7 +273,8 @@ class LineParameters:
         forms = forms_of([self.schema], self.schema)
         entries = ((name, node) for form in forms for name, node in form.get("properties", {}).items())
         known = {*self.texts, *self.harmless}
-        return list(dict.fromkeys(name for name, node in entries if name not in known and self._is_free(node)))
+        free = (name for name, node in entries if name not in known and self._is_free(node))
+        return list(dict.fromkeys(name for name in free if not has_name_of(name, _IDENTIFIES)))
 
     def _find_options(self, nodes: Iterable[Any]) -> list[str] | None:
         """Return the options among the parameters in `nodes`, or None if there is no line."""

@@ -607,7 +607,7 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
         OSError: if there is no such file, it may not be opened, or it is a directory, a pipe or a device.
     """
     with os.fdopen(open_exactly(real(os.fspath(path), ".")), "rb") as file:
-        data = file.read(most + 1)
+        data = file.read(most + 1) or b""  # None for some files of /proc that have nothing yet
     if len(data) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     return data

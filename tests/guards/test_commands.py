@@ -98,6 +98,7 @@ UNSEEN: list[tuple[Tool, str]] = [
     (made_with(job={"type": "object", "properties": {"code": TEXT}}), "code"),
     (made_with("run_shell", input=TEXT), "input"),
     (made_with("bash", text=TEXT, seconds=NUMBER), "text"),
+    *[(made_with(name, text=TEXT), "text") for name in ("local_shell", "my_shell", "docker_exec")],
     (made_with("execute", line=TEXT), "line"),
     (made_with("python_repl_ast", query=TEXT), "query"),
 ]

@@ -142,7 +142,7 @@ def test_a_mark_of_a_chat_template_or_of_what_was_cut_is_none(mark: str) -> None
         assert mark not in sanitized({"a": text}).text and mark not in str(sanitized({text: 1}).output)
 
 
-BEHIND_ITS_FIRST = r"\|[^|<>\[&\n]+\|>|s>|tool_call>|<SYS>>|INST\]|cut(?:\]|: \d)"
+BEHIND_ITS_FIRST = r"\|[^|<>\[&\n]+\|>|/?s>|/?tool_call>|</?SYS>>|/?INST\]|cut(?:\]|: \d)"
 
 
 def turned_back(text: str) -> str:

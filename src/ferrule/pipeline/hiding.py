@@ -150,6 +150,7 @@ def _ways_of_writing(text: str) -> list[str]:
 
     lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
     json_texts = [json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (True, False)]
+    json_texts += [one.replace("/", "\\/") for one in json_texts if "/" in one]
     quoted = [
         quote(text, errors="surrogatepass"),
         quote(text, safe="", errors="surrogatepass"),

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from enum import Enum
 from inspect import isawaitable
+from pathlib import PurePath
 from typing import Any, Protocol, TypeAlias
 
 from ferrule import Decision, ToolCall, ToolContext, deny
@@ -17,8 +18,8 @@ from ferrule.types import Approver
 
 Known: TypeAlias = str | ToolContext | None
 """Who a bearer token is: a principal, the context of its calls, or nobody."""
-_PLAIN_VALUES = (str, int, float, bytes, bytearray, Enum)
-_VALUE_MODULES = ("uuid", "decimal", "datetime", "pathlib")
+_PLAIN_VALUES = (str, int, float, bytes, bytearray, Enum, PurePath)
+_VALUE_MODULES = ("uuid", "decimal", "datetime")
 """Modules whose values have a `repr` that tells them apart."""
 Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
 
@@ -30,7 +31,8 @@ def identity_of(name: str, context: ToolContext) -> str:
     in these that are no plain values are compared by their type.
     """
     fields = context.fields._replace(principal=None)
-    if fields == ToolContext().fields:
+    places = fields.session, fields.working_directory, fields.deps
+    if all(one is None for one in places) and not (fields.metadata or fields.secrets):
         return name
     beside = _digestible(fields)
     return f"{name}#{hashlib.sha256(json.dumps([name, beside], sort_keys=True).encode()).hexdigest()}"

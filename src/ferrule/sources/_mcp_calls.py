@@ -196,6 +196,8 @@ class RemoteTool:
         self._connection.answered()
         if is_unreadable(error) or message.startswith(_REDIRECTED):
             return self._unreadable(message)
+        if message.startswith("HTTP 5"):
+            return ToolError(f"{label} failed: {message}. {_PERHAPS}", executed=None)
         return ToolError(f"{label} refused the call: {message} (error {error.code})", executed=None)
 
     def _unreadable(self, why: str) -> ToolError:

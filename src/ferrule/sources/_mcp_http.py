@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from ferrule import FerruleError
 from ferrule.http import NotReachableError, without_http_logs
-from ferrule.mcp_lines import MOST_VALUES, UNREADABLE_ANSWER, has_too_many_values
+from ferrule.mcp_lines import MOST_VALUES, UNREADABLE_ANSWER, has_too_many_values, replace_broken_characters
 from ferrule.sources._mcp_reach import Reach
 from ferrule.values.masking import masked_text
 
@@ -100,6 +100,7 @@ class HttpClient(httpx2.AsyncClient):
                 if has_too_many_values(response.content):
                     raise UnreadableAnswerError(f"it has more than {MOST_VALUES:,} values")
                 if response.status_code < 400 and not response.has_redirect_location:
+                    response = _repair_body(response, request)
                     _check_answers_request(response.content, request.content)
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
@@ -246,6 +247,15 @@ def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]])
     form = parse_qs(request.content.decode("latin-1")) if isinstance(request.stream, httpx2.ByteStream) else {}
     secret = [value for key in _SECRET_PARAMETERS for value in form.get(key, ())]
     return [*request.headers.get_list("authorization"), *secret]
+
+
+def _repair_body(response: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
+    """Return the response with U+FFFD for what UTF-8 cannot hold in its body, which the SDK would refuse."""
+    body = replace_broken_characters(response.content)
+    if body == response.content:
+        return response
+    headers = [(key, value) for key, value in response.headers.multi_items() if key.lower() not in _OF_THE_BODY]
+    return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
 
 
 def _check_answers_request(body: bytes, request: bytes) -> None:

@@ -12,6 +12,6 @@ INVISIBLE = (
 """The inside of a character class for `re`. Joiners and U+FE0E and U+FE0F are left out: beside some characters they
 change what is seen."""
 
-INVISIBLE_IN_NAMES = rf"[{INVISIBLE}\u200c\u200d\u2800\ufe0e\ufe0f]"
+INVISIBLE_IN_NAMES = rf"[{INVISIBLE}\u200c\u200d\u2028\u2029\u2800\ufe0e\ufe0f\U00016fe4\U0001d159]"
 """A pattern for one character that a name may lose without looking different. U+2800 is a Braille pattern without
 dots."""
