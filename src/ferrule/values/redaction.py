@@ -60,5 +60,5 @@ def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
 
 
 def _number_texts(number: float) -> list[str]:
-    is_whole = isinstance(number, float) and math.isfinite(number) and number == int(number)
+    is_whole = type(number) is float and math.isfinite(number) and number == int(number)
     return [repr(number), repr(int(number))] if is_whole else [repr(number)]
