@@ -139,7 +139,7 @@ def _secret_texts(value: Any) -> Iterator[str]:
         if len(text) >= _SHORTEST:
             yield from [text] if _WRITTEN_ONE_WAY(text) else _ways_of_writing(text)
         if len(text) >= _SHORTEST_ANYWHERE:
-            yield from _base64_forms(_bytes_of(text))
+            yield from _base64_forms(_encode_secret(text))
     elif isinstance(value, Iterable):
         for inner in value:
             yield from _secret_texts(inner)
@@ -160,7 +160,7 @@ def _ways_of_writing(text: str) -> list[str]:
     return [text, repr(text)[1:-1], *json_texts, *quoted, *lower, *lines]
 
 
-def _bytes_of(text: str) -> bytes:
+def _encode_secret(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")  # bytes that are no UTF-8 were decoded so
     except UnicodeEncodeError:

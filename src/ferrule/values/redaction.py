@@ -13,7 +13,7 @@ from ferrule.values.result import ToolResult
 
 Redact: TypeAlias = Callable[[str], str]
 """Returns a text with stars in the place of secrets."""
-_LONGEST_NAMED = 500
+_LONGEST_CREDENTIAL = 500
 """Characters of a value that may be a credential because of its name."""
 _REDACTED_FIELDS = ("output", "error", "metadata", "repairs")
 
@@ -45,7 +45,7 @@ def redact_value(value: Any, redact: Redact) -> Any:
 def _redact_member(name: str, value: Any, redact: Redact) -> Any:
     """Return a member of an object redacted; its name may say that it is a secret, as it does in a text."""
     redacted = redact_value(value, redact)
-    if isinstance(value, str) and redacted == value and len(value) <= _LONGEST_NAMED:
+    if isinstance(value, str) and redacted == value and len(value) <= _LONGEST_CREDENTIAL:
         if any(redact(pair) != pair for pair in (f'"{name}": "{value}"', f"{name}={value}")):
             return SECRET_STARS
     return redacted
