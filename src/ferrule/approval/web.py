@@ -183,7 +183,7 @@ class Web:
         """Return a stored record without its preview.
 
         Raises:
-            LookupError, TypeError, ValueError, AttributeError, RecursionError, FerruleError: if it cannot be shown.
+            One of _READING_ERRORS: if it cannot be shown.
         """
         pending = row["pending"]
         name = pending["call"]["name"]
@@ -199,6 +199,7 @@ class Web:
 
 _BROKEN_SECONDS = 86_400.0
 """How long the denial of an unreadable record is remembered."""
+# A row of the store may hold anything: another version may have written it, or somebody else.
 _READING_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, FerruleError)
 
 
