@@ -52,8 +52,8 @@ def rows(journal: SQLiteJournal, query: str) -> list[Any]:
 
 LOCKS = """
 import fcntl
-file = open(path + "-lock", "r+b")
-fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+file = open(path, "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, 1 << 62)
 say("locked"); wait()
 """
 
@@ -138,8 +138,8 @@ def whole(trace: str) -> Iterator[str]:
 
 
 def is_of_lock(name: str, path: str, rest: str) -> bool:
-    """Whether byte 0 of the lock file is locked, or let go."""
-    return name == "fcntl" and path.endswith("-lock") and "l_start=0, l_len=1}" in rest and rest.endswith("= 0")
+    """Whether the lock for commits is taken or released."""
+    return name == "fcntl" and path.endswith("calls.db") and f"l_start={1 << 62}, l_len=1" in rest and "= 0" in rest
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_a_change_that_cannot_be_written_is_no_reason_to_write_no_other(journal:
     async def begin() -> list[Any]:
         wrong = intent("wrong", at=10**30)  # no number of SQLite's
         many = [journal.begin(intent(f"k{n}")) for n in range(10)]
-        with open_lock_file(f"{journal.path}-lock").committing():
+        with open_lock_file(journal.path).committing():
             waiting = [asyncio.ensure_future(one) for one in (*many[:5], journal.begin(wrong), *many[5:])]
             await asyncio.sleep(0)
         return await asyncio.gather(*waiting, return_exceptions=True)
@@ -201,7 +201,7 @@ def test_what_goes_wrong_after_a_commit_changes_nothing_about_it(
     owner, name = {
         "checkpoint": (journal._writer, "_checkpoint"),
         "wake": (journal._waiting, "wake"),
-        "unlock": (journal._lock._locks, "release"),
+        "unlock": (journal._lock._locks, "unlock_commits"),
     }[step]
     mine = intent("one")
     run(journal.begin(mine))
@@ -261,7 +261,7 @@ def test_what_came_in_the_last_turn_of_a_loop_is_written_too(journal: SQLiteJour
 
 def test_who_goes_away_before_it_is_begun_has_begun_nothing(journal: SQLiteJournal) -> None:
     async def begin() -> None:
-        with open_lock_file(f"{journal.path}-lock").committing():
+        with open_lock_file(journal.path).committing():
             first = asyncio.ensure_future(journal.begin(intent("one")))  # in the transaction that waits for the lock
             await asyncio.sleep(0)
             while first not in asyncio.all_tasks():
@@ -283,7 +283,7 @@ def test_a_journal_is_closed_though_another_process_stands_still_with_the_lock(
     monkeypatch.setattr(_lockfile, "WAIT_SECONDS", 0.01)
     journal, ended = Journal.open(tmp_path / "calls.db"), list[Any]()
     monkeypatch.setattr(threading, "excepthook", ended.append)
-    with open_lock_file(f"{journal.path}-lock").committing():
+    with open_lock_file(journal.path).committing():
         journal.close()
     assert ended == [] and "is closed, and its processes do not hear of it" in caplog.text
 
@@ -310,7 +310,7 @@ def test_what_cannot_be_flushed_is_told_to_who_waits_and_to_nobody_else(
         told = list[Any]()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         journal.note(Event("tool:pre", ToolCall("c1", "pay", {})))
-        with open_lock_file(f"{journal.path}-lock").committing():
+        with open_lock_file(journal.path).committing():
             flushing = asyncio.ensure_future(journal.flush())
             await asyncio.wait({flushing})
         assert "at it for" in str(flushing.exception())
@@ -400,7 +400,7 @@ def test_events_wait_for_nothing_and_how_many_were_too_many_is_kept(
     journal: SQLiteJournal, caplog: pytest.LogCaptureFixture
 ) -> None:
     events = [Event("tool:pre", ToolCall(f"c{n}", "pay", {})) for n in range(2 * MOST_EVENTS + 500)]
-    with open_lock_file(f"{journal.path}-lock").committing():
+    with open_lock_file(journal.path).committing():
         for event in events:
             journal.note(event)
     with caplog.at_level(logging.WARNING, "ferrule"):
@@ -421,7 +421,7 @@ def test_who_waits_for_a_change_does_not_wait_for_all_events_and_who_waits_for_t
     noted = 30 * EVENTS_AT_ONCE
 
     async def begin() -> tuple[int, int]:
-        with open_lock_file(f"{journal.path}-lock").committing():
+        with open_lock_file(journal.path).committing():
             for n in range(noted):
                 journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {})))
             beginning = asyncio.ensure_future(journal.begin(intent("one")))

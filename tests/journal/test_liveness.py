@@ -255,7 +255,6 @@ for n in range(1000): journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {}
         other.rest()
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT count(*) FROM events").fetchone() == (1000,)
-    assert connection.execute("SELECT count(*) FROM owners WHERE closed_at IS NOT NULL").fetchone() == (1,)
     connection.close()
 
 

@@ -1,4 +1,4 @@
-"""Open files whose locks say that this program lives. Each worker's supervisor holds copies of them.
+"""Open files whose locks say that this program lives. A worker's supervisor holds copies while the worker has a call.
 
 A program that is killed takes a moment to take its workers with it, and what they do in that moment still happens. The
 locks are dropped when the last copy is closed, so the program counts as alive until its workers have ended.
@@ -12,15 +12,10 @@ from collections.abc import Sequence
 
 
 class SharedDescriptors:
-    """Descriptors by who opened them. Hold `lock` while you send them, and while you close one.
-
-    Attributes:
-        version: Changes with them.
-    """
+    """Descriptors by who opened them. Hold `lock` while you send them, and while you close one."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.version = 0
         self._by_owner: dict[object, tuple[int, ...]] = {}
 
     def share(self, owner: object, descriptors: Sequence[int]) -> None:
@@ -29,7 +24,6 @@ class SharedDescriptors:
             self._by_owner.pop(owner, None)
             if descriptors:
                 self._by_owner[owner] = tuple(descriptors)
-            self.version += 1
 
     def all(self) -> list[int]:
         """All that are shared."""
@@ -39,7 +33,6 @@ class SharedDescriptors:
         """In a forked child, whose parent lives by them: share nothing. Who opened them closes them."""
         self.lock = threading.RLock()
         self._by_owner.clear()
-        self.version += 1
 
 
 SHARED = SharedDescriptors()

@@ -267,6 +267,7 @@ class WorkerPool:
         """Its call has ended."""
         with self._change():
             job, worker.job = worker.job, None
+            worker.release_files()
             if not worker.killed:
                 self._idle.append(worker)
             if job is not None:

@@ -57,7 +57,7 @@ class WorkerProcess:
         self._life: socket.socket | None = None  # its end ends the supervisor, and with it the worker
         self._connection: Connection | None = None
         self._surroundings: Surroundings | None = None  # as the worker was told last
-        self._shared = 0  # the version of `SHARED` that the supervisor holds
+        self._has_files = False  # whether the supervisor holds open files
 
     @property
     def pid(self) -> int | None:
@@ -73,7 +73,8 @@ class WorkerProcess:
 
     def send(self, order: Order) -> None:
         """Send a call; where the worker has died, the thread that attends to it gives the call to another."""
-        self._share_liveness()
+        with SHARED.lock:  # before the worker begins anything
+            self._have_held(SHARED.all())
         now = surroundings()
         changed, self._surroundings = (None if now == self._surroundings else now), now
         if len(order.head) + len(order.body) > _LARGE:  # the socket does not hold it, and no loop waits for the worker
@@ -82,16 +83,16 @@ class WorkerProcess:
                 return
         self._send(order, changed)
 
-    def _share_liveness(self) -> None:
-        """Have the supervisor hold the locks by which this program lives, before the worker begins anything."""
-        assert self._life is not None
-        with SHARED.lock, suppress(OSError):
-            if self._shared != SHARED.version:
-                self._shared, found = SHARED.version, SHARED.all()
-                if found:
-                    socket.send_fds(self._life, [HOLD], found)
-                else:
-                    self._life.send(HOLD)
+    def release_files(self) -> None:
+        """Have the supervisor close the files that it holds: the worker has no call."""
+        self._have_held([])
+
+    def _have_held(self, files: list[int]) -> None:
+        """Have the supervisor hold these open files, instead of others."""
+        if self._life is not None and (files or self._has_files):
+            self._has_files = bool(files)
+            with suppress(OSError):
+                socket.send_fds(self._life, [HOLD], files)
 
     def _send(self, order: Order, changed: Surroundings | None) -> None:
         assert self._connection is not None

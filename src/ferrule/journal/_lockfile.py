@@ -1,11 +1,16 @@
-"""The lock file beside a journal: who commits now, and which processes live.
+"""The locks of a journal: which process commits now, and which processes live.
 
-The system lets go of these locks when their process ends, however it ends. They belong to an open file and not to the
+The system releases these locks when their process ends, however it ends. They belong to an open file and not to the
 process, so that nothing else that the process opens and closes can drop them: POSIX drops every lock of `fcntl.lockf`
 when a process closes any descriptor of the file.
 
-Whoever holds a copy of the open file holds its locks. A forked child closes its copy. The supervisor of a worker gets
-one (`executors/liveness.py`), so that a program whose workers still run lives for the journal.
+On Linux they are locks of the database itself, on bytes that it never reaches: nobody can remove them and keep the
+calls. Other systems have no such locks, and use a file beside the database, `PATH-lock`.
+
+A process that has a copy of the open file holds its locks. A forked child closes its copy. The supervisor of a worker
+gets one while the worker has a call (`executors/liveness.py`), so a program lives until its workers have ended. For the
+same reason an owner is never unlocked: Ferrule closes its descriptor, or leaves that to the system when the program
+ends, because handlers in threads run until then.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ WAIT_SECONDS = 5.0
 """How long a commit waits for other processes: less than what the kernel waits for a commit."""
 _TRY_AGAIN_AFTER = 0.001  # a process that commits without a pause leaves gaps of a tenth of that
 _COMMITTING = 0
+_FIRST_BYTE = 1 << 62  # of the locks in a database: SQLite's own are at 2**30, and no file is as large
 _LOCK_OF_LINUX = "hhqqi"  # struct flock: type, whence, start, length, process
 
 _files: dict[tuple[int, int] | None, LockFile] = {}
@@ -41,8 +47,8 @@ _opening = threading.Lock()
 
 
 class OpenFileLocks:
-    """Numbered locks of one lock file: 0 for commits, each further one for an owner. On Linux they are bytes of the
-    file, as open file description locks.
+    """Numbered locks of one journal: 0 for commits, each further one for an owner. On Linux they are bytes of the
+    database, as open file description locks.
 
     Each lock has a descriptor of its own, so that a worker's supervisor can hold owners without holding up commits.
     """
@@ -62,22 +68,28 @@ class OpenFileLocks:
         self._held[number] = descriptor
         return True
 
-    def release(self, number: int) -> None:
-        """Let go of a lock, whoever else holds a copy of its descriptor."""
-        self._unlock(self._held[number], number)
-        if number != _COMMITTING:
-            os.close(self._held.pop(number))
+    def unlock_commits(self) -> None:
+        """Release the lock for commits."""
+        lock_open_file(self._held[_COMMITTING], fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _FIRST_BYTE)
+
+    def close(self, number: int) -> None:
+        """Close the descriptor of a lock, which stays locked while a supervisor has a copy."""
+        os.close(self._held.pop(number))
 
     def is_taken(self, number: int) -> bool:
         """Whether somebody else has the lock."""
-        answer = lock_open_file(self._held[_COMMITTING], fcntl.F_OFD_GETLK, fcntl.F_WRLCK, number)
+        return self.is_locked(_FIRST_BYTE + number, 1)
+
+    def is_locked(self, start: int, length: int) -> bool:
+        """Whether somebody else has locked some of these bytes, SQLite included."""
+        answer = lock_open_file(self._held[_COMMITTING], fcntl.F_OFD_GETLK, fcntl.F_WRLCK, start, length)
         return bool(answer != fcntl.F_UNLCK)
 
     def owners(self) -> list[int]:
         """The descriptors of the locks of owners."""
         return [descriptor for number, descriptor in self._held.items() if number != _COMMITTING]
 
-    def abandon(self) -> None:
+    def close_all(self) -> None:
         """Close all descriptors, and unlock nothing."""
         while self._held:
             os.close(self._held.popitem()[1])
@@ -87,13 +99,10 @@ class OpenFileLocks:
 
     def _lock(self, descriptor: int, number: int) -> bool:
         try:
-            lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number)
+            lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, _FIRST_BYTE + number)
         except (BlockingIOError, PermissionError):
             return False
         return True
-
-    def _unlock(self, descriptor: int, number: int) -> None:
-        lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, number)
 
 
 def has_open_file_locks(descriptor: int) -> bool:
@@ -101,7 +110,7 @@ def has_open_file_locks(descriptor: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        lock_open_file(descriptor, fcntl.F_OFD_GETLK, fcntl.F_RDLCK, _COMMITTING)
+        lock_open_file(descriptor, fcntl.F_OFD_GETLK, fcntl.F_RDLCK, _FIRST_BYTE)
     except OSError:
         return False
     return True
@@ -120,7 +129,16 @@ def lock_open_file(descriptor: int, command: int, kind: int, start: int, length:
 
 
 class WholeFileLocks(OpenFileLocks):
-    """The same by `flock`, on macOS, BSD and gVisor. It locks a whole file: each owner has one, `PATH.OWNER`."""
+    """The same by `flock`, on macOS, BSD and gVisor. It locks a whole file: each owner has one, `PATH.OWNER`, which is
+    removed when somebody finds it unlocked."""
+
+    def unlock_commits(self) -> None:
+        """Release the lock for commits."""
+        fcntl.flock(self._held[_COMMITTING], fcntl.LOCK_UN)
+
+    def is_locked(self, start: int, length: int) -> bool:
+        """Whether SQLite has locked some of these bytes of the database: `flock` cannot tell."""
+        return False
 
     def is_taken(self, number: int) -> bool:
         """Whether somebody else has the lock."""
@@ -142,12 +160,6 @@ class WholeFileLocks(OpenFileLocks):
 
     def _lock(self, descriptor: int, number: int) -> bool:
         return _flock(descriptor, fcntl.LOCK_EX)
-
-    def _unlock(self, descriptor: int, number: int) -> None:
-        if number != _COMMITTING:
-            with suppress(OSError):
-                os.unlink(self._name(number))
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def _remove_files_of_the_dead(self) -> None:
         for found in glob.glob(f"{glob.escape(self._path)}.*"):
@@ -183,23 +195,32 @@ class WindowsLocks:  # pragma: no cover
             return False
         return True
 
-    def release(self, number: int) -> None:
-        """Let go of a lock."""
+    def unlock_commits(self) -> None:
+        """Release the lock for commits."""
+        self._lock(_COMMITTING, self._system.LK_UNLCK)
+
+    def close(self, number: int) -> None:
+        """Release the lock of an owner."""
         self._lock(number, self._system.LK_UNLCK)
 
     def is_taken(self, number: int) -> bool:
         """Whether somebody else has the lock."""
         if not self.take(number):
             return True
-        self.release(number)
+        self.close(number)
+        return False
+
+    def is_locked(self, start: int, length: int) -> bool:
+        """Whether SQLite has locked some of these bytes of the database, which Windows lets nobody rename meanwhile."""
         return False
 
     def owners(self) -> list[int]:
         """The descriptors of the locks of owners: there are no workers here to hold them."""
         return []
 
-    def abandon(self) -> None:
-        """Windows does not fork."""
+    def close_all(self) -> None:
+        """Close the lock file."""
+        os.close(self._descriptor)
 
     def _lock(self, number: int, kind: int) -> None:
         with self._seeking:
@@ -210,20 +231,24 @@ class WindowsLocks:  # pragma: no cover
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-def _locks_of(path: str, descriptor: int) -> OpenFileLocks | WholeFileLocks | WindowsLocks:
+def _open_locks(path: str, make: bool) -> OpenFileLocks | WholeFileLocks | WindowsLocks:
     if fcntl is None:
-        return WindowsLocks(path, descriptor)
-    return OpenFileLocks(path, descriptor) if has_open_file_locks(descriptor) else WholeFileLocks(path, descriptor)
+        return WindowsLocks(f"{path}-lock", _open_descriptor(f"{path}-lock", make))
+    descriptor = _open_descriptor(path, make)
+    if has_open_file_locks(descriptor):
+        return OpenFileLocks(path, descriptor)
+    os.close(descriptor)
+    return WholeFileLocks(f"{path}-lock", _open_descriptor(f"{path}-lock", make))
 
 
 class LockFile:
-    """The locks that this process has in one lock file; made by `open_lock_file`."""
+    """The locks that this process has on one journal; made by `open_lock_file`."""
 
-    def __init__(self, path: str, descriptor: int, identity: tuple[int, int]) -> None:
+    def __init__(self, path: str, make: bool) -> None:
         self.path = path
-        self._descriptor = descriptor
-        self._identity = identity
-        self._locks = _locks_of(path, descriptor)
+        self._locks = _open_locks(path, make)
+        self._endings = ("", "-wal", "-shm") if type(self._locks) is OpenFileLocks else ("", "-wal", "-shm", "-lock")
+        self._identity = identity(path)
         self._process = os.getpid()
         self._users = 0
         self._owned: set[int] = set()
@@ -262,7 +287,7 @@ class LockFile:
             try:
                 yield
             finally:
-                self._locks.release(_COMMITTING)
+                self._locks.unlock_commits()
         finally:
             self._committing.release()
 
@@ -274,15 +299,24 @@ class LockFile:
         SHARED.share(self, self._locks.owners())
 
     def disown(self, owner: int) -> None:
-        """Stop living as `owner`."""
+        """Stop living as `owner`; at the end of the program the system does it, with all threads."""
         self._owned.discard(owner)
-        with SHARED.lock:
-            self._locks.release(owner)
-            SHARED.share(self, self._locks.owners())
+        if not _is_ending():
+            with SHARED.lock:
+                self._locks.close(owner)
+                SHARED.share(self, self._locks.owners())
 
     def lives(self, owner: int) -> bool:
         """Whether a process lives as `owner`."""
         return owner in self._owned or self._locks.is_taken(owner)
+
+    def identities(self) -> list[tuple[int, int] | None]:
+        """Which files of the journal lie at its path now: SQLite and the locks keep each as long as it is open."""
+        return [identity(f"{self.path}{end}") for end in self._endings]
+
+    def has_sqlite(self, start: int, length: int) -> bool:
+        """Whether somebody has locked some of these bytes of the database."""
+        return self._locks.is_locked(start, length)
 
     def open(self) -> LockFile:
         """Count one more user."""
@@ -290,18 +324,24 @@ class LockFile:
         return self
 
     def close(self) -> None:
-        """Count one user less; the last one lets go of the locks."""
+        """Count one user less; the last one closes the locks."""
         with _opening:
             self._users -= 1
             if self._users == 0 and self.is_of_this_process:
                 _files.pop(self._identity, None)
                 for owner in list(self._owned):  # of a journal that could not be opened
                     self.disown(owner)
-                os.close(self._descriptor)
+                if not _is_ending():
+                    self._locks.close_all()
 
     def abandon(self) -> None:
         """In a forked child: close its copies of what the locks belong to, or they would outlive the parent."""
-        self._locks.abandon()
+        self._locks.close_all()
+
+
+def _is_ending() -> bool:
+    """Whether the program is at its end: its `atexit` functions run, and so do the handlers in its threads."""
+    return not threading.main_thread().is_alive()
 
 
 def _abandon_locks() -> None:
@@ -324,7 +364,7 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def open_lock_file(path: str, *, make: bool = True) -> LockFile:
-    """The lock file at `path`; one that is missing is made, with mode 0600.
+    """The locks of the journal at `path`; a file that is missing is made, with mode 0600.
 
     Raises:
         FileNotFoundError: where it is missing and is not to be made.
@@ -337,14 +377,12 @@ def open_lock_file(path: str, *, make: bool = True) -> LockFile:
             known = _files[there]
             known.check_process()
             return known.open()
-        descriptor = _locking_descriptor(path, make)
-        opened = os.fstat(descriptor)
-        made = (opened.st_dev, opened.st_ino)
-        file = _files[made] = LockFile(path, descriptor, made)
+        file = LockFile(path, make)
+        _files[file._identity] = file
         return file.open()
 
 
-def _locking_descriptor(path: str, make: bool) -> int:
+def _open_descriptor(path: str, make: bool) -> int:
     try:
         return os.open(path, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), 0o600)
     except PermissionError:

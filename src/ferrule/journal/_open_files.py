@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import os
 
-from ferrule.journal._lockfile import fcntl, has_open_file_locks, identity, lock_open_file
+from ferrule.errors import JournalError
+from ferrule.journal._lockfile import LockFile, fcntl, has_open_file_locks, lock_open_file
 from ferrule.paths import RESERVED
 
-ENDINGS = ("", "-wal", "-shm", "-lock")
 _IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE, which SQLite locks in each database that it has open
 _HELD_BY_SQLITE = (("", _IN_USE), ("-shm", (128, 1)))  # and UNIX_SHM_DMS
 
@@ -33,10 +33,10 @@ class OpenFiles:
         path: The database; SQLite has it open, and the log and the shared memory too.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, lock: LockFile) -> None:
         self._path = path
         self._users = 0
-        self._identities = {found for end in ENDINGS if (found := identity(f"{path}{end}"))}
+        self._identities = set(filter(None, lock.identities()))
         self._locked: list[int] = []
         for end, place in _HELD_BY_SQLITE if fcntl is not None else ():
             descriptor = os.open(f"{path}{end}", os.O_RDONLY | os.O_CLOEXEC)
@@ -73,10 +73,25 @@ class OpenFiles:
             os.close(descriptor)
 
 
-def open_files(path: str) -> OpenFiles:
+def check_name(path: str, lock: LockFile) -> None:
+    """Check that no program has the database open under another name. Call it while committing.
+
+    SQLite finds the write-ahead log by the name of the database. Under another name it would miss commits.
+
+    Raises:
+        JournalError: if a program has it open, and the log is not there.
+    """
+    if lock.has_sqlite(*_IN_USE) and not all(os.path.exists(f"{path}{end}") for end in ("-wal", "-shm")):
+        raise JournalError(
+            f"a program has the journal {path!r} open, but the files {path}-wal and {path}-shm are missing: they were "
+            "removed, or the program opened it by another name. End the program first"
+        )
+
+
+def open_files(path: str, lock: LockFile) -> OpenFiles:
     """The open files of the journal at a path, which SQLite has open."""
     if path not in _open:
-        _open[path] = OpenFiles(path)
+        _open[path] = OpenFiles(path, lock)
     return _open[path].open()
 
 

@@ -39,8 +39,7 @@ STEPS: tuple[str, ...] = (
     );
     CREATE INDEX events_by_call ON events (call_id, run);
     CREATE TABLE owners (
-        owner INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, host TEXT NOT NULL, started_at REAL NOT NULL,
-        closed_at REAL
+        owner INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, host TEXT NOT NULL, started_at REAL NOT NULL
     );
     CREATE TABLE store (key TEXT PRIMARY KEY, value TEXT NOT NULL, expires_at REAL) WITHOUT ROWID;
     CREATE INDEX store_by_expiry ON store (expires_at) WHERE expires_at IS NOT NULL;

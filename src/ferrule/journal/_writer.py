@@ -25,8 +25,7 @@ from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from ferrule.errors import JournalError
-from ferrule.journal._lockfile import LockFile, identity
-from ferrule.journal._open_files import ENDINGS
+from ferrule.journal._lockfile import LockFile
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal._tables import LOG_BYTES
 from ferrule.values.event import Event
@@ -90,7 +89,7 @@ class Writer:
         self._connection = connection
         self._path = path
         self._lock = lock
-        self._files = _identities(path)
+        self._files = lock.identities()
         self._orders: list[_Order] = []
         self._events: deque[Event | int | _Order] = deque()  # and how many are missing here, and who waits for them
         self._rows: list[tuple[Any, ...]] = []  # of events that are not written yet
@@ -282,7 +281,7 @@ class Writer:
         """Raises:
         JournalError: where the files that are written are not those that other processes find.
         """
-        if _identities(self._path) != self._files:
+        if self._lock.identities() != self._files:
             raise JournalError(
                 f"a file of the journal {self._path!r} was removed or replaced while it was open: what is written "
                 "would be found by nobody. End the programs that have it open, and begin them again"
@@ -324,11 +323,6 @@ class Writer:
             log.warning("%s: its write-ahead log grows", _why_unwritten(self._path, error))
             frames, written = 1, 0
         self._checkpoint_at = LOG_BYTES + (size if written < frames else 0)  # somebody reads an older state: later
-
-
-def _identities(path: str) -> list[tuple[int, int] | None]:
-    """Which files of a journal lie there: SQLite names three of them, and keeps each as long as one has it open."""
-    return [identity(f"{path}{end}") for end in ENDINGS]
 
 
 def _changes_nothing(connection: sqlite3.Connection) -> None:

@@ -323,7 +323,7 @@ class Reader:
             try:
                 with closing(self._connected(still=unchanged is not None)) as connection:
                     _check_marks(connection, self._named)
-                    processes = _processes(connection, f"{self.path}-lock")
+                    processes = _processes(connection, self.path)
                     connection.execute("BEGIN")
                     found = query(Look(connection, processes))
             except sqlite3.Error as error:
@@ -682,14 +682,12 @@ def _check_marks(connection: sqlite3.Connection, named: str) -> None:
         )
 
 
-def _processes(connection: sqlite3.Connection, lock_path: str) -> dict[int, Process]:
+def _processes(connection: sqlite3.Connection, path: str) -> dict[int, Process]:
     """The processes that have written. Who lives is found out before the calls are read: what one that does not has
     written is seen then."""
-    rows = connection.execute("SELECT owner, pid, host, closed_at FROM owners").fetchall()
-    with _locks(lock_path) as lives:
-        return {
-            owner: Process(pid, text_of(host), closed is None and lives(owner)) for owner, pid, host, closed in rows
-        }
+    rows = connection.execute("SELECT owner, pid, host FROM owners").fetchall()
+    with _locks(path) as lives:
+        return {owner: Process(pid, text_of(host), lives(owner)) for owner, pid, host in rows}
 
 
 @contextmanager

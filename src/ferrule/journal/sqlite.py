@@ -11,14 +11,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._claims import Claims
 from ferrule.journal._lockfile import LockFile, open_lock_file
-from ferrule.journal._open_files import OpenFiles, open_files
+from ferrule.journal._open_files import OpenFiles, check_name, open_files
 from ferrule.journal._rows import (
     CALL_COLUMNS,
     OPEN,
@@ -70,7 +70,7 @@ class SQLiteJournal(Journal):
 
     Args:
         path: The file, on a local disk. One that is missing is made, readable for nobody else; its folder has to be
-            there. Beside it lie `PATH-wal` and `PATH-shm`, which are SQLite's, and `PATH-lock`, which says who lives.
+            there. Beside it lie `PATH-wal` and `PATH-shm`, which are SQLite's, and outside Linux `PATH-lock`.
         durable: `"full"`: what is committed outlasts a loss of power. `"normal"`: it outlasts the end of the process
             alone, and the last of it may be missing after a loss of power; commits do not wait for the disk.
         keep: Days after which a call that has ended is deleted, as by `prune`: now, and once an hour.
@@ -102,7 +102,8 @@ class SQLiteJournal(Journal):
         self._claims = Claims()
         self._dead: set[int] = set()  # owners that do not live, and never will again
         with _as_journal_errors(self._path):
-            self._lock = open_lock_file(f"{self._path}-lock")
+            make_file(self._path)
+            self._lock = open_lock_file(self._path)
             try:
                 connection, self._owner, files = _begun_at(self._path, self._lock, durable.upper())
                 self._reads = _Reads(self._path, self._lock)
@@ -381,7 +382,7 @@ def _place_of_file(path: str | os.PathLike[str]) -> str:
 def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, int, OpenFiles]:
     """A connection that writes, the number by which this journal lives from now on, and the files that are open."""
     with lock.committing():
-        make_file(path)
+        check_name(path, lock)
         connection = connect(path, write=True)
         try:
             prepare(connection, path, durable)
@@ -391,7 +392,7 @@ def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connecti
             owner = int(made.lastrowid or 0)
             lock.own(owner)
             connection.execute("COMMIT")
-            files = open_files(path)
+            files = open_files(path, lock)
         except BaseException:
             connection.close()
             raise
@@ -401,11 +402,9 @@ def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connecti
 def _let_go(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles, lock: LockFile, owner: int) -> None:
     try:
         with lock.committing():  # the last connection of all makes a checkpoint when it is closed
-            with suppress(sqlite3.Error):
-                connection.execute("UPDATE owners SET closed_at = ? WHERE owner = ?", (time.time(), owner))
             _close_all(connection, reads, files)
     except JournalError as error:
-        log.warning("the journal is closed, and its processes do not hear of it: %s", error)
+        log.warning("the journal is closed without a checkpoint: %s", error)
         _close_all(connection, reads, files)  # whoever has the lock has the file too: it is not the last one
     finally:
         lock.disown(owner)
