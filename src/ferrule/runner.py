@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from ferrule import own_loop
 from ferrule.definition import options
@@ -41,6 +41,7 @@ from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.live_call import LiveCall
+from ferrule.pipeline.long_batch import LongBatch
 from ferrule.pipeline.plan import Mount, Settings
 from ferrule.pipeline.recovery import deferred_record, recover
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
@@ -375,6 +376,7 @@ class Runner:
         """
         return await self.batch(calls, context, offered=offered, turn=turn, **given)
 
+    @overload
     def batch(
         self,
         calls: Iterable[ToolCall],
@@ -383,12 +385,46 @@ class Runner:
         observers: Iterable[Observer] = (),
         offered: Toolset | None = None,
         turn: str | None = None,
+        concurrency: None = None,
         **given: Unpack[ContextOptions],
-    ) -> Batch:
-        """The same as a handle on what begins at once: awaitable, an async iterator of the results as they come,
-        `.cancel()`, and `.results`, complete at any time.
+    ) -> Batch: ...
+
+    @overload
+    def batch(
+        self,
+        calls: Iterable[ToolCall] | AsyncIterable[ToolCall],
+        context: ToolContext[Any] | None = None,
+        *,
+        observers: Iterable[Observer] = (),
+        offered: Toolset | None = None,
+        turn: str | None = None,
+        concurrency: int,
+        progress: bool = False,
+        **given: Unpack[ContextOptions],
+    ) -> LongBatch: ...
+
+    def batch(
+        self,
+        calls: Iterable[ToolCall] | AsyncIterable[ToolCall],
+        context: ToolContext[Any] | None = None,
+        *,
+        observers: Iterable[Observer] = (),
+        offered: Toolset | None = None,
+        turn: str | None = None,
+        concurrency: int | None = None,
+        progress: bool = False,
+        **given: Unpack[ContextOptions],
+    ) -> Batch | LongBatch:
+        """Return a handle on several calls: await it, or iterate over the results as they come.
+
+        Without `concurrency` these are the calls of one turn, as in `run_all`. They begin at once, and the handle has
+        `.results`, complete at any time, and `.cancel()`. With `concurrency` they are a long batch of independent calls
+        from any iterable, also an async one. It holds no more than so many at once, and awaiting it gives a summary.
+        See docs/long-work.md#many-calls.
 
         Args:
+            concurrency: How many calls of a long batch run at once.
+            progress: Whether a long batch shows how far it is, on standard error, if that is a terminal.
             observers: See the events of these calls only.
             offered: The tools that the model was offered, as in `run`.
             turn: Which turn of the conversation they come from, where ids may come again in another one; see
@@ -397,11 +433,25 @@ class Runner:
         Raises:
             RuntimeError: where no event loop runs, or the runner is busy on another one.
         """
-        fields = context_of(context, given, "batch", ("observers", "offered", "turn")).fields
+        names = ("observers", "offered", "turn", "concurrency", "progress")
+        fields = context_of(context, given, "batch", names).fields
         given_calls: Any = calls
+        if concurrency is not None:
+            origin = Origin(
+                observers=_seen_by("observers", observers),
+                offered=_offer("offered", offered),
+                turn=_turn("turn", turn),
+                brief_log=True,
+            )
+            run = partial(receive, self._state, fields=fields, origin=origin)
+            at_once, needs_ids = whole_number("concurrency", concurrency) or 1, self._state.journal is not None
+            return LongBatch(given_calls, run, at_once, self._state.clock, needs_ids=needs_ids, progress=progress)
         listed: list[Any] = list(given_calls) if isinstance(given_calls, Iterable) else [None]
         if not all(isinstance(call, ToolCall) for call in listed):
-            raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
+            raise DefinitionError(
+                f"a batch takes a list of calls, such as [ToolCall('', name, {{}})], or any iterable of calls with "
+                f"concurrency=…; not {calls!r}"
+            )
         offered = _offer("offered", offered)
         seen_by = _seen_by("observers", observers)
         return Batch(self._state, listed, fields, seen_by, offered, _turn("turn", turn)).begin()

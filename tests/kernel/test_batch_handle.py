@@ -193,9 +193,9 @@ def test_a_programmers_mistake_is_raised_to_who_iterates() -> None:
 
 @pytest.mark.parametrize("wrong", [ToolCall("1", "act"), "act", {"act": {}}, [("act", {})], ["act"], None, 7])
 def test_a_batch_is_of_a_list_of_calls(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match="a batch is of a list of calls"):
+    with pytest.raises(DefinitionError, match="a batch takes a list of calls"):
         Runner([]).batch(wrong)
-    with pytest.raises(DefinitionError, match="a batch is of a list of calls"):
+    with pytest.raises(DefinitionError, match="a batch takes a list of calls"):
         go(Runner([]).run_all(wrong))
 
 

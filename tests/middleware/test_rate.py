@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernel.watched import go, plain
 from two_threads import let_through
@@ -16,6 +18,7 @@ from ferrule.limits import SharedLimits
 from ferrule.middleware import retry
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
+from ferrule.values.result import ToolResult
 from places import now, where  # noqa: F401  # the fixture is for all tests here
 
 
@@ -67,6 +70,57 @@ def test_a_call_is_let_through_as_soon_as_there_is_room(most: int, seconds: int,
                 assert (await runner.run("look")).success
 
     go(main())
+
+
+async def started(clock: ManualClock, call: Coroutine[Any, Any, ToolResult]) -> asyncio.Task[ToolResult]:
+    """The task of a call that has ended or waits for its turn."""
+    sleeping, task = clock.sleeping, asyncio.ensure_future(call)
+    while not task.done() and clock.sleeping == sleeping:
+        await asyncio.sleep(0)
+    return task
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 3), st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=10))
+def test_waiting_calls_run_in_order_as_soon_as_the_rate_allows(most: int, seconds: int, pauses: list[int]) -> None:
+    clock, began = ManualClock(), []
+
+    @tool(read_only=True)
+    async def act(n: int) -> None:
+        began.append((n, clock.time()))
+
+    async def main() -> tuple[list[float], list[ToolResult]]:
+        runner = Runner([act], inside=[rate(most, seconds, wait=math.inf)], clock=clock, timeout=0.5, concurrency=None)
+        came: list[float] = []
+        running: list[asyncio.Task[ToolResult]] = []
+        for n, pause in enumerate(pauses):
+            await clock.advance(pause)
+            came.append(clock.time())
+            running.append(await started(clock, runner.run("act", {"n": n})))
+        await clock.advance(seconds * len(pauses))
+        return came, await asyncio.gather(*running)
+
+    came, results = go(main())
+    turns: list[float] = []
+    for at in came:
+        turns.append(at if len(turns) < most else max(at, turns[-most] + seconds))
+    assert all(result.success for result in results)  # a wait is no part of the deadline
+    assert [n for n, _ in began] == list(range(len(pauses)))
+    assert [at for _, at in began] == pytest.approx(turns)
+
+
+def test_a_call_that_would_wait_too_long_is_limited_and_takes_no_turn() -> None:
+    clock = ManualClock()
+
+    async def main() -> list[str]:
+        runner = Runner([look], inside=[rate(1, 20, wait=30, clock=clock)], clock=clock)
+        tasks = [await started(clock, runner.run("look", {"n": n})) for n in range(3)]
+        await clock.advance(20)
+        tasks.append(await started(clock, runner.run("look")))  # 20 s after the second, not after the third
+        await clock.advance(20)
+        return [(await task).status for task in tasks]
+
+    assert go(main()) == ["ok", "ok", "limited", "ok"]
 
 
 def test_a_batch_gets_as_many_through_as_the_limit_and_the_others_are_told_when_to_come_back() -> None:

@@ -250,6 +250,15 @@ def test_a_result_that_is_worth_another_attempt_and_gets_none_says_why(
     assert plain(result) == "busy"  # that is for the program, not for the model
 
 
+def test_waiting_for_a_limit_is_no_further_attempt() -> None:
+    answers = [limited("Full.", 1) for _ in range(4)]
+
+    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return answers.pop() if answers else await next(call, context)
+
+    assert attempt(Flaky(), inside=[full], attempts=9, per_minute=1)[0].success
+
+
 @pytest.mark.parametrize("longest", [30, 60])
 def test_a_rate_of_a_minute_is_waited_for_where_longest_allows_it(longest: int) -> None:
     clock = ManualClock()

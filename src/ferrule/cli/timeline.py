@@ -255,7 +255,7 @@ def outcome(result: ToolResult) -> str:
     parts = [f"{result.duration_ms:.{0 if result.duration_ms >= 10 else 1}f} ms"]
     if result.repairs:
         parts.append(f"repaired: {'; '.join(result.repairs)}")
-    if result.metadata.get("replayed") is True:
+    if result.is_replayed:
         parts.append("replayed: it came before, and was not run again")
     if result.success:
         text = result.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -69,6 +69,10 @@ class FarCall:
         """What the handler gets."""
         return bound_context(self.fields, self)
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Pause nothing: the program counts the deadline."""
+        return nullcontext()
+
     def announce(self, data: Mapping[str, Any]) -> None:
         """Tell the program of progress; from any thread of the handler's, and nothing after the end."""
         raise NotImplementedError
@@ -132,6 +136,10 @@ class WorkerCall(FarCall):
         self._connection = connection
         self._mark = mark
         self._telling = threading.Lock()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Pause nothing: the program counts the deadline."""
+        return nullcontext()
 
     def announce(self, data: Mapping[str, Any]) -> None:
         """Tell the program of progress; from any thread of the handler's, and nothing after the end."""

@@ -85,18 +85,19 @@ class Windows:
         self._sweep_at = _FIRST_SWEEP
         self._lock = threading.Lock()
 
-    def take(self, key: Hashable, now: float) -> float:
-        """Count one at `now` and give 0; or count nothing, and give the seconds until there is room."""
+    def take(self, key: Hashable, now: float, longest: float = 0.0) -> float:
+        """Take the next turn, and return the seconds until it comes: 0 if there is room now. Take none if that is more
+        than `longest`."""
         with self._lock:
             times = self._times.get(key)
             if times is None:
                 times = self._entered(key, now)
-            if len(times) == self._most:
-                wait = times[0] + self._seconds - now
-                if wait > self._rounding:
-                    return wait
-            times.append(now)
-            return 0.0
+            wait = times[0] + self._seconds - now if len(times) == self._most else 0.0
+            if wait <= self._rounding:
+                wait = 0.0
+            if wait <= longest:
+                times.append(now + wait)
+            return wait
 
     def _entered(self, key: Hashable, now: float) -> deque[float]:
         if len(self._times) >= self._sweep_at:
@@ -133,29 +134,31 @@ class SharedWindows:
         self._kind = f"rate/{seconds:g} s/{who}"
         self._new = 0
 
-    async def take(self, key: Hashable, now: float) -> float:
-        """Count one at `now` and give 0; or count nothing, and give the seconds until there is room.
+    async def take(self, key: Hashable, now: float, longest: float = 0.0) -> float:
+        """Do what `Windows.take` does.
 
         Raises:
             StoreError: where it is not known whether there is room.
             TypeError: for a key that cannot be kept.
         """
-        wait, new = await answer(self._limits.order(self._limits.place(self._kind, key), partial(self._taken, now)))
+        wait, new = await answer(
+            self._limits.order(self._limits.place(self._kind, key), partial(self._taken, now, longest))
+        )
         if new:
             self._new += 1
             if self._new % _SWEEP_AFTER == 1:
                 self._limits.sweep(self._kind, lambda times: times[-1] <= now - self._seconds)
         return wait
 
-    def _taken(self, now: float, value: list[float] | None) -> tuple[list[float], tuple[float, bool]]:
+    def _taken(self, now: float, longest: float, value: list[float] | None) -> tuple[list[float], tuple[float, bool]]:
         times = value or []
         windows = Windows(self._most, self._seconds, _MICROSECOND)
         windows.put(None, times[-self._most :])
-        wait = windows.take(None, now)
-        if wait:
-            return times, (round(wait, 6), False)
-        counted = sorted([*(time for time in times if time > now - self._seconds), round(now, 6)])
-        return counted, (0.0, value is None)
+        wait = round(windows.take(None, now, longest), 6)
+        if wait > longest:
+            return times, (wait, False)
+        counted = sorted([*(time for time in times if time > now - self._seconds), round(now + wait, 6)])
+        return counted, (wait, value is None)
 
     def forget(self, key: Hashable) -> None:
         """Count anew for this key, soon."""
@@ -180,7 +183,7 @@ def ran(result: ToolResult, context: ToolContext, before: int) -> bool | None:
 def replayed(result: ToolResult, context: ToolContext, before: int) -> bool:
     """Whether it is what the journal has of the call, and nothing was run since the handler had been started `before`
     times: what a handler says of itself counts for nothing."""
-    return context.runs == before and result.metadata.get("replayed") is True
+    return context.runs == before and result.is_replayed
 
 
 def ran_nothing(result: ToolResult | None, context: ToolContext, before: int) -> bool:

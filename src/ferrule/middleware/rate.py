@@ -1,7 +1,8 @@
-"""`rate(calls, seconds)`: not more than so many calls in any such while."""
+"""`rate(calls, seconds)`: at most so many calls in any period of that length."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 
 from ferrule.limits import SharedLimits
@@ -31,16 +32,18 @@ def rate(
     seconds: float = 60.0,
     *,
     by: By = "tool",
+    wait: float = 0.0,
     limits: SharedLimits | None = None,
     clock: Clock | None = None,
 ) -> Rate:
-    """A middleware that lets through at most `calls` in any `seconds`, wherever these begin. See docs/limits.md.
+    """A middleware that lets at most `calls` through in any `seconds`. See docs/limits.md.
 
-    A call beyond that is not run but `limited`, with a `retry_after` in seconds; a `retry` further out waits for it. A
-    call counts when it is let through, whatever it comes to. Loops and threads that share the middleware share the
-    count.
+    A call beyond that waits for its turn, if `wait` allows that. Turns are given in the order in which the calls come,
+    and the deadline of a call is paused while it waits. Any other call is `limited`, with a `retry_after` in seconds,
+    and is not run. A call counts when it gets its turn, whatever comes of it, also if it is cancelled before. Loops and
+    threads that share the middleware share the count.
 
-    Put it in `inside`, where what guards deny does not count; in `around`, every call of the model does.
+    Put it in `inside`, where a denied call does not count. In `around`, every call of the model does.
 
     Args:
         calls: How many; at least 1.
@@ -51,24 +54,32 @@ def rate(
         limits: Where it is counted among several programs, `ferrule.limits.shared(…)`: all rates of as many seconds
             and the same `by` count together there. Keys are texts, whole numbers, `None` and tuples of these. See
             docs/limits.md#among-several-programs.
+        wait: Seconds that a call waits for its turn at most; `math.inf` for as long as it takes.
         clock: What tells the time; left out, what the runner goes by that calls it first. Several programs go by its
             `now()`.
 
     Raises:
         DefinitionError: for parameters that could not work.
     """
-    return Rate(calls, seconds, by, limits, clock)
+    return Rate(calls, seconds, by, wait, limits, clock)
 
 
 class Rate:
     """What `rate` makes."""
 
-    __slots__ = ("_clock", "_key", "_said", "_shared", "_windows")
+    __slots__ = ("_clock", "_key", "_said", "_shared", "_wait", "_windows")
 
     def __init__(
-        self, calls: int, seconds: float, by: By, limits: SharedLimits | None = None, clock: Clock | None = None
+        self,
+        calls: int,
+        seconds: float,
+        by: By,
+        wait: float = 0.0,
+        limits: SharedLimits | None = None,
+        clock: Clock | None = None,
     ) -> None:
         most, per = whole("rate(calls)", calls), number("rate(seconds)", seconds)
+        self._wait = math.inf if wait == math.inf else number("rate(wait)", wait, zero=True)
         self._key, who = keyed("rate", by)
         self._clock = Ticking("rate", clock)
         self._windows = Windows(most, per)
@@ -77,15 +88,18 @@ class Rate:
         self._said = f"could not be called: the limit of {most} calls in {per:g} s for {who} is reached."
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        clock = self._clock.of(context)
         if self._shared is None:
-            wait = self._windows.take(self._key(call, context), self._clock.of(context).time())
+            wait = self._windows.take(self._key(call, context), clock.time(), self._wait)
         else:
             try:
-                wait = await self._shared.take(self._key(call, context), self._clock.of(context).now())
+                wait = await self._shared.take(self._key(call, context), clock.now(), self._wait)
             except StoreError as error:
                 return uncounted("rate", call, error)
-        if wait:
+        if wait > self._wait:
             return limited(f"{call.name} {self._said}", rounded_up(wait))
+        if wait:
+            await context.pause(wait, clock.sleep, timed=False)
         return await next(call, context)
 
     def forget(self, key: Hashable) -> None:

@@ -47,11 +47,12 @@ def retry(
     Args:
         attempts: How many at most, the first counted.
         wait: Seconds before the second attempt.
-        longest: Seconds of one wait at most; where the tool wants longer there is no other attempt. Beside a
-            `rate(…, 60)`, which may ask for all of its 60 s, it is 60.
+        longest: Seconds of one wait at most; if the tool wants longer there is no other attempt. To wait for a rate,
+            give the rate a `wait`.
         jitter: The share of the wait that is chance, 0 to 1, so that not all who failed together come back together.
             It makes the wait shorter, but never shorter than the tool wants.
-        per_minute: How many attempts beyond the first in any minute, for each tool, over all calls.
+        per_minute: How many attempts beyond the first in any minute, for each tool, over all calls; those after
+            `limited` do not count.
         safe: Names or globs of tools that may be run again although they are not marked so.
         when: Whether a result (`failed`, `limited` or `timeout`) is worth another attempt; left out, what failed is,
             and what is limited and says until when.
@@ -127,7 +128,7 @@ class Retry:
             return f"it was to wait for {pause:g} s, and retry(longest={self._longest:g}) waits no longer than that"
         if remaining is not None and pause >= remaining:
             return f"it was to wait for {pause:g} s, and the deadline, which is for all attempts, came before that"
-        if self._spare.take(call.name, self._clock.of(context).time()):
+        if result.status != "limited" and self._spare.take(call.name, self._clock.of(context).time()):
             return f"the retry(per_minute={self._per_minute}) further attempts of {call.name} in a minute were made"
         return pause
 

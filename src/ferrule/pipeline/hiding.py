@@ -10,13 +10,13 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from logging import ERROR, INFO
+from logging import DEBUG, ERROR, INFO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.logged import CallFacts, LogLines, call_facts, write_log
+from ferrule.values.logged import CallFacts, LogLines, call_facts, log, write_log
 from ferrule.values.masking import without_keys
 from ferrule.values.redaction import redact_result, redact_value
 
@@ -33,6 +33,7 @@ _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
 _LONGEST_SAID = 5_000
+_LONGEST_BRIEF_LINE = 500
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
@@ -77,7 +78,11 @@ def _described(node: Any, hiding: Callable[[str], str]) -> Any:
 
 
 def log_raised(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
-    """Write down an exception with its traceback; as text, where that is not to be read as it is."""
+    """Log an exception with its traceback. A secret in it becomes stars, and a call of a long batch logs one line."""
+    if getattr(getattr(call, "origin", None), "brief_log", False) and not log.isEnabledFor(DEBUG):
+        said = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {error}"))
+        write_log(level, facts_of(call), "%s", said[:_LONGEST_BRIEF_LINE])
+        return
     hiding, whole = _hiding(call), "".join(traceback.format_exception(error)).rstrip()
     shown = without_keys(hiding(whole))
     if hiding is str and shown == whole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -69,11 +70,15 @@ class LiveCall(CallState):
         """Put a question of the running handler; its deadline stands still meanwhile."""
         if self.ended or not self.inside:
             return None
-        with standing_still(self.attempt.deadline):
+        with self.paused():
             return await ask_running(self.plan, self, wanted)
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Pause the deadline of the run."""
+        return standing_still(self.attempt.deadline)
+
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
-        with standing_still(self.attempt.deadline):
+        with self.paused():
             await wait_until(end_of(started), end_of_wait(self), self.plan.runner.timer)
         at, deadline = started.result() if started.done() else None, self.attempt.deadline
         if at is not None and deadline is not None and self.clock is MONOTONIC:

@@ -57,6 +57,8 @@ class Origin:
     """The suspended call that it is, and the answer to that."""
     offered: Toolset | None = None
     """The tools that the model was offered; `None` where all may be called."""
+    brief_log: bool = False
+    """Whether the log gets one line for an exception, and its traceback at DEBUG only."""
     turn: str | None = None
     """Which turn of which run of a loop it belongs to, where ids may come again in another one."""
 

@@ -136,7 +136,7 @@ class _Recorded:
 
     @property
     def was_replayed(self) -> bool:
-        return self.result is not None and self.result.metadata.get("replayed") is True
+        return self.result is not None and self.result.is_replayed
 
     @property
     def shown(self) -> str:

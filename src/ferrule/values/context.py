@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
@@ -88,6 +89,8 @@ class RunningCall(Protocol):
 
     @property
     def key(self) -> str: ...
+
+    def paused(self) -> AbstractContextManager[None]: ...
 
     def announce(self, data: Mapping[str, Any]) -> None: ...
 
@@ -355,15 +358,20 @@ class ToolContext(_ContextFields, Generic[Deps]):
         with `own`, its own alone. `None` where there is no deadline, or before it is counted."""
         return None if self.running is None else self.running.remaining(own=own)
 
-    async def pause(self, seconds: float, sleep: Callable[[float], Awaitable[object]] | None = None) -> bool:
-        """Wait between two attempts; whether there may be another one, which there is not where the tool was turned
-        off, the batch starts nothing more, or the runner is left.
+    async def pause(
+        self, seconds: float, sleep: Callable[[float], Awaitable[object]] | None = None, *, timed: bool = True
+    ) -> bool:
+        """Wait before an attempt. Return whether there may be one: not if the tool was turned off, the batch starts
+        nothing more, or the runner is left.
 
         Args:
-            sleep: What waits, where it is not the runner's clock.
+            sleep: What waits, instead of the runner's clock.
+            timed: Whether the wait counts against the deadline of the call.
         """
-        await (sleep or (asyncio if self.clock is None else self.clock).sleep)(seconds)
-        return self.running is None or self.running.may_run_again
+        running = self.running
+        with nullcontext() if timed or running is None else running.paused():
+            await (sleep or (asyncio if self.clock is None else self.clock).sleep)(seconds)
+        return running is None or running.may_run_again
 
     async def ask(self, wanted: InputRequired) -> JsonObject | None:
         """Ask a person while the handler runs, and wait: the object that fits the schema, or `None` where nobody gives

@@ -134,6 +134,11 @@ class ToolResult(_ResultFields):
         return self.call.id if self.call is not None else ""
 
     @property
+    def is_replayed(self) -> bool:
+        """Whether the journal gave it, so that nothing was run for this call."""
+        return self.metadata.get("replayed") is True
+
+    @property
     def success(self) -> bool:
         """Whether `status` is `"ok"`."""
         return self.status == "ok"

@@ -1,0 +1,225 @@
+"""A long batch: thousands of independent calls, some at once, with results as they end and bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Sized,
+)
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ferrule.errors import DefinitionError
+from ferrule.scheduling.clock import Clock
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
+
+Calls: TypeAlias = Iterable[ToolCall] | AsyncIterable[ToolCall]
+_MOST_UNKNOWN_IDS = 1000
+_IDS_IN_TEXT = 3
+_DRAWS_PER_SECOND = 10
+
+
+@dataclass
+class BatchSummary:
+    """What came of the calls of a long batch so far.
+
+    Attributes:
+        counts: How many calls came to each status.
+        replayed: How many results came from the journal.
+        unknown: The ids of the first 1,000 calls whose outcome is unknown.
+        seconds: Seconds since the batch began.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    replayed: int = 0
+    unknown: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, result: ToolResult) -> None:
+        """Count one result."""
+        self.counts[result.status] += 1
+        self.replayed += result.is_replayed
+        if result.status == "unknown" and len(self.unknown) < _MOST_UNKNOWN_IDS:
+            self.unknown.append(result.call_id)
+
+    def __str__(self) -> str:
+        parts = [f"{count:,} {status}" for status, count in self.counts.most_common()]
+        if self.replayed:
+            parts.append(f"{self.replayed:,} of them from the journal")
+        text = f"{self.counts.total():,} calls in {self.seconds:.1f} s: {', '.join(parts) or 'none'}"
+        if self.unknown:
+            more = ", …" if len(self.unknown) > _IDS_IN_TEXT else ""
+            text += f" (unknown: {', '.join(self.unknown[:_IDS_IN_TEXT])}{more})"
+        return text
+
+
+class LongBatch:
+    """A handle on many independent calls, made by `runner.batch(calls, concurrency=…)`.
+
+    Iterate over it by `async for` for each result as it comes, or await it for the summary. It takes the next call when
+    fewer than `concurrency` run or wait to be read, so it holds no more than that many calls and results. Calls do not
+    wait for each other, but for the slots, keys and rates that they share. See docs/long-work.md#many-calls.
+
+    If you are cancelled while you wait for a result, so are its calls. If you leave the iteration by `break`, it takes
+    no further call, and those that run come to their end.
+
+    Attributes:
+        summary: What came of the calls so far.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        concurrency: int,
+        clock: Clock,
+        *,
+        needs_ids: bool,
+        progress: bool,
+    ) -> None:
+        self.summary = BatchSummary()
+        self._calls = calls
+        self._run = run
+        self._room = asyncio.Semaphore(concurrency)
+        self._results: asyncio.Queue[ToolResult | None] = asyncio.Queue()
+        self._running: set[asyncio.Task[None]] = set()
+        self._clock = clock
+        self._needs_ids = needs_ids
+        self._bar = _Bar(calls) if progress and sys.stderr.isatty() else None
+        self._failure: Exception | None = None
+        self._begun = self._cancelled = False
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Take no further call, and let finish what runs; with `now=True`, cancel that too. Call it in the loop."""
+        self._cancelled = True
+        self._room.release()  # for the task that waits to start the next call
+        for task in self._running if now else ():
+            task.cancel()
+
+    def __await__(self) -> Generator[Any, None, BatchSummary]:
+        return self._read_all().__await__()
+
+    async def _read_all(self) -> BatchSummary:
+        async for _ in self:
+            pass
+        return self.summary
+
+    async def __aiter__(self) -> AsyncIterator[ToolResult]:
+        if self._begun:
+            raise RuntimeError("a long batch is read once: call runner.batch(...) again")
+        self._begun, began = True, self._clock.time()
+        starting = asyncio.ensure_future(self._start_calls())
+        _STARTING.add(starting)
+        starting.add_done_callback(_STARTING.discard)
+        try:
+            while (result := await self._next_result(starting)) is not None:
+                self._room.release()
+                self.summary.add(result)
+                self.summary.seconds = self._clock.time() - began
+                if self._bar is not None:
+                    self._bar.draw(self.summary)
+                yield result
+            await starting
+        finally:
+            self.cancel()
+            if self._bar is not None:
+                self._bar.close(self.summary)
+
+    async def _next_result(self, starting: asyncio.Task[None]) -> ToolResult | None:
+        try:
+            return await self._results.get()
+        except asyncio.CancelledError:
+            starting.cancel()
+            await asyncio.wait({starting})
+            raise
+
+    async def _start_calls(self) -> None:
+        """Start each call when there is room, and wait for all. `None` ends the results."""
+        try:
+            async with aclosing(self._checked_calls()) as calls:
+                async for call in calls:
+                    await self._room.acquire()
+                    if self._cancelled:
+                        break
+                    task = asyncio.ensure_future(self._run_one(call))
+                    self._running.add(task)
+                    task.add_done_callback(self._running.discard)
+        except asyncio.CancelledError:
+            self.cancel(now=True)
+            raise
+        finally:
+            while self._running:
+                await asyncio.wait(self._running)
+            self._results.put_nowait(None)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run_one(self, call: ToolCall) -> None:
+        try:
+            self._results.put_nowait(await self._run(call))
+        except Exception as error:  # a mistake of the program: nothing else is raised
+            self._failure = error
+            self.cancel()
+
+    async def _checked_calls(self) -> AsyncGenerator[ToolCall, None]:
+        number = 0
+        async for call in _iterate(self._calls):
+            number += 1
+            if not isinstance(call, ToolCall):
+                raise DefinitionError(f"call {number} of the batch must be a ToolCall(id, name, {{…}}), not {call!r}")
+            if self._needs_ids and not call.id:
+                raise DefinitionError(
+                    f"call {number} of the batch has no id. With a journal each call needs one, such as the number of "
+                    "an invoice: by its id Ferrule finds it again when you send the batch again"
+                )
+            yield call
+
+
+_STARTING: set[asyncio.Task[None]] = set()  # the loop itself holds no task
+
+
+async def _iterate(calls: Calls) -> AsyncIterator[Any]:
+    if isinstance(calls, AsyncIterable):
+        async for call in calls:
+            yield call
+    else:
+        for call in calls:
+            yield call
+
+
+class _Bar:
+    """One line on the terminal that shows how far a batch is."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._total = f"of {len(calls):,}: " if isinstance(calls, Sized) else ""
+        self._drawn_at = -math.inf
+
+    def draw(self, summary: BatchSummary) -> None:
+        """Show the summary, if it was not shown just now."""
+        now = time.monotonic()
+        if now - self._drawn_at >= 1 / _DRAWS_PER_SECOND:
+            self._drawn_at = now
+            self._write(summary, "")
+
+    def close(self, summary: BatchSummary) -> None:
+        """Leave the last state on a line of its own."""
+        self._write(summary, "\n")
+
+    def _write(self, summary: BatchSummary, end: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        with suppress(OSError, ValueError):  # the terminal is gone
+            print(f"\r\x1b[K{f'{self._total}{summary}'[:width]}", end=end, file=sys.stderr, flush=True)

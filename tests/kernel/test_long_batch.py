@@ -1,0 +1,265 @@
+"""A long batch: independent calls from any iterable, with bounded memory, which a program can go on with."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from watched import go
+
+from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
+from ferrule.journal import memory
+from ferrule.pipeline.long_batch import BatchSummary
+
+
+class Works:
+    """A tool whose calls wait until they are released, and what was taken from a source of calls for it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken = self.at_once = self.most_at_once = 0
+        self.began: list[int] = []
+        self.released = asyncio.Event()
+
+        @tool
+        async def work(n: int) -> int:
+            self.began.append(n)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            try:
+                await self.released.wait()
+            finally:
+                self.at_once -= 1
+            return n
+
+        self.tool = work
+
+    def calls(self) -> Iterator[ToolCall]:
+        for n in range(self.count):
+            self.taken += 1
+            yield ToolCall(f"c{n}", "work", {"n": n})
+
+    async def calls_that_come(self) -> AsyncIterator[ToolCall]:
+        for call in self.calls():
+            await asyncio.sleep(0)
+            yield call
+
+    async def begins(self, count: int) -> None:
+        while len(self.began) < count:
+            await asyncio.sleep(0)
+
+
+@given(st.integers(0, 40), st.integers(1, 8), st.booleans())
+def test_each_call_has_a_result_and_no_more_than_the_concurrency_is_held(
+    count: int, concurrency: int, is_async: bool
+) -> None:
+    async def main() -> None:
+        works, read = Works(count), []
+        works.released.set()
+        calls = works.calls_that_come() if is_async else works.calls()
+        batch = Runner([works.tool]).batch(calls, concurrency=concurrency)
+        async for result in batch:
+            read.append(result.output)
+            assert works.taken - len(read) <= concurrency  # one is taken ahead
+        assert sorted(read) == list(range(count)) and works.most_at_once <= concurrency
+        assert batch.summary.counts == ({"ok": count} if count else {})
+
+    go(main())
+
+
+def test_calls_of_a_tool_that_runs_alone_in_a_turn_run_side_by_side() -> None:
+    async def main() -> int:
+        works = Works(10)
+        reading = asyncio.ensure_future(Runner([works.tool]).batch(works.calls(), concurrency=4))
+        await works.begins(4)
+        works.released.set()
+        await reading
+        return works.most_at_once
+
+    assert go(main()) == 4
+
+
+def test_results_come_while_the_source_waits() -> None:
+    async def main() -> list[int]:
+        works, more = Works(2), asyncio.Event()
+        works.released.set()
+
+        async def calls() -> AsyncIterator[ToolCall]:
+            for call in works.calls():
+                yield call
+                await more.wait()
+
+        read = []
+        async for result in Runner([works.tool]).batch(calls(), concurrency=8):
+            read.append(result.output)
+            more.set()
+        return read
+
+    assert go(main()) == [0, 1]
+
+
+def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
+    async def main() -> tuple[str, list[str], list[int]]:
+        works, journal = Works(6), memory()
+        works.released.set()
+        runner = Runner([works.tool], journal=journal)
+        async for _ in runner.batch(list(works.calls())[:3], concurrency=2, session="night"):
+            pass
+        works.released = asyncio.Event()
+        cut_off = asyncio.ensure_future(runner.run(list(works.calls())[3], session="night"))
+        await works.begins(4)
+        journal.cut_off()
+        works.released = asyncio.Event()
+        works.released.set()
+        batch = runner.batch(works.calls(), concurrency=2, session="night")
+        summary = await batch
+        cut_off.cancel()
+        return str(summary), summary.unknown, works.began
+
+    text, unknown, began = go(main())
+    assert "4 of them from the journal" in text and "5 ok" in text and unknown == ["c3"]
+    assert sorted(began) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("calls", "wrong"),
+    [
+        ([ToolCall("", "work", {"n": 0})], "call 1 of the batch has no id"),
+        ([ToolCall("c0", "work", {"n": 0}), "work"], r"call 2 of the batch must be a ToolCall.*not 'work'"),
+    ],
+)
+def test_a_wrong_call_ends_the_batch_once_those_that_run_have_ended(calls: Iterable[ToolCall], wrong: str) -> None:
+    async def main() -> Works:
+        works = Works(0)
+        works.released.set()
+        with pytest.raises(DefinitionError, match=wrong):
+            await Runner([works.tool], journal=memory()).batch(calls, concurrency=2)
+        return works
+
+    assert go(main()).at_once == 0
+
+
+def test_a_source_that_breaks_ends_the_batch_once_those_that_run_have_ended() -> None:
+    def calls() -> Iterator[ToolCall]:
+        yield ToolCall("c0", "work", {"n": 0})
+        raise OSError("no more rows")
+
+    async def main() -> BatchSummary:
+        works = Works(1)
+        works.released.set()
+        batch = Runner([works.tool]).batch(calls(), concurrency=2)
+        with pytest.raises(OSError, match="no more rows"):
+            await batch
+        return batch.summary
+
+    assert go(main()).counts == {"ok": 1}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "4"])
+def test_a_concurrency_that_is_none_is_refused(wrong: object) -> None:
+    with pytest.raises(DefinitionError, match="concurrency"):
+        Runner([]).batch([], concurrency=wrong)  # type: ignore[call-overload]
+
+
+def test_a_long_batch_is_read_once() -> None:
+    async def main() -> None:
+        batch = Runner([]).batch([], concurrency=1)
+        await batch
+        with pytest.raises(RuntimeError, match="is read once"):
+            await batch
+
+    go(main())
+
+
+@pytest.mark.parametrize("how", ["cancel", "break", "cancelled"])
+def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
+    async def main() -> tuple[Works, list[str]]:
+        works, read = Works(100), list[str]()
+        batch = Runner([works.tool]).batch(works.calls(), concurrency=3)
+
+        async def reads() -> None:
+            async for result in batch:
+                read.append(result.status)
+                if how == "break":
+                    break
+
+        reading = asyncio.ensure_future(reads())
+        await works.begins(3)
+        if how == "cancelled":
+            reading.cancel()
+        elif how == "cancel":
+            batch.cancel()
+            works.released.set()
+        else:
+            works.released.set()
+        await asyncio.wait({reading})
+        while works.at_once:
+            await asyncio.sleep(0)
+        return works, read
+
+    works, read = go(main())
+    assert (len(works.began), works.taken) in {(3, 4), (4, 5)}  # one may have begun before the reader left
+    assert read == {"cancel": ["ok"] * 3, "break": ["ok"], "cancelled": []}[how]
+
+
+def test_cancelling_now_stops_what_runs() -> None:
+    async def main() -> list[str]:
+        works = Works(9)
+        batch = Runner([works.tool]).batch(works.calls(), concurrency=3)
+        reading = asyncio.ensure_future(_statuses(batch))
+        await works.begins(3)
+        batch.cancel(now=True)
+        return await reading
+
+    assert go(main()) == []
+
+
+async def _statuses(batch: object) -> list[str]:
+    return [result.status async for result in batch]  # type: ignore[attr-defined]
+
+
+@tool
+async def fail(n: int) -> None:
+    raise KeyError("the-key")
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_a_failed_call_logs_one_line_and_its_traceback_at_debug(caplog: pytest.LogCaptureFixture, level: int) -> None:
+    caplog.set_level(level, "ferrule")
+
+    async def main() -> list[ToolResult]:
+        return [result async for result in Runner([fail]).batch([ToolCall("c0", "fail", {"n": 0})], concurrency=1)]
+
+    [result] = go(main())
+    errors = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(errors) == 1
+    assert ("Traceback" in (errors[0].exc_text or "")) is (level == logging.DEBUG)
+    assert level == logging.DEBUG or "KeyError: 'the-key'" in errors[0].getMessage()
+    assert isinstance(result.exception, KeyError)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    screen = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    async def main() -> None:
+        works = Works(20)
+        works.released.set()
+        await Runner([works.tool]).batch(list(works.calls()), concurrency=4, progress=True)
+
+    go(main())
+    lines = screen.getvalue().split("\r\x1b[K")
+    assert screen.getvalue().count("\n") == is_terminal
+    assert lines[-1].startswith("of 20: 20 calls in ") is is_terminal
