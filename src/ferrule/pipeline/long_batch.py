@@ -137,7 +137,7 @@ class LongBatch:
         finally:
             self.cancel()
             if self._bar is not None:
-                self._bar.close(self.summary)
+                self._bar.erase()
 
     async def _next_result(self, starting: asyncio.Task[None]) -> ToolResult | None:
         try:
@@ -213,13 +213,13 @@ class _Bar:
         now = time.monotonic()
         if now - self._drawn_at >= 1 / _DRAWS_PER_SECOND:
             self._drawn_at = now
-            self._write(summary, "")
+            self._write(f"{self._total}{summary}")
 
-    def close(self, summary: BatchSummary) -> None:
-        """Leave the last state on a line of its own."""
-        self._write(summary, "\n")
+    def erase(self) -> None:
+        """Leave the line to the program."""
+        self._write("")
 
-    def _write(self, summary: BatchSummary, end: str) -> None:
+    def _write(self, text: str) -> None:
         width = shutil.get_terminal_size().columns - 1
         with suppress(OSError, ValueError):  # the terminal is gone
-            print(f"\r\x1b[K{f'{self._total}{summary}'[:width]}", end=end, file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
