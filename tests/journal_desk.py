@@ -85,8 +85,8 @@ async def one_of_each(runner: Runner) -> None:
 
 
 def found(path: Path | str, **wanted: Any) -> list[tuple[str, str]]:
-    """The ids and the statuses of the calls that fit."""
-    return [(one.call_id, one.status) for one in Reader(path).calls(Filter(**wanted))]
+    """The ids and the statuses of the records that fit."""
+    return [(one.call_id, one.status) for one in Reader(path).calls(Filter(every=True, **wanted))]
 
 
 def the_call(path: Path | str, call_id: str) -> LoggedCall:

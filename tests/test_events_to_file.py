@@ -20,13 +20,13 @@ SOURCE = Path(__file__).parent.parent / "src"
 KEYS = [
     "time",
     "tool_name",
-    "tool_call_id",
+    "call_id",
     "parent",
     "principal",
     "session",
     "status",
     "executed",
-    "latency_ms",
+    "duration_ms",
     "answered_by",
 ]
 
@@ -64,7 +64,7 @@ def test_with_decisions_the_file_says_who_allowed_what_by_which_rule(tmp_path: P
     for euros in (5, 7, 20):
         runner.run_sync(ToolCall(str(euros), "pay", {"euros": euros}), ToolContext(principal="ann"))
     said = [
-        (line["tool_call_id"], line.get("status") or (line["decision"], line["reason"], line["rule"], line["by"]))
+        (line["call_id"], line.get("status") or (line["decision"], line["reason"], line["rule"], line["by"]))
         for line in lines(file)
         if line["principal"] == "ann" and line["tool_name"] == "pay"
     ]
@@ -103,7 +103,7 @@ def test_each_call_has_one_line_whatever_it_came_to(tmp_path: Path) -> None:
     asyncio.run(main())
     found = lines(file)
     assert all(list(line) == KEYS for line in found)
-    assert [(line["tool_call_id"], line["status"], line["executed"], line["answered_by"]) for line in found] == [
+    assert [(line["call_id"], line["status"], line["executed"], line["answered_by"]) for line in found] == [
         ("call 0", "ok", True, None),
         ("call 1", "denied", False, None),
         ("call 2", "invalid", False, None),
@@ -138,7 +138,7 @@ def test_what_no_middleware_sees_has_its_line(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert seen == ["1", "2"]
-    assert [(line["tool_call_id"], line["status"]) for line in lines(tmp_path / "calls")] == [
+    assert [(line["call_id"], line["status"]) for line in lines(tmp_path / "calls")] == [
         ("1", "ok"),
         ("unknown", "not_found"),
         ("cut off", "invalid"),

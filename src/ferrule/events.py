@@ -35,15 +35,15 @@ def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisi
     """An observer that appends a line of JSON to a file for each call that came to its end, whatever that was, or is
     suspended. See docs/events.md#a-log-of-what-was-done.
 
-    Each line has `time` (UTC, when it came to its end), `tool_name`, `tool_call_id`, `parent` (the call that made it),
-    `principal`, `session`, `status`, `executed`, `latency_ms` and `answered_by`, and no arguments and no results.
+    Each line has `time` (UTC, when it came to its end), `tool_name`, `call_id`, `parent` (the call that made it),
+    `principal`, `session`, `status`, `executed`, `duration_ms` and `answered_by`, and no arguments and no results.
 
     Args:
         path: The file, opened now; one that is not there is made, readable for nobody else.
         include: Of `"input"`, `"output"`, `"error"`, `"repairs"` and `"metadata"` what else each line has, as
             `ToolResult.record()` has it.
         decisions: Whether what was decided has lines of its own as well, before the call's: `time`, `tool_name`,
-            `tool_call_id`, `parent`, `principal`, `session`, the `decision` (`"allow"`, `"ask"` or `"deny"`), its
+            `call_id`, `parent`, `principal`, `session`, the `decision` (`"allow"`, `"ask"` or `"deny"`), its
             `reason`, the `rule` that spoke, and `by` whom it was said.
 
     Raises:
@@ -102,7 +102,7 @@ class FileLog:
         facts = {
             "status": result.status,
             "executed": result.executed,
-            "latency_ms": round(result.duration_ms, 3),
+            "duration_ms": round(result.duration_ms, 3),
             "answered_by": result.answered_by,
         }
         if self._include:
@@ -131,7 +131,7 @@ def _told_of(event: Event) -> dict[str, Any]:
     return {
         "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
         "tool_name": cut(clean(call.name), _MOST_OF_A_NAME),
-        "tool_call_id": cut(clean(call.id), _MOST_OF_A_NAME),
+        "call_id": cut(clean(call.id), _MOST_OF_A_NAME),
         "parent": call.parent,
         "principal": event.principal,
         "session": event.session,

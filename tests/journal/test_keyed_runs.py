@@ -96,7 +96,7 @@ def go(main: Coroutine[Any, Any, Any]) -> Any:
 
 def facts(result: LoopResult) -> Any:
     """All of a result that is not a matter of time."""
-    records = [{**record, "latency_ms": 0, "at": 0} for record in result.tool_executions]
+    records = [{**record, "duration_ms": 0, "at": 0} for record in result.tool_executions]
     replies = [(reply.text, list(reply.calls), reply.stop, reply.reason, dict(reply.usage)) for reply in result.replies]
     return [
         *(result.status, result.text, result.messages, records, result.turns, result.usage_by_turn, replies),

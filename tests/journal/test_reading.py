@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from processes import program
 
-from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.errors import JournalError
 from ferrule.journal._tables import STEPS
-from ferrule.journal.reading import UNFINISHED, Filter, Reader
+from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
 from steps import steps
 
@@ -120,7 +120,7 @@ def test_what_is_written_while_a_file_is_taken_for_one_that_nobody_changes_is_no
         await desk(journal).run(call("c5", "look"), ADA)
         await journal.flush()
 
-    assert Reader(path).look(query) == ["c1", "c1", "c2", "c3", "c4", "c5"]
+    assert Reader(path).look(query) == ["c1", "c2", "c3", "c4", "c5"]
     journals[0].close()
 
 
@@ -264,6 +264,74 @@ def test_what_other_arguments_came_to_under_the_same_id_is_told_of_them_alone(pa
     assert calls == [("o1", "deferred", True), ("o2", "cancelled", False), ("o1", "deferred", True)]
 
 
+def test_arguments_are_in_the_order_of_the_schema(path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def guard(given: ToolCall, context: ToolContext) -> None:
+        seen.append(list(given.arguments))
+
+    sent = ToolCall("c1", "refund", '{"euros": 5, "order": "o1"}')
+    result = journaled(path, lambda runner: runner.replace(guards=[guard]).run(sent, ADA))
+    one = the_call(path, "c1")
+    assert one.intent is not None
+    for shown in (*seen, one.input, one.intent.arguments, result.record()["input"]):
+        assert list(shown) == ["order", "euros"]
+
+
+def test_the_records_of_one_call_are_one_and_counted(path: Path) -> None:
+    async def many(runner: Runner) -> None:
+        await one_of_each(runner)
+        for order in ("bad", "bad", "o1"):
+            await runner.run(call("c3", "look", order=order), ADA)
+        await runner.run(call("c1", euros=1), ToolContext(principal="ada", session="s9"))
+
+    journaled(path, many)
+    merged = [(one.call_id, one.status, one.attempts, one.replays) for one in Reader(path).calls()]
+    assert merged == [
+        ("c1", "ok", 1, 1),
+        ("c2", "suspended", 1, 0),
+        ("c4", "not_found", 1, 0),
+        ("c3", "failed", 3, 0),  # with other arguments it is another call
+        ("c3", "ok", 1, 0),
+        ("c1", "ok", 1, 0),  # and in another session
+    ]
+    first = next(Reader(path).calls())
+    assert not first.is_replayed and (first.output, first.executed) == ("refunded o1", True)
+
+
+def test_a_call_that_ran_at_last_has_the_state_of_that_run(path: Path) -> None:
+    async def denied_then_run(runner: Runner) -> None:
+        await runner.replace(guards=[lambda call, context: deny("not now")]).run(call("c1", euros=1), ADA)
+        await runner.run(call("c1", euros=1), ADA)
+        await runner.replace(guards=[lambda call, context: deny("not again")]).run(call("c1", euros=1), ADA)
+
+    journaled(path, denied_then_run)
+    [one] = Reader(path).calls()
+    assert (one.status, one.attempts) == ("ok", 3)
+
+
+WAITS_FOR_APPROVAL = """
+async def forever(call, decision, context):
+    print("asked", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(kept(path, lambda runner: runner.replace(approve=forever).run(call("c1", euros=1), ADA)))
+"""
+
+
+def test_a_call_whose_program_was_killed_before_its_handler_began_was_not_started(path: Path) -> None:
+    with program(DESK + WAITS_FOR_APPROVAL, path) as other:
+        assert other.heard() == "asked"
+        while found(path) != [("c1", "running")]:  # events are committed soon
+            time.sleep(0.01)
+        other.kill()
+    [one] = Reader(path).calls()
+    assert (one.status, one.executed) == (NOT_STARTED, False) and found(path, status=UNFINISHED) == []
+    assert journaled(path, lambda runner: runner.run(call("c1", euros=1), ADA)).success
+    [one] = Reader(path).calls()
+    assert (one.status, one.attempts) == ("ok", 2)
+
+
 def test_calls_are_found_by_what_is_known_of_them(path: Path) -> None:
     journaled(path, one_of_each)
     assert found(path, tool="ref*") == [*OF_EACH[:3], OF_EACH[4]]
@@ -271,7 +339,7 @@ def test_calls_are_found_by_what_is_known_of_them(path: Path) -> None:
     assert found(path, principal="bob") == found(path, session="s2") == [("c4", "not_found")]
     assert found(path, status={"suspended", "failed"}) == OF_EACH[2:4]
     assert found(path, call_id="c1", tool="refund", principal="ada") == OF_EACH[:2]
-    calls = list(Reader(path).calls())
+    calls = list(Reader(path).calls(Filter(every=True)))
     assert found(path, since=calls[3].events[-1].at) == OF_EACH[3:]
     assert found(path, until=calls[1].began_at) == OF_EACH[:2]
     assert [one.call_id for one in Reader(path).calls(newest=2)] == ["c3", "c4"]

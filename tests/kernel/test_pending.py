@@ -258,7 +258,7 @@ def test_an_edit_anywhere_in_it_runs_nothing_and_uses_nothing_up() -> None:
 def test_edits_outside_of_it_change_nothing() -> None:
     write, ran = writing()
     record = suspended(made([write]))
-    lies = {"tool_name": "other", "tool_call_id": "c9", "metadata": {"resume": {}}, "success": True, "more": 1}
+    lies = {"tool_name": "other", "call_id": "c9", "metadata": {"resume": {}}, "success": True, "more": 1}
     result = go(made([write]).resume({**record, **lies}, True))
     assert result.success and result.call_id == "c1" and ran == [{"n": 1, "text": "a", "tenant": "", "pin": ""}]
     assert go(made([write]).resume({"pending": suspended(made([write]))["pending"]}, True)).success

@@ -362,14 +362,14 @@ def test_a_record_has_the_fields_of_an_execution_and_is_plain_json() -> None:
     good = run(Runner([look]), call(text="a")).record()
     bad = run(Runner([look]), ToolCall("c2", "look", "{}")).record()
     json.dumps([good, bad], allow_nan=False)
-    assert {key: good[key] for key in ("tool_name", "tool_call_id", "success", "output", "error")} == {
+    assert {key: good[key] for key in ("tool_name", "call_id", "success", "output", "error")} == {
         "tool_name": "look",
-        "tool_call_id": "c1",
+        "call_id": "c1",
         "success": True,
         "output": "Query:a:3",
         "error": None,
     }
-    assert good["latency_ms"] > 0
+    assert good["duration_ms"] > 0
     assert (bad["success"], bad["output"]) == (False, None) and "'text'" in bad["error"]
 
 

@@ -25,7 +25,7 @@ _LINES = 100
 _POLL_SECONDS = 0.5
 _COLUMNS = ("time", "status", "took", "tool", "for", "id", "by", "arguments")
 _CELL_WIDTH = 40
-_FILTERS = ("tool", "principal", "session", "status", "since", "until", "limit", "follow", "json")
+_FILTERS = ("tool", "principal", "session", "status", "since", "until", "limit", "follow", "json", "every")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +33,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     logged.add_filters(parser)
     parser.add_argument(
         "--limit", type=_line_count, metavar="N", help=f"the newest N alone (default: {_LINES}; with --json all)"
+    )
+    parser.add_argument(
+        "--every",
+        action="store_true",
+        help="each record by itself; otherwise the records of one call (the same session, principal, id and arguments) "
+        "are one line, which counts attempts and replays",
     )
     parser.add_argument("--follow", action="store_true", help="go on as calls come, until ctrl-C")
     parser.add_argument(

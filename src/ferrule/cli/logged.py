@@ -17,10 +17,10 @@ from ferrule.cli.journals import file_of
 from ferrule.cli.text import one_line, told
 from ferrule.cli.timeline import arguments
 from ferrule.cli.usage import UsageError, choices
-from ferrule.journal.reading import UNFINISHED, Filter, LoggedCall
+from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, LoggedCall
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-STATUSES = sorted({*get_args(Status), *UNFINISHED})
+STATUSES = sorted({*get_args(Status), *UNFINISHED, NOT_STARTED})
 ANY_UNFINISHED = "unfinished"
 SIGNS = {
     "ok": ("✓", "green"),
@@ -31,6 +31,7 @@ SIGNS = {
     "suspended": ("‖", "yellow"),
     "deferred": ("‖", "yellow"),
     "cut_off": ("?", "red"),
+    NOT_STARTED: ("!", "yellow"),
     "unknown": ("?", "red"),
 }
 FAILED = ("✗", "red")
@@ -85,6 +86,7 @@ def filter_of(options: argparse.Namespace, call_id: str | None = None) -> Filter
         status=statuses or None,
         since=None if options.since is None else moment("--since", options.since),
         until=None if options.until is None else moment("--until", options.until),
+        every=getattr(options, "every", True),
     )
 
 
@@ -174,11 +176,15 @@ def whose(call: LoggedCall) -> str:
 
 
 def allowed_by(call: LoggedCall) -> str:
-    """Who answered, or which rule spoke last; and whether it is the answer to a call that came before."""
+    """Who answered, or which rule spoke last; and how often the call was tried and replayed."""
     said = [decision.data for decision in call.decisions]
     person = call.result.get("answered_by") or next((one["by"] for one in reversed(said) if one.get("by")), None)
     rule = next((one["rule"] for one in reversed(said) if one.get("rule")), None)
-    again = ["replayed"] if call.is_replayed else []
+    again = [f"{call.attempts} attempts"] if call.attempts > 1 else []
+    if call.is_replayed:
+        again.append("replayed")
+    elif call.replays:
+        again.append(f"{call.replays} {'replay' if call.replays == 1 else 'replays'}")
     return ", ".join([*([told(person or rule, _RULE)] if person or rule else []), *again])
 
 

@@ -218,6 +218,6 @@ def _row(number: int, record: dict[str, Any]) -> list[str | Text]:
         printable(short(record["tool_name"], NAME_WIDTH)),
         record["status"],
         executed,
-        f"{record['latency_ms']:.0f}",
+        f"{record['duration_ms']:.0f}",
         error,
     ]

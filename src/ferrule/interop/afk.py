@@ -52,7 +52,14 @@ PolicyRole: TypeAlias = Callable[["PolicyEvent"], Any]
 _DEFERS = ("defer", "request_approval")
 _INPUT_MARKERS = ("user_input", "input")
 _DECIDED = ("suspended", "denied")
-_EXECUTION = ("tool_name", "tool_call_id", "success", "output", "error", "latency_ms")
+_EXECUTION = {
+    "tool_name": "tool_name",
+    "tool_call_id": "call_id",
+    "success": "success",
+    "output": "output",
+    "error": "error",
+    "latency_ms": "duration_ms",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +285,7 @@ def tool_completed(handler: Callable[[dict[str, Any]], object]) -> Observer:
 
 def _execution_of(result: ToolResult) -> dict[str, Any]:
     record = result.record()
-    return {key: record[key] for key in _EXECUTION}
+    return {theirs: record[ours] for theirs, ours in _EXECUTION.items()}
 
 
 # -- policies ----------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def intent_row(intent: Intent) -> tuple[Column, ...]:
         intent.parent,
         intent.fingerprint,
     )
-    return (*texts, json_text(intent.arguments), intent.at)
+    return (*texts, _encode_as_shown(intent.arguments), intent.at)
 
 
 def kept_of(row: Row, *, lives: bool) -> Kept:
@@ -184,4 +184,5 @@ def _json_mapping(value: object) -> Any:
     raise TypeError(f"a {type(value).__name__} is no JSON")
 
 
+_encode_as_shown = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_json_mapping).encode
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, default=_json_mapping).encode

@@ -38,6 +38,8 @@ __all__ = ["UNFINISHED", "Filter", "Following", "LoggedCall", "LoggedEvent", "Lo
 
 UNFINISHED = frozenset({"running", "cut_off", "deferred", "suspended"})
 """The states of a call that has not come to its end. See docs/journal.md#looking-into-it."""
+NOT_STARTED = "not_started"
+"""The state of a call whose process ended before the handler began."""
 
 _T = TypeVar("_T")
 _ROWS_AT_ONCE = 500  # rows or values of one statement
@@ -52,6 +54,14 @@ WHERE e.seq = ? AND c.principal IS e.principal AND c.session IS e.session
 ORDER BY c.arguments = ? DESC, c.at <= e.at DESC, c.at DESC LIMIT 1
 """
 """Of several under one id the newest of the same arguments."""
+_GET_RECORDS = """
+SELECT e.run FROM events n JOIN events e USING (call_id, tool_name, kind, data)
+LEFT JOIN calls c ON c.call_id = n.call_id AND c.run = n.run
+LEFT JOIN calls d ON d.call_id = e.call_id AND d.run = e.run
+WHERE n.seq = ? AND n.kind = 'tool:pre' AND e.principal IS n.principal AND e.session IS n.session
+AND e.parent IS n.parent AND (c.key IS NULL OR d.key IS NULL OR c.key = d.key) ORDER BY e.seq DESC
+"""
+"""The records of the call that has this first row: sent with the same arguments, and known by no other key."""
 OF_CALLS = "kind GLOB 'tool:*'"
 """What rows of calls have, and neither those that say what is missing nor those of tools that changed."""
 _NO_RESULT: JsonObject = {}
@@ -71,6 +81,8 @@ class Filter:
         status: What it came to, or one of `UNFINISHED`.
         since: Seconds since the epoch: something happened to it then or later.
         until: It came then or before.
+        every: Each record by itself. Otherwise the records of one call (the same session, principal, id, tool and
+            arguments) are one, which has the last that ran, or else the last, and counts all.
     """
 
     call_id: str | None = None
@@ -80,6 +92,7 @@ class Filter:
     status: Collection[str] | None = None
     since: float | None = None
     until: float | None = None
+    every: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +150,16 @@ class LoggedCall:
 
     Attributes:
         events: In order.
-        status: The status of its result, or one of `UNFINISHED`: `running` in a process that lives, `cut_off` where
-            none is at it, `deferred` where it is done elsewhere, `suspended` until somebody answers.
+        status: The status of its result; or one of `UNFINISHED`: `running` in a process that lives, `cut_off` if that
+            process ended while the handler ran, `deferred` if the work is done elsewhere, `suspended` until somebody
+            answers; or `not_started` if the process ended before the handler began.
         result: The record of its result, or of what it was suspended with; empty where there is none.
         ended_at: When it came to its result, in seconds since the epoch.
         intent: What is kept of one that may change something, where it began.
         is_replayed: Whether it got the result of one that had come before, and did not run itself.
+        attempts: How many records of the call there are that are no replay, this one among them. Of a record of its own
+            (`every=True`) it is 1, or 0 for a replay.
+        replays: How many records are replays.
         process: Where it runs or ran last: the number that the system gave the process (`pid`), and its `host`.
     """
 
@@ -152,6 +169,8 @@ class LoggedCall:
     ended_at: float | None
     intent: LoggedIntent | None
     is_replayed: bool
+    attempts: int
+    replays: int
     process: JsonObject | None
 
     @property
@@ -163,6 +182,36 @@ class LoggedCall:
     def tool_name(self) -> str:
         """The tool's own name."""
         return self.events[0].tool_name
+
+    @property
+    def principal(self) -> str | None:
+        """On whose behalf it was made."""
+        return self.events[0].principal
+
+    @property
+    def session(self) -> str | None:
+        """The conversation that it belongs to."""
+        return self.events[0].session
+
+    @property
+    def output(self) -> Any:
+        """What the handler gave, as plain JSON; `None` if the call has no result."""
+        return None if self.status in UNFINISHED else self.result.get("output")
+
+    @property
+    def error(self) -> str | None:
+        """What the model was told, if it was no success."""
+        return self.result.get("error")
+
+    @property
+    def executed(self) -> bool | None:
+        """Whether the effect may have happened: `True`, `False`, or `None` if that is not known."""
+        return False if self.status == NOT_STARTED else self.result.get("executed")
+
+    @property
+    def metadata(self) -> JsonObject:
+        """What the handler or a middleware added."""
+        return self.result.get("metadata", {})  # type: ignore[no-any-return]
 
     @property
     def parent(self) -> str | None:
@@ -206,23 +255,25 @@ class LoggedCall:
     def record(self) -> dict[str, Any]:
         """All of it as plain JSON; the fields stand in docs/journal.md#export."""
         first, result, intent = self.events[0], self.result, self.intent
-        ended = self.status not in UNFINISHED
         return {
             "tool_name": first.tool_name,
-            "tool_call_id": first.call_id,
+            "call_id": first.call_id,
             "parent": first.parent,
             "principal": first.principal,
             "session": first.session,
             "status": self.status,
             "at": first.at,
             "ended_at": self.ended_at,
-            "latency_ms": None if self.ended_at is None else round((self.ended_at - first.at) * 1000, 3),
+            "duration_ms": None if self.ended_at is None else round((self.ended_at - first.at) * 1000, 3),
             "input": self.input,
-            "output": result.get("output") if ended else None,
-            "error": result.get("error"),
-            "executed": result.get("executed"),
+            "output": self.output,
+            "error": self.error,
+            "executed": self.executed,
+            "is_replayed": self.is_replayed,
+            "attempts": self.attempts,
+            "replays": self.replays,
             "repairs": result.get("repairs", []),
-            "metadata": result.get("metadata", {}),
+            "metadata": self.metadata,
             "answered_by": result.get("answered_by"),
             "idempotency_key": None if intent is None else intent.key,
             "fingerprint": None if intent is None else intent.fingerprint,
@@ -279,8 +330,8 @@ class Reader:
         yield from self.loaded(self.newest(wanted, newest))
 
     def call(self, call_id: str) -> list[LoggedCall]:
-        """The calls of that id, the oldest first: ids are the model's, and not all servers make new ones."""
-        return sorted(self.calls(Filter(call_id=call_id)), key=lambda call: call.events[0].seq)
+        """The records of calls of that id, the oldest first: ids are the model's, and not all servers make new ones."""
+        return sorted(self.calls(Filter(call_id=call_id, every=True)), key=lambda call: call.events[0].seq)
 
     def follow(self, wanted: Filter = Filter(), *, newest: int | None = None) -> Following:
         """The calls that fit, at most the `newest`, and then what comes. See docs/journal.md#looking-into-it."""
@@ -450,6 +501,8 @@ class Found(NamedTuple):
 
     group: Group
     status: str | None = None
+    attempts: int | None = None
+    replays: int = 0
 
 
 class Process(NamedTuple):
@@ -513,15 +566,40 @@ class Look:
     def newest(self, wanted: Filter, limit: int | None) -> list[Found]:
         """The newest calls that fit, in the order of their last rows."""
         found: list[Found] = []
+        merged: set[Key] = set()
         for one in self._from_the_end(wanted):
             if len(found) == limit:
                 break
-            if not _is_until(one.group, wanted):
+            if one.group.key in merged or not _is_until(one.group, wanted):
                 continue
+            if not wanted.every:
+                one = self._merge(one, merged)
             one = self.judged(one) if wanted.status is not None or not one.group.ends else one
             if wanted.status is None or one.status in wanted.status:
                 found.append(one)
         return found[::-1]
+
+    def _merge(self, newest: Found, merged: set[Key]) -> Found:
+        """The record that says what came of a call, with the counts of all; `merged` gets the keys of the others."""
+        found = self.column(_GET_RECORDS, newest.group.rows[0].seq)
+        keys = [newest.group.key._replace(run=run) for run in found]
+        merged.update(keys)
+        if len(keys) < 2:
+            return newest
+        groups = [newest.group if key == newest.group.key else self.group(key) for key in keys]
+        results = [self._last_result(group) for group in groups]
+        replays = [is_replay(result) for result in results]
+        effective = (
+            group
+            for group, result, replay in zip(groups, results, replays, strict=True)
+            if not replay and result.get("executed") is not False
+        )
+        count = sum(replays)
+        return newest._replace(group=next(effective, newest.group), attempts=len(keys) - count, replays=count)
+
+    def _last_result(self, group: Group) -> JsonObject:
+        told = self.end(group) or group.last
+        return self.result_of(told) if told.kind in _WITH_RESULT else _NO_RESULT
 
     def _from_the_end(self, wanted: Filter) -> Iterator[Found]:
         """Each call where its last row is: the rows are gone through once, the newest first."""
@@ -548,7 +626,10 @@ class Look:
         if group.is_suspended:
             is_work = inner(self.result_of(group.last), "pending", "kind") == "work"
             return found._replace(status="deferred" if is_work else "suspended")
-        return found._replace(status="running" if self.lives(group.owner) else "cut_off")
+        if self.lives(group.owner):
+            return found._replace(status="running")
+        has_begun = kept is not None or any(row.kind == "tool:started" for row in group.rows)
+        return found._replace(status="cut_off" if has_begun else NOT_STARTED)
 
     def end(self, group: Group) -> Row | None:
         """The terminal event that says what the call came to: of several, the first that may have had an effect."""
@@ -573,7 +654,6 @@ class Look:
         last = end or next((row for row in reversed(group.rows) if row.kind == "tool:suspended"), None)
         result = next((event.data for event in events if last is not None and event.seq == last.seq), _NO_RESULT)
         ended_at = None if end is None else end.at
-        is_replayed = inner(result, "metadata", "replayed") is True
         if end is None and status not in UNFINISHED and intent is not None and intent.outcome is not None:
             result, ended_at = intent.outcome, intent.ended_at
         process = self._processes.get(group.owner)
@@ -583,7 +663,9 @@ class Look:
             result=result,
             ended_at=ended_at,
             intent=intent,
-            is_replayed=is_replayed,
+            is_replayed=is_replay(result),
+            attempts=int(not is_replay(result)) if found.attempts is None else found.attempts,
+            replays=found.replays if found.attempts is not None else int(is_replay(result)),
             process=None if process is None else {"pid": process.pid, "host": process.host},
         )
 
@@ -608,11 +690,10 @@ class Look:
         )
 
     def _replayed(self, group: Group) -> tuple[Any, ...] | None:
-        told = self.end(group) or group.last
-        result = self.result_of(told) if told.kind in _WITH_RESULT else _NO_RESULT
-        if inner(result, "metadata", "replayed") is not True:
+        result = self._last_result(group)
+        if not is_replay(result):
             return None
-        values = (group.rows[0].seq, json_text(result.get("input")))
+        values = (group.rows[0].seq, json.dumps(result.get("input"), separators=(",", ":")))
         return self._execute(_GET_REPLAYED, values).fetchone()  # type: ignore[no-any-return]
 
 
@@ -630,6 +711,11 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
         owner=owner,
         data=told if isinstance(told := json.loads(data), dict) else _NO_RESULT,
     )
+
+
+def is_replay(result: JsonObject) -> bool:
+    """Whether a result came from the journal, so that nothing was run for it."""
+    return inner(result, "metadata", "replayed") is True
 
 
 def inner(record: Mapping[str, Any], name: str, field: str) -> Any:

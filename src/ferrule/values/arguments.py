@@ -87,11 +87,11 @@ class Arguments(_Mapping):
         return read
 
     def _judged(self, parameters: Parameters) -> FrozenDict:
-        """What the judged text says, of keys that came twice the last, as the handler has it; and the defaults."""
-        values = from_json(self.raw)
-        for name, value in parameters.defaults.items():
-            values.setdefault(name, value)
-        return FrozenDict(values)
+        """The values of the judged text and the defaults, in the order of the schema. If a key came twice, its last
+        value counts, as for the handler."""
+        values = {**parameters.defaults, **from_json(self.raw)}
+        ordered = {name: values.pop(name) for name in parameters.schema.get("properties", ()) if name in values}
+        return FrozenDict(ordered | values)
 
     def plain(self) -> dict[str, Any]:
         """A plain copy, in a fifth of the time of one by way of the mapping."""

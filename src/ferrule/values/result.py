@@ -165,16 +165,15 @@ class ToolResult(_ResultFields):
     def record(self) -> dict[str, Any]:
         """A JSON-safe record of the execution.
 
-        It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`; of a runner's result
-        the `input` as it was judged, with stars for what is bound or private, the `session`, the `principal`, and when
-        the call arrived (`at`, seconds since the epoch). `pending` is all that `Runner.resume` reads, and `None` where
-        the call is not suspended.
+        Names are those of the attributes. The result of a runner also has the `input` as it was judged, with stars for
+        what is bound or private, the `session`, the `principal`, and when the call arrived (`at`, seconds since the
+        epoch). `pending` is what `Runner.resume` reads, or `None` if the call is not suspended.
         """
         told, session, principal, ended_at, _, answered_by = self._facts
         given = None if told is None else told_input(told)
         return {
             "tool_name": self.tool_name,
-            "tool_call_id": self.call_id or None,
+            "call_id": self.call_id or None,
             "input": jsonable(given.plain() if isinstance(given, Arguments) else given),
             "session": session,
             "principal": principal,
@@ -183,8 +182,9 @@ class ToolResult(_ResultFields):
             "status": self.status,
             "output": jsonable(self.output),
             "error": self.error,
-            "latency_ms": self.duration_ms,
+            "duration_ms": self.duration_ms,
             "executed": self.executed,
+            "is_replayed": self.is_replayed,
             "repairs": list(self.repairs),
             "metadata": jsonable(dict(self.metadata)),
             "answered_by": answered_by,
