@@ -144,7 +144,7 @@ ToolInput: TypeAlias = "ToolForm | Toolset"
 Reconcile: TypeAlias = Callable[
     [ToolCall, ToolContext[Any]], ToolResult | Literal[False] | Awaitable[ToolResult | Literal[False] | None] | None
 ]
-"""What came of a call that was cut off, for `reconcile=`. See docs/journal.md."""
+"""What came of a call whose outcome is unknown, for `reconcile=`. See docs/journal.md#after-a-crash."""
 
 
 class Begun(NamedTuple):
@@ -192,7 +192,7 @@ class Journal(ABC):
     async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
         """Commit that a call is about to run, in one step for all who share the journal, unless its key is there.
 
-        What is there under the same `claim` is replaced, and so is what is there as `after` says, with its state.
+        It replaces what is there under the same `claim`, and what is there as `after` says, where `settle` may do so.
         """
 
     @abstractmethod
@@ -204,8 +204,9 @@ class Journal(ABC):
         """The calls that were cut off and those that are deferred, the oldest first; of one `ticket`, that one."""
 
     @abstractmethod
-    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
-        """Commit the outcome of a call that was cut off or deferred; whether it still was as `kept` says."""
+    async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
+        """Commit the outcome of a call that was cut off, is deferred, or ended with an outcome that nobody knows
+        (`executed` is `None`). Return whether the call still was as `kept` says. `None` forgets the call."""
 
     @abstractmethod
     async def take(self, key: str, expires_at: float) -> bool:

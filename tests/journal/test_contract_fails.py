@@ -426,6 +426,7 @@ WRONG: dict[str, type[MemoryJournal]] = {
     "what_was_deferred_is_begun_again_by_one_that_has_read_it_as_it_is": BeginsWhatIsOpen,
     "what_was_cut_off_is_settled_once": SettlesAnything,
     "what_was_deferred_is_settled_where_it_still_is_as_it_was_read": SettlesByState,
+    "an_outcome_that_nobody_knows_is_settled_and_forgotten": LooksThenSettles,
     "nothing_is_settled_that_runs_or_was_forgotten_or_is_another_claims": SettlesAnything,
     "what_is_unfinished_is_told_the_oldest_first_and_by_its_ticket": InNoOrder,
     "who_waits_for_a_call_is_answered_when_it_has_ended_and_not_before": NeverWaits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from ferrule import Journal, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
-from ferrule.errors import JournalError
+from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.journal._lockfile import LockFile
 from ferrule.testing import ManualClock
@@ -384,6 +385,60 @@ def test_what_reconcile_says_of_a_call_that_was_cut_off_counts() -> None:
     assert asyncio.run(main(None, 2)) == (["unknown", "unknown"], [5])
     for no_end in ("paid", True, ToolResult(None, "still under way", status="suspended")):
         assert asyncio.run(main(no_end, 2)) == (["unknown", "unknown"], [5])
+
+
+@pytest.mark.parametrize("says", [ToolResult("it was paid"), False, None])
+@pytest.mark.parametrize("end", ["is late", "does not know", "is late and goes on"])
+def test_reconcile_is_asked_for_an_outcome_that_nobody_knows(says: Any, end: str) -> None:
+    paid, go_on = list[int](), threading.Event()
+
+    def reconcile(call: ToolCall, context: ToolContext) -> Any:
+        return says
+
+    async def pay(euros: int) -> str:
+        if paid:
+            return "paid now"
+        paid.append(euros)
+        if end == "does not know":
+            raise UnknownOutcomeError("the line is dead")
+        await asyncio.Event().wait()
+        return "never"
+
+    def pay_in_a_thread(euros: int) -> str:
+        paid.append(euros)
+        go_on.wait(60)
+        return "paid late"
+
+    async def main() -> list[ToolResult]:
+        made = tool(pay_in_a_thread if "goes on" in end else pay, name="pay", reconcile=reconcile)
+        runner = Runner([made], journal=memory(), timeout=None if end == "does not know" else 0.01, grace=0.01)
+        return [await runner.run(call(), **WHO) for _ in range(2)]
+
+    try:
+        results = asyncio.run(main())
+    finally:
+        go_on.set()
+    unknown = "unknown" if end == "does not know" else "timeout"
+    first, again = [(result.status, result.executed) for result in results]
+    if isinstance(says, ToolResult):
+        assert first == again == ("ok", True) and results[0].text == "it was paid"
+    elif says is None or "goes on" in end:  # what goes on may happen yet
+        assert first == again == (unknown, None)
+    else:
+        assert first == ("failed", False) and "may be sent again" in str(results[0].error)
+        assert (again, results[1].text) == (("ok", True), "paid now")
+
+
+def test_a_call_that_did_not_happen_is_failed_after_recovery_and_may_be_sent_again() -> None:
+    async def main() -> None:
+        bank, journal = Bank(reconcile=lambda call, context: False), memory()
+        runner = await cut_off(bank, journal)
+        [result] = await runner.recover()
+        assert (result.status, result.executed) == ("failed", False) and "may be sent again" in str(result.error)
+        assert await journal.unfinished() == []
+        assert (await runner.run(call(), **WHO)).text == "paid 5"
+
+    asyncio.run(main())
 
 
 def test_where_another_program_settles_a_call_first_what_it_kept_is_told() -> None:

@@ -75,8 +75,8 @@ class Tool(Generic[P, R_co]):
         read_only, destructive, idempotent, open_world: MCP's annotations, with MCP's meanings.
         parallel: Whether it may run beside others; what `read_only` says where it is left out.
         resources: The keys that a call locks, a function of its arguments.
-        reconcile: What came of a call that a crash cut off, a function of the call and its context: its `ToolResult`;
-            `False` where it did not happen, and may be run; `None` where that is not known. See docs/journal.md.
+        reconcile: What came of a call whose outcome is unknown: a function of the call and its context that returns its
+            `ToolResult`, `False` if it did not happen, or `None` if that is not known. See docs/journal.md.
         background: Whether a call ends at once with a ticket, once it is approved, and its work goes on as a call of
             its own; not where the tool is called by itself. See docs/long-work.md#in-the-background.
         private: Parameters that the model neither sees nor fills.

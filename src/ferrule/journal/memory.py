@@ -16,7 +16,7 @@ from ferrule.store import Memory
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.kept import Intent, Kept, is_unknown
 
 __all__ = ["MemoryJournal", "memory"]
 
@@ -117,16 +117,19 @@ class MemoryJournal(Journal):
             open_calls = [kept for kept in open_calls if kept.outcome and ticket_of(kept.outcome) == ticket]
         return [_copy(kept) for kept in sorted(open_calls, key=lambda kept: (kept.intent.at, kept.intent.key))]
 
-    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
-        """Keep the outcome of a call that was cut off or deferred; whether it still was as `kept` says."""
-        ended = _kept_end(kept.intent, outcome)
+    async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
+        """See `Journal.settle`."""
+        ended = None if outcome is None else _kept_end(kept.intent, outcome)
         key = kept.intent.key
         with self._lock:
             found = self._kept(key)
             if found is None or not _is_still(found, kept):
                 return False
-            self._calls[key] = dataclasses.replace(ended, intent=found.intent)
-            self._note_ended(found.intent)
+            if ended is None:
+                self._forget(key, found.intent.reference)
+            else:
+                self._calls[key] = dataclasses.replace(ended, intent=found.intent)
+                self._note_ended(found.intent)
         self._waiting.wake(key)
         return True
 
@@ -164,8 +167,8 @@ class MemoryJournal(Journal):
 
 
 def _is_still(found: Kept, kept: Kept | None) -> bool:
-    """Whether a call that is open is as it was when `kept` was read."""
-    if kept is None or found.state != kept.state or found.state not in OPEN:
+    """Whether a call that may be settled is as it was when `kept` was read."""
+    if kept is None or found.state != kept.state or not (found.state in OPEN or is_unknown(found)):
         return False
     return found.intent.claim == kept.intent.claim and json_text(found.outcome) == json_text(kept.outcome)
 

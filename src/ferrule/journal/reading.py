@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._lockfile import open_lock_file
-from ferrule.journal._rows import LOST, column, json_text, text_of
+from ferrule.journal._rows import LOST, column, text_of
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject, thaw

@@ -41,7 +41,7 @@ from ferrule.store import JsonValue, StoreError
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.kept import Intent, Kept, is_unknown
 
 __all__ = ["SQLiteJournal", "SQLiteStore"]
 
@@ -179,10 +179,7 @@ class SQLiteJournal(Journal):
         """Commit what the call came to, where what is there has its claim. Where that cannot be written it raises, and
         is tried again each second as long as the journal is open."""
         mine: tuple[Any, ...] = (column(intent.key), column(intent.claim))
-        if outcome is None:
-            statement, values = _FORGET_CALL, mine
-        else:
-            statement, values = _END_CALL, (*_outcome_columns(outcome), *mine)
+        statement, values = _ending(outcome, mine)
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(statement, values)
@@ -203,17 +200,17 @@ class SQLiteJournal(Journal):
         kept = [kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)) for row in rows]
         return [call for call in kept if call.state != "running"]
 
-    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
-        """Commit the outcome of a call that was cut off or deferred; whether it still was as `kept` says."""
+    async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
+        """See `Journal.settle`."""
         intent = kept.intent
         mine = (column(intent.key), column(intent.claim))
-        values = (*_outcome_columns(outcome), *mine)
+        statement, values = _ending(outcome, mine)
 
         def change(connection: sqlite3.Connection) -> bool:
             found = connection.execute(_GET_CALL, mine[:1]).fetchone()
             if found is None or not self._is_still(found, kept):
                 return False
-            connection.execute(_END_CALL, values)
+            connection.execute(statement, values)
             return True
 
         return await self._writer.order(change, partial(self._waiting.wake, intent.key))
@@ -257,8 +254,8 @@ class SQLiteJournal(Journal):
         self._close()
 
     def _is_still(self, row: Row, kept: Kept | None) -> bool:
-        """Whether a call that is open is as it was when `kept` was read; within a transaction."""
-        if kept is None or kept.state not in OPEN or text_of(row[2]) != kept.intent.claim:
+        """Whether a call that may be settled is as it was when `kept` was read; within a transaction."""
+        if kept is None or not (kept.state in OPEN or is_unknown(kept)) or text_of(row[2]) != kept.intent.claim:
             return False
         found = kept_of(row, lives=self._lives(row))
         return found.state == kept.state and json_text(found.outcome) == json_text(kept.outcome)
@@ -419,10 +416,13 @@ def _close_all(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles) 
         files.end()
 
 
-def _outcome_columns(outcome: JsonObject) -> tuple[Any, ...]:
-    """`state`, `ended_at`, `ticket` and `outcome`."""
+def _ending(outcome: JsonObject | None, mine: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The statement that ends the call of a key and a claim, or forgets it, and its values."""
+    if outcome is None:
+        return _FORGET_CALL, mine
     state = state_of(outcome)
-    return state, time.time() if state == "ended" else None, column(ticket_of(outcome)), json_text(outcome)
+    ended_at = time.time() if state == "ended" else None
+    return _END_CALL, (state, ended_at, column(ticket_of(outcome)), json_text(outcome), *mine)
 
 
 @contextmanager

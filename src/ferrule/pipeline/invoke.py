@@ -371,11 +371,16 @@ async def _within_deadline(
     except asyncio.CancelledError:
         if state.attempt.stop is None:  # else the runner has stopped what is late already
             raise
-    attempt, holdings = state.attempt, state.holdings
-    running = attempt.left_running or (holdings is not None and bool(holdings.runs or holdings.left))
-    attempt.result = results.timed_out(plan, state, why, running=running)
+    attempt = state.attempt
+    attempt.result = results.timed_out(plan, state, why, running=still_runs(state))
     attempt.given_up = True
     return attempt.result
+
+
+def still_runs(state: CallState) -> bool:
+    """Whether something of the handler goes on."""
+    holdings = state.holdings
+    return state.attempt.left_running or (holdings is not None and bool(holdings.runs or holdings.left))
 
 
 async def _wait_for_end(task: asyncio.Task[ToolResult], deadline: Deadline, until: float) -> None:

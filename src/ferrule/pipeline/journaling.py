@@ -21,7 +21,7 @@ from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
 from ferrule.pipeline.call_key import in_journal, reference_of, ticket_result
 from ferrule.pipeline.hiding import facts_of, hide, log_raised
-from ferrule.pipeline.invoke import invoke
+from ferrule.pipeline.invoke import invoke, still_runs
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import (
     NOTHING_RUN,
@@ -41,9 +41,12 @@ from ferrule.values.content import jsonable
 from ferrule.values.context import CURRENT
 from ferrule.values.frozen import freeze, thaw
 from ferrule.values.input import Answer
-from ferrule.values.kept import Intent, Kept, restored, stored
+from ferrule.values.kept import Intent, Kept, is_unknown, restored, stored
 from ferrule.values.logged import write_log
 from ferrule.values.result import ToolResult
+
+_LEFT_RUNNING = "left_running"
+"""Of an outcome: the handler still ran when it was written."""
 
 # -- before ------------------------------------------------------------------------------------------------------------
 
@@ -103,9 +106,9 @@ def repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
 async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
     """The result of the call from what is kept of it; `None` where it may be run after all."""
     outcome = kept.outcome
-    if kept.state == "cut_off":
+    if is_unknown(kept):
         found = await reconciled(plan, state)
-        if found is False:
+        if found is False and not (outcome or {}).get(_LEFT_RUNNING):
             in_journal(state).after = kept
             return None
         if isinstance(found, ToolResult):
@@ -147,8 +150,7 @@ def unknown_text(name: str) -> str:
 
 
 async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
-    """What the tool says of a call that was cut off: its result, `False` where it did not happen, `None` where it does
-    not know."""
+    """Ask the tool what came of a call: its result, `False` if it did not happen, or `None` if it does not know."""
     function = plan.tool.reconcile
     if function is None:
         return None
@@ -182,11 +184,30 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
         return begun
     handling = invoke(plan, values, state, answer)
     result = _of_kernel(state, handling if isinstance(handling, ToolResult) else await handling)
+    if result.executed is None and result.status != "suspended":
+        result = await _find_out(plan, state, result)
     if begun.other_arguments:
         what = "a call of tool %r came under an id that another call with other arguments had"
         write_log(logging.WARNING, facts_of(state), what, plan.name)
         result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
     return await end(plan, state, result)
+
+
+async def _find_out(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
+    """Return what `reconcile` says of a call whose outcome is unknown, or the result as it is. While the handler still
+    runs, "it did not happen" does not count: it may happen yet."""
+    found, attempt = await reconciled(plan, state), state.attempt
+    if found is None or (found is False and still_runs(state)):
+        return result
+    made = did_not_happen(state) if found is False else copied(state, found)
+    attempt.result, attempt.executed = made, made.executed
+    return made
+
+
+def did_not_happen(state: CallState) -> ToolResult:
+    """The result of a call that did not happen, as `reconcile` says."""
+    text = f"{state.plan.name} did not happen. Nothing was run; the call may be sent again."
+    return unsuccessful(state, "failed", text, executed=False)
 
 
 async def _begin_once(plan: Plan, state: CallState) -> Begun | ToolResult:
@@ -259,6 +280,8 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
 def _outcome_to_keep(state: CallState, result: ToolResult) -> dict[str, Any]:
     """What is kept of a result."""
     kept = stored(bounded(state, result))
+    if result.executed is None and still_runs(state):
+        kept[_LEFT_RUNNING] = True
     return kept if state.attempt.pending is None else {**kept, "pending": thaw(state.attempt.pending)}
 
 

@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 _SECONDS = 60.0
 """How long any of the tests waits for something that has to come."""
 _ODD_TEXT = "é 文 🙂 \0 \x1f \x7f \u2028 \u202e \ud800 ' \" \\ % ; -- NULL"
+_UNKNOWN: JsonObject = {"status": "timeout", "executed": None}
 _ENDED: JsonObject = {"status": "ok", "output": {"paid": 7}}
 _NOTHING_CAME: JsonObject = {"status": "failed", "output": None, "error": "no"}
 _JSON: JsonObject = {
@@ -321,6 +322,20 @@ class JournalContract:
             _is_kept(await journal.find(intent.key), ended)
 
         self._run_twice(_begun, after)
+
+    def test_an_outcome_that_nobody_knows_is_settled_and_forgotten(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            await journal.end(intent, _UNKNOWN)
+            unknown = await journal.find(intent.key)
+            assert unknown is not None
+            assert not await journal.settle(replace(unknown, outcome=_ENDED), _ENDED), "it settled what was not there"
+            assert await journal.settle(unknown, _UNKNOWN), "it did not settle an outcome that nobody knows"
+            assert await journal.settle(unknown, None), "it did not forget an outcome that nobody knows"
+            assert await journal.find(intent.key) is None, "what was forgotten is there"
+            assert (await journal.begin(intent)).kept is None
+
+        self._run(check)
 
     def test_what_was_deferred_is_settled_where_it_still_is_as_it_was_read(self) -> None:
         async def check(journal: Journal) -> None:

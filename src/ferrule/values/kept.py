@@ -68,6 +68,11 @@ class Kept:
     outcome: JsonObject | None = None
 
 
+def is_unknown(kept: Kept) -> bool:
+    """Whether nobody knows what came of a call: it was cut off, or ended without knowing whether it happened."""
+    return kept.state == "cut_off" or (kept.state == "ended" and (kept.outcome or {}).get("executed", False) is None)
+
+
 def stored(result: ToolResult) -> dict[str, Any]:
     """Return all of a result that a model or a program sees, as plain JSON from which `restored` makes it again.
     `output_is` says what an output was that is no JSON data."""
