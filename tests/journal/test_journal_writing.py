@@ -285,7 +285,7 @@ def test_a_journal_is_closed_though_another_process_stands_still_with_the_lock(
     monkeypatch.setattr(threading, "excepthook", ended.append)
     with open_lock_file(journal.path).committing():
         journal.close()
-    assert ended == [] and "is closed, and its processes do not hear of it" in caplog.text
+    assert ended == [] and "is closed without a checkpoint" in caplog.text
 
 
 def test_events_whose_calls_never_end_are_not_remembered_for_ever() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import os
 import shutil
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +20,7 @@ from processes import SECONDS, intent, program
 
 from ferrule import Journal, Runner, ToolCall, tool
 from ferrule.errors import DefinitionError, JournalError
+from ferrule.executors.liveness import SHARED
 from ferrule.guards import within
 from ferrule.journal import _lockfile, _open_files
 from ferrule.journal.reading import Reader
@@ -40,6 +44,17 @@ async def main():
     say("begun")
     wait()
 asyncio.run(main())
+"""
+CALLS = """
+from ferrule import Runner, ToolCall, tool
+@tool
+async def pay() -> str:
+    "Pay."
+    await journal.flush()
+    say("called")
+    wait()
+journal = Journal.open(path)
+asyncio.run(Runner([pay], journal=journal).run(ToolCall("c1", "pay", {})))
 """
 FORKS = """
 async def main():
@@ -160,7 +175,94 @@ def test_programs_that_write_and_read_the_folder_all_the_time_lose_nothing(tmp_p
     connection.close()
 
 
+OPENS_WITH_FEW_DESCRIPTORS = """
+import resource
+def count(): return len(os.listdir("/dev/fd"))
+Journal.open(path).close()
+before, (soft, hard) = count(), resource.getrlimit(resource.RLIMIT_NOFILE)
+for more in range(12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + more, hard))
+    try: Journal.open(path).close()
+    except JournalError: pass
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+say(count() - before)
+"""
+
+
+def test_a_journal_that_cannot_be_opened_leaves_no_descriptor_open(tmp_path: Path, text_before: str) -> None:
+    with program(text_before + OPENS_WITH_FEW_DESCRIPTORS, tmp_path / "calls.db") as other:
+        assert other.rest() == "0"
+
+
+@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the system cannot tell who has it open")
+def test_supervisors_get_open_descriptors_while_journals_are_opened_and_closed(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    journal, file = Journal.open(path), os.stat(path)
+
+    def open_and_close() -> None:
+        for _ in range(60):
+            Journal.open(path, durable="normal").close()
+
+    threads = [threading.Thread(target=open_and_close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        with SHARED.lock:
+            assert all(os.path.samestat(os.fstat(descriptor), file) for descriptor in SHARED.all())
+    journal.close()
+    assert SHARED.all() == []
+
+
 # -- processes ---------------------------------------------------------------------------------------------------------
+
+
+OPENS_AND_CLOSES = """
+journal = Journal.open(path)
+say("open")
+wait()
+journal.close()
+say("closed")
+wait()
+"""
+
+
+def test_the_log_stays_while_it_is_read(tmp_path: Path, text_before: str) -> None:
+    path = tmp_path / "calls.db"
+    with program(text_before + OPENS_AND_CLOSES, path) as other:
+        assert other.heard() == "open"
+
+        def is_kept(look: object) -> bool:
+            other.tell()
+            return other.heard() == "closed" and Path(f"{path}-wal").exists()
+
+        assert Reader(path).look(is_kept)
+
+
+def test_a_journal_that_is_collected_keeps_no_lock_waiting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal.open(tmp_path / "calls.db")
+    dropped: list[Any] = [Journal.open(tmp_path / "calls.db")]
+    dropped.append(dropped)
+    with journal._lock.committing():
+        dropped = []
+        gc.collect()
+    journal.close()
+    assert caplog.text == ""
+
+
+def test_who_has_a_read_only_file_system_sees_who_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "calls.db"
+    with program(CALLS, path) as other:
+        assert other.heard() == "called"
+        other.kill()
+    real = os.open
+
+    def open_for_reading(name: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_for_reading)
+    assert [call.status for call in Reader(path).calls()] == ["cut_off"]
 
 
 def test_a_process_lives_until_it_is_killed(tmp_path: Path, text_before: str) -> None:
@@ -189,6 +291,30 @@ def test_a_program_that_ends_lives_as_long_as_its_threads(tmp_path: Path, text_b
         other.tell()
         other.rest()
     assert state_elsewhere(path, text_before) == "cut_off"
+
+
+SERVES_IN_A_THREAD = """
+import threading
+def serve():
+    threading.main_thread().join()
+    journal = Journal.open(path)
+    asyncio.run(journal.begin(intent("one")))
+    journal.close()
+    say("closed")
+    wait()
+threading.Thread(target=serve).start()
+"""
+
+
+def test_a_journal_that_is_closed_after_the_main_thread_has_ended_lives_no_longer(
+    tmp_path: Path, text_before: str
+) -> None:
+    path = tmp_path / "calls.db"
+    with program(text_before + SERVES_IN_A_THREAD, path) as other:
+        assert other.heard() == "closed"
+        assert state_elsewhere(path, text_before) == "cut_off"
+        other.tell()
+        other.rest()
 
 
 def remove_log(path: Path) -> Path:
@@ -231,6 +357,14 @@ def test_an_open_journal_whose_log_would_be_missed_is_refused(
         with pytest.raises(JournalError, match=r"has the journal .* open, but the files .* are missing"):
             Journal.open(changed)
     Journal.open(changed).close()
+
+
+def test_a_program_that_has_locked_the_file_and_makes_its_log_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([True, False])
+    monkeypatch.setattr(_lockfile.LockFile, "has_sqlite", lambda *_: next(answers))
+    Journal.open(tmp_path / "calls.db").close()
 
 
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the lock is a file of its own there")

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 
 class SharedDescriptors:
-    """Descriptors by who opened them. Hold `lock` while you send them, and while you close one."""
+    """Descriptors by who opened them. Hold `lock` while you send them, and while you open or close one: a process that
+    is forked meanwhile would keep a descriptor that nobody knows of."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -38,4 +39,8 @@ class SharedDescriptors:
 SHARED = SharedDescriptors()
 """Those of this process."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=SHARED.forget)
+    os.register_at_fork(
+        before=lambda: SHARED.lock.acquire(),
+        after_in_parent=lambda: SHARED.lock.release(),
+        after_in_child=SHARED.forget,
+    )

@@ -293,10 +293,11 @@ class LockFile:
 
     def own(self, owner: int) -> None:
         """Live as `owner` from now on. Called while committing, with a number that nobody else has heard of."""
-        if not self._locks.take(owner):
-            raise JournalError(f"{self.path!r}: lock {owner} is held by another process, which cannot know of it")
-        self._owned.add(owner)
-        SHARED.share(self, self._locks.owners())
+        with SHARED.lock:
+            if not self._locks.take(owner):
+                raise JournalError(f"{self.path!r}: lock {owner} is held by another process, which cannot know of it")
+            self._owned.add(owner)
+            SHARED.share(self, self._locks.owners())
 
     def disown(self, owner: int) -> None:
         """Stop living as `owner`; at the end of the program the system does it, with all threads."""
@@ -340,8 +341,8 @@ class LockFile:
 
 
 def _is_ending() -> bool:
-    """Whether the program is at its end: its `atexit` functions run, and so do the handlers in its threads."""
-    return not threading.main_thread().is_alive()
+    """Whether the program is at its end: its `atexit` functions run, and so do the handlers in its daemon threads."""
+    return all(thread.daemon for thread in threading.enumerate() if thread.is_alive())
 
 
 def _abandon_locks() -> None:
@@ -385,7 +386,7 @@ def open_lock_file(path: str, *, make: bool = True) -> LockFile:
 def _open_descriptor(path: str, make: bool) -> int:
     try:
         return os.open(path, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), 0o600)
-    except PermissionError:
+    except OSError:  # it belongs to somebody else, or the file system is read-only
         if make:
             raise
         return os.open(path, os.O_RDONLY | _FLAGS)  # enough to see who lives

@@ -15,6 +15,7 @@ Locks that SQLite takes for the time of one read can still be lost: see docs/jou
 from __future__ import annotations
 
 import os
+import time
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile, fcntl, has_open_file_locks, lock_open_file
@@ -22,6 +23,9 @@ from ferrule.paths import RESERVED
 
 _IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE, which SQLite locks in each database that it has open
 _HELD_BY_SQLITE = (("", _IN_USE), ("-shm", (128, 1)))  # and UNIX_SHM_DMS
+_SECONDS_BETWEEN = 0.5
+"""How long a program that reads the file, such as `sqlite3`, may take between its lock and the files that it makes or
+removes."""
 
 _open: dict[str, OpenFiles] = {}
 
@@ -38,11 +42,15 @@ class OpenFiles:
         self._users = 0
         self._identities = set(filter(None, lock.identities()))
         self._locked: list[int] = []
-        for end, place in _HELD_BY_SQLITE if fcntl is not None else ():
-            descriptor = os.open(f"{path}{end}", os.O_RDONLY | os.O_CLOEXEC)
-            self._locked.append(descriptor)  # not closed before SQLite's: that would drop its locks
-            if has_open_file_locks(descriptor):
-                lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, *place)
+        try:
+            for end, place in _HELD_BY_SQLITE if fcntl is not None else ():
+                descriptor = os.open(f"{path}{end}", os.O_RDONLY | os.O_CLOEXEC)
+                self._locked.append(descriptor)  # not closed before SQLite's: that would drop its locks
+                if has_open_file_locks(descriptor):
+                    lock_open_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, *place)
+        except BaseException:
+            self.abandon()
+            raise
         RESERVED.update(self._identities)
 
     def open(self) -> OpenFiles:
@@ -81,11 +89,14 @@ def check_name(path: str, lock: LockFile) -> None:
     Raises:
         JournalError: if a program has it open, and the log is not there.
     """
-    if lock.has_sqlite(*_IN_USE) and not all(os.path.exists(f"{path}{end}") for end in ("-wal", "-shm")):
-        raise JournalError(
-            f"a program has the journal {path!r} open, but the files {path}-wal and {path}-shm are missing: they were "
-            "removed, or the program opened it by another name. End the program first"
-        )
+    ends = time.monotonic() + _SECONDS_BETWEEN
+    while lock.has_sqlite(*_IN_USE) and not all(os.path.exists(f"{path}{end}") for end in ("-wal", "-shm")):
+        if time.monotonic() > ends:
+            raise JournalError(
+                f"a program has the journal {path!r} open, but the files {path}-wal and {path}-shm are missing: they "
+                "were removed, or the program opened it by another name. End the program first"
+            )
+        time.sleep(0.001)
 
 
 def open_files(path: str, lock: LockFile) -> OpenFiles:

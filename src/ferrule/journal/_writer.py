@@ -12,6 +12,7 @@ has changed nothing, and everybody who waited is told; events, and what was to b
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import sqlite3
@@ -23,6 +24,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile
@@ -106,6 +108,7 @@ class Writer:
         self._failing = False
         self._losing = False
         self._thread = threading.Thread(target=self._run, name="ferrule journal", daemon=True)
+        _writers.add(self)
         self._thread.start()
 
     def note(self, event: Event) -> None:
@@ -159,13 +162,16 @@ class Writer:
         return future.result()
 
     def close(self) -> None:
-        """Commit what waits, and end. In a forked child, which has no such thread, nothing is done."""
-        if not self._lock.is_of_this_process:
-            return
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        if threading.current_thread() is not self._thread:  # which may be where a journal is collected
+        """Have it commit what waits, and end. Nobody waits: a journal may be collected in a thread that has locks which
+        the writer needs for that. In a forked child, which has no such thread, nothing is done."""
+        if self._lock.is_of_this_process:
+            with self._changed:
+                self._closing = True
+                self._changed.notify()
+
+    def join(self) -> None:
+        """Wait until it has ended; it was closed."""
+        if self._lock.is_of_this_process:
             self._thread.join()
 
     def _take(self, order: _Order) -> None:
@@ -323,6 +329,17 @@ class Writer:
             log.warning("%s: its write-ahead log grows", _why_unwritten(self._path, error))
             frames, written = 1, 0
         self._checkpoint_at = LOG_BYTES + (size if written < frames else 0)  # somebody reads an older state: later
+
+
+_writers: WeakSet[Writer] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """At the end of the program, wait for all: those of journals that nobody closed, and of those just collected."""
+    for writer in list(_writers):
+        writer.close()
+        writer.join()
 
 
 def _changes_nothing(connection: sqlite3.Connection) -> None:

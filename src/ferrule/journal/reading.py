@@ -372,9 +372,10 @@ class Reader:
         for _ in range(_TRIES):
             unchanged = self._as_it_is()
             try:
-                with closing(self._connected(still=unchanged is not None)) as connection:
+                # The locks are closed last: that drops those of SQLite, and who ends may then write under the query.
+                with _locks(self.path) as lives, closing(self._connected(still=unchanged is not None)) as connection:
                     _check_marks(connection, self._named)
-                    processes = _processes(connection, self.path)
+                    processes = _processes(connection, lives)
                     connection.execute("BEGIN")
                     found = query(Look(connection, processes))
             except sqlite3.Error as error:
@@ -768,12 +769,11 @@ def _check_marks(connection: sqlite3.Connection, named: str) -> None:
         )
 
 
-def _processes(connection: sqlite3.Connection, path: str) -> dict[int, Process]:
+def _processes(connection: sqlite3.Connection, lives: Callable[[int], bool]) -> dict[int, Process]:
     """The processes that have written. Who lives is found out before the calls are read: what one that does not has
     written is seen then."""
     rows = connection.execute("SELECT owner, pid, host FROM owners").fetchall()
-    with _locks(path) as lives:
-        return {owner: Process(pid, text_of(host), lives(owner)) for owner, pid, host in rows}
+    return {owner: Process(pid, text_of(host), lives(owner)) for owner, pid, host in rows}
 
 
 @contextmanager

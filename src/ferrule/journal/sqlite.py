@@ -105,8 +105,7 @@ class SQLiteJournal(Journal):
             make_file(self._path)
             self._lock = open_lock_file(self._path)
             try:
-                connection, self._owner, files = _begun_at(self._path, self._lock, durable.upper())
-                self._reads = _Reads(self._path, self._lock)
+                connection, self._reads, self._owner, files = _begun_at(self._path, self._lock, durable.upper())
             except BaseException:
                 self._lock.close()
                 raise
@@ -252,6 +251,7 @@ class SQLiteJournal(Journal):
     def close(self) -> None:
         """Commit what is left, and let go of the file. What still runs counts as cut off. It may be closed twice."""
         self._close()
+        self._writer.join()
 
     def _is_still(self, row: Row, kept: Kept | None) -> bool:
         """Whether a call that may be settled is as it was when `kept` was read; within a transaction."""
@@ -376,8 +376,8 @@ def _place_of_file(path: str | os.PathLike[str]) -> str:
     return place
 
 
-def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, int, OpenFiles]:
-    """A connection that writes, the number by which this journal lives from now on, and the files that are open."""
+def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, _Reads, int, OpenFiles]:
+    """What writes and what reads, the number by which this journal lives from now on, and the files that are open."""
     with lock.committing():
         check_name(path, lock)
         connection = connect(path, write=True)
@@ -389,11 +389,16 @@ def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connecti
             owner = int(made.lastrowid or 0)
             lock.own(owner)
             connection.execute("COMMIT")
-            files = open_files(path, lock)
+            reads = _Reads(path, lock)
+            try:
+                files = open_files(path, lock)
+            except BaseException:
+                reads.close()
+                raise
         except BaseException:
             connection.close()
             raise
-        return connection, owner, files
+        return connection, reads, owner, files
 
 
 def _let_go(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles, lock: LockFile, owner: int) -> None:
