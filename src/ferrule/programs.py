@@ -33,8 +33,9 @@ _RISKS_AND_NAMES: Final = (
         "sh bash dash ash zsh ksh mksh fish rbash csh tcsh pwsh powershell cmd python pypy ipython perl raku"
         " ruby irb node nodejs deno bun ts-node tsx qjs php lua luajit tclsh wish expect rscript r julia groovy jshell"
         " java osascript awk gawk mawk nawk sed ed ex vi vim nvim view emacs nano m4 dc gdb lldb psql mysql mariadb"
-        " sqlite3 duckdb octave scala kotlin clojure clj bb elixir iex erl guile racket sbcl ghc ghci runghc runhaskell ocaml"
-        " utop swift zig nim crystal gnuplot gforth mongosh redis-cli sqlplus sqlcmd ftp lftp cscript wscript mshta",
+        " sqlite3 duckdb octave scala kotlin clojure clj bb elixir iex erl guile racket sbcl ghc ghci runghc runhaskell"
+        " ocaml utop swift zig nim crystal gnuplot gforth mongosh redis-cli sqlplus sqlcmd ftp lftp cscript wscript"
+        " mshta",
     ),
     (
         Risk("runs the programs that its arguments name", "runner"),
