@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
 from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule.journal import memory
 from ferrule.testing import cassette
 from ferrule.values.kept import restored, stored
 
@@ -94,6 +95,24 @@ def test_a_cassette_replays_what_was_recorded(given: Any) -> None:
     recorded, replayed, _ = run_twice(given)
     assert parts(replayed) == parts(recorded)
     assert replayed.metadata["cassette"] == recorded.metadata.get("cassette", "replayed")
+
+
+@given(st.dictionaries(any_texts, any_texts | json_values | st.decimals() | st.tuples(any_texts), max_size=2))
+def test_what_a_middleware_adds_is_replayed_by_a_journal(added: dict[str, Any]) -> None:
+    @tool
+    async def act() -> str:
+        """Act."""
+        return "done"
+
+    async def adds(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        return (await next(call, context)).replace(metadata=added)
+
+    async def main() -> list[ToolResult]:
+        runner = Runner([act], journal=memory(), inside=[adds])
+        return [await runner.run(ToolCall("1", "act", {}), ToolContext(session="s")) for _ in range(2)]
+
+    first, again = asyncio.run(main())
+    assert parts(again) == parts(first) and again.metadata["replayed"] is True
 
 
 def encoded(text: str) -> str:
