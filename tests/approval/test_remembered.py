@@ -287,6 +287,8 @@ def run_by(name: str, kind: Any = str, tool_name: str = "job") -> Tool:
         (run_by("options", dict[str, list[str]], "git_fetch"), "options", False),
         (run_by("line"), "line", False),
         (run_by("anything", Any), "anything", True),
+        (run_by("line", Literal["status"] | str), "line", False),
+        (run_by("line", int | str), "line", False),
     ],
     ids=str,
 )

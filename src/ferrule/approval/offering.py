@@ -34,6 +34,7 @@ _CODE_NAMES = frozenset(
 )
 """More names of parameters that an interpreter reads, so that no bound is known. A grant is more careful than a guard:
 a `zip_code` counts too."""
+_APPLIES_OTHERS = {"$ref", "anyOf", "oneOf", "allOf"}
 _URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
 _PASSED_OVER = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
 """What readers of paths and URLs may pass over."""
@@ -53,18 +54,19 @@ def covers_exactly(tool: Traits, arguments: Mapping[str, Any], context: ToolCont
     It is one if the name of the tool or of an argument says so. It may be one if the tool may reach the open world and
     has an argument of free text or a list. See docs/approvals.md#remembered-answers.
     """
-    if _runs_code(tool.name, arguments):
+    if _names_code(tool.name, arguments):
         return True
-    free = (name for name, value in arguments.items() if value and _is_free(name, value, tool, context))
-    return tool.open_world and any(free)
+    return tool.open_world and any(
+        bool(value) and _may_be_line(name, value, tool, context) for name, value in arguments.items()
+    )
 
 
-def _is_free(name: str, value: Any, tool: Traits, context: ToolContext) -> bool:
-    is_text = isinstance(value, str) and _kind_of(name, tool, context) == "text"
+def _may_be_line(name: str, value: Any, tool: Traits, context: ToolContext) -> bool:
+    is_text = isinstance(value, str) and _text_kind(name, value, tool, context) == "text"
     return is_text or isinstance(value, list | dict)
 
 
-def _runs_code(tool: str, arguments: Any) -> bool:
+def _names_code(tool: str, arguments: Any) -> bool:
     """Whether arguments hold a shell line or code, by their names at any depth or by the name of the tool."""
     return may_run_code(tool) or any(
         may_be_code(name) or has_name_of(name, _CODE_NAMES) for name in _keys_in(arguments)
@@ -83,7 +85,7 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
     declared = tool.definition.options.get("destructive")
     if tool.destructive and (declared is not None or not any(map(is_command_name, arguments))):
         return None
-    if _runs_code(tool.name, arguments) and not _is_known_whole(arguments):
+    if _names_code(tool.name, arguments) and not _is_known_whole(arguments):
         return None
     if covers_exactly(tool, arguments, context):
         return {name: {"equals": value} for name, value in arguments.items()}
@@ -100,7 +102,7 @@ def _is_known_whole(arguments: Mapping[str, Any]) -> bool:
     commands = {name: value for name, value in arguments.items() if is_command_name(name) and value is not None}
     others = {name: value for name, value in arguments.items() if name not in commands}
     lines = [line for name, value in commands.items() for line in lines_of(name, value, arguments)]
-    return bool(lines) and all(map(runs_what_it_says, lines)) and not (_runs_code("", others) or options_in(arguments))
+    return bool(lines) and all(map(runs_what_it_says, lines)) and not (_names_code("", others) or options_in(arguments))
 
 
 def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
@@ -111,13 +113,14 @@ def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
     return {"at_least": 0, "at_most": value}
 
 
-def _kind_of(
-    name: str, tool: Traits, context: ToolContext
+def _text_kind(
+    name: str, text: str, tool: Traits, context: ToolContext
 ) -> Literal["choice", "url", "host", "path", "number", "text"]:
     """What the text of an argument is, by its schema, its type or its name."""
     schema = tool.input_schema
     forms = forms_of([schema.get("properties", {}).get(name, {})], schema)
-    if any("enum" in form or "const" in form for form in forms):
+    texts = [form for form in forms if "string" in form.get("type", "string") and not _APPLIES_OTHERS & form.keys()]
+    if texts and all("enum" in form or "const" in form for form in texts):
         return "choice"
     if has_name_of(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms):
         return "url"
@@ -125,11 +128,12 @@ def _kind_of(
         return "host"
     if any(found.place[:1] == (name,) for found in context.paths) or has_name_of(name, PATH_NAMES):
         return "path"
-    return "number" if any(form.get("type") in {"number", "integer"} for form in forms) else "text"
+    is_number = any(form.get("type") in {"number", "integer"} for form in forms) and _plain_number(text) is not None
+    return "number" if is_number else "text"
 
 
 def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
-    kind = _kind_of(name, tool, context)
+    kind = _text_kind(name, text, tool, context)
     if kind == "choice" or has_name_of(name, ARGUMENT_NAMES):
         return {"equals": text}
     if kind == "url" or "://" in text:
@@ -142,7 +146,7 @@ def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> 
     if kind == "path" or leads_elsewhere(text):
         return {"within": [_folder(text, context)]}
     if kind == "number":  # a decimal, which is text in JSON
-        return {"equals": text} if (most := _plain_number(text)) is None else {"at_least": 0, "at_most": most}
+        return {"at_least": 0, "at_most": _plain_number(text)}
     return None
 
 

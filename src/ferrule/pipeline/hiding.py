@@ -8,7 +8,7 @@ import re
 import traceback
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import lru_cache, partial
 from logging import ERROR, INFO
@@ -16,7 +16,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from ferrule.values.decision import Decision
-from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.logged import CallFacts, LogLines, call_facts, write_log
 from ferrule.values.masking import without_keys
@@ -101,7 +101,7 @@ def redactor_of(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], 
     """Return what puts stars for the secrets of a call into a text; `str` if the call knows none."""
     try:
         known = list(filter(None, _known_secrets(call, given)))  # mostly nothing: 1 µs, and 10 where one looks into it
-        forms = [_forms_of(secret) for secret in set(_secrets_in(known))] if known else ()
+        forms = [_written_forms(secret) for secret in set(_secrets_in(known))] if known else ()
     except Exception:  # of a mapping of somebody's own
         return lambda text: SECRET_STARS
     texts = _longest_first(one.texts for one in forms)
@@ -149,10 +149,7 @@ def _secrets_in(value: Any) -> Iterator[str | bytes]:
 def _members_of(value: Any) -> Iterable[Any]:
     if isinstance(value, Enum):
         return (value.value,)
-    if is_dataclass(value):
-        return (getattr(value, field.name, None) for field in fields(value))
-    if hasattr(type(value), "__pydantic_fields__"):
-        return (vars(value), value.__pydantic_extra__, value.__pydantic_private__)
+    value = fields_of(value) or value
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, Iterable) else ()
@@ -166,7 +163,7 @@ class _Forms(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _forms_of(secret: str | bytes) -> _Forms:
+def _written_forms(secret: str | bytes) -> _Forms:
     """The forms of a secret that is long enough."""
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
     if len(text) < _SHORTEST:
