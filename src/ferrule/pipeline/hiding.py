@@ -186,6 +186,7 @@ def _ways_of_writing(text: str) -> list[str]:
 
     lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
     json_texts = [json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (True, False)]
+    json_texts += [json.dumps(one, ensure_ascii=False)[1:-1] for one in json_texts]  # JSON in JSON
     json_texts += [one.replace("/", "\\/") for one in json_texts if "/" in one]
     quoted = [
         quote(text, errors="surrogatepass"),
@@ -193,7 +194,7 @@ def _ways_of_writing(text: str) -> list[str]:
         quote_plus(text, errors="surrogatepass"),
     ]
     lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
-    return [text, repr(text)[1:-1], *json_texts, *quoted, *lower, *lines]
+    return [text, repr(text)[1:-1], repr(_encode_secret(text))[2:-1], *json_texts, *quoted, *lower, *lines]
 
 
 def _encode_secret(text: str) -> bytes:
