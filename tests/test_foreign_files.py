@@ -6,13 +6,16 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ferrule import DefinitionError
+from ferrule.errors import FerruleError
 from ferrule.guards import rules
+from ferrule.journal.reading import Reader
 from ferrule.lock import read_lock
 from ferrule.paths import read_file
 from ferrule.sources import mcp, openapi
@@ -64,7 +67,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "cases": read_cases,
     "policy": rules,
     "openapi": openapi,
+    "journal": lambda path: list(Reader(path).calls()),
 }
+REFUSED = (FerruleError, OSError, ValueError)
 
 
 @pytest.mark.parametrize("made", NO_FILES)
@@ -72,7 +77,15 @@ READERS: dict[str, Callable[[Path], Any]] = {
 def test_what_is_no_file_is_refused_and_nothing_waits(reader: str, made: str, tmp_path: Path) -> None:
     path = tmp_path / "brought.json"
     NO_FILES[made](path)
-    with pytest.raises((DefinitionError, OSError, ValueError)):
+    with pytest.raises(REFUSED):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_has_nothing_to_read_yet_keeps_nobody_waiting(reader: str, tmp_path: Path) -> None:
+    path = tmp_path / "brought.json"
+    path.symlink_to("/proc/kmsg")
+    with suppress(*REFUSED):
         READERS[reader](path)
 
 

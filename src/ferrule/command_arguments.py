@@ -228,10 +228,15 @@ def code_in(arguments: Any, place: Place = ()) -> Iterator[Place]:
     if isinstance(arguments, Mapping):
         entries = arguments.items()
     for key, value in entries:
-        is_text = isinstance(value, str | list | tuple | Mapping) and value
-        if isinstance(key, str) and is_text and may_be_code(key):
+        if isinstance(key, str) and value and _holds_code(key, value):
             yield (*place, key)
         yield from code_in(value, (*place, key))
+
+
+def _holds_code(name: str, value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return may_be_code(name)
+    return isinstance(value, str | list | tuple) and (may_be_code(name) or has_name_of(name, ARGUMENT_NAMES))
 
 
 @dataclass(slots=True)
@@ -299,7 +304,7 @@ class LineParameters:
         read_with_a_line = _READ_WITH_A_LINE if commands else frozenset[str]()
         for name, nodes in entries.items():
             is_known = name in commands or name in harmless or name in self.texts
-            if not is_known and may_be_code(name) and any(map(self._is_free, nodes)):
+            if not is_known and self._may_be_code(name, nodes):
                 self.possible_code.append(name)
             found = self._find_options(nodes)
             if found is _UNDER_WAY or (found is None and name in harmless):
@@ -329,9 +334,17 @@ class LineParameters:
         leaves = self._leaves(node)
         return not leaves or any("enum" not in form and "const" not in form for form in leaves)
 
+    def _may_be_code(self, name: str, nodes: Iterable[Any]) -> bool:
+        is_words = has_name_of(name, ARGUMENT_NAMES) and not all(self._has_types(node, {"object"}) for node in nodes)
+        return (is_words or may_be_code(name)) and any(map(self._is_free, nodes))
+
     def _is_free(self, node: Any) -> bool:
+        return self._may_be_unlisted(node) and not self._has_types(node, _NAMES_NOTHING)
+
+    def _has_types(self, node: Any, known: Collection[str]) -> bool:
+        """Whether a schema says types, and these alone."""
         types = {str(kind) for form in self._leaves(node) for kind in _types_of(form)}
-        return self._may_be_unlisted(node) and not (types and types <= _NAMES_NOTHING)
+        return bool(types) and types <= {*known, "null"}
 
     def _names_nothing(self, name: str, nodes: Iterable[Any]) -> bool:
         """Whether all values are numbers, or flags that change nothing about what a line means."""

@@ -43,7 +43,7 @@ TYPES: dict[str, dict[str, Any]] = {
 }
 
 
-FACTS = ["tool", "description", "destructive", "principal", "session", "directory", "rule"]
+FACTS = ["tool", "description", "destructive", "open_world", "principal", "session", "directory", "rule"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Made:
     tool: str
     description: str
     destructive: bool | None
+    open_world: bool
     arguments: tuple[tuple[str, Any], ...]
     principal: str | None
     session: str | None
@@ -71,6 +72,7 @@ def calls(draw: st.DrawFn) -> Made:
         draw(st.sampled_from(["one", "other", "bash"])),
         draw(st.sampled_from(["Do it.", "Do more."])),
         draw(st.sampled_from([False, False, None, True])),
+        draw(st.booleans()),
         tuple((name, draw(st.sampled_from(VALUES[name]))) for name in sorted(names)),
         draw(st.sampled_from([None, "kim", "eve"])),
         draw(st.sampled_from([None, "s1", "s2"])),
@@ -83,14 +85,7 @@ def calls(draw: st.DrawFn) -> Made:
 def pairs(draw: st.DrawFn) -> tuple[Made, Made]:
     """A call, and one that differs in some of what it is made of: else hardly any two are alike."""
     one, other = draw(calls()), draw(calls())
-    kept = draw(
-        st.sets(st.sampled_from(["tool", "description", "destructive", "principal", "session", "directory", "rule"]))
-    )
-    kept = (
-        kept
-        if draw(st.booleans())
-        else {"tool", "description", "destructive", "principal", "session", "directory", "rule"}
-    )
+    kept = draw(st.sets(st.sampled_from(FACTS))) if draw(st.booleans()) else FACTS
     other = replace(other, **{name: getattr(one, name) for name in kept})
     if draw(st.integers(0, 3)):
         changed = draw(st.sampled_from(sorted(one.given)))
@@ -107,7 +102,14 @@ def tool_of(made: Made) -> Tool:
     properties = {name: TYPES.get(name, {"type": "string"}) for name in made.given}
     marked = {} if made.destructive is None else {"destructive": made.destructive}
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return Tool(name=made.tool, handler=handler, description=made.description, input_schema=schema, **marked)
+    return Tool(
+        name=made.tool,
+        handler=handler,
+        description=made.description,
+        input_schema=schema,
+        open_world=made.open_world,
+        **marked,
+    )
 
 
 async def answered(made: Made, grants: Grants, chosen: int | None) -> bool:
@@ -158,14 +160,14 @@ def may_be(name: str, shown: Any, value: Any) -> bool:
 
 def may_answer(one: Made, other: Made) -> bool:
     """Whether any grant that a person can give for `one` may answer `other`."""
-    same = (one.tool, one.description, one.destructive, one.principal, one.directory, one.rule)
-    if same != (other.tool, other.description, other.destructive, other.principal, other.directory, other.rule):
+    if any(getattr(one, name) != getattr(other, name) for name in FACTS if name != "session"):
         return False
     if one.given.keys() != other.given.keys():
         return False
-    if one.tool == "bash" or {"command", "code", "cmd_str"} & one.given.keys():
-        if repr(one.given) != repr(other.given):
-            return False  # a grant for a shell line or for code covers these exact words
+    is_line = one.tool == "bash" or {"command", "code", "cmd_str"} & one.given.keys()
+    may_be_line = one.open_world and (one.given.get("text") or one.given.get("items"))
+    if (is_line or may_be_line) and repr(one.given) != repr(other.given):
+        return False  # a grant for what may be a shell line or code covers these exact words
     risky = one.destructive is True or (one.destructive is None and "command" not in one.given)
     risky = risky or bool({"code", "cmd_str"} & one.given.keys()) or (one.tool == "bash" and "command" not in one.given)
     risky = risky or one.given.get("command", "ls") in {"sh -c ls", "ls > x", "sudo ls"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter
 
 from ferrule import (
     Decision,
@@ -73,7 +73,7 @@ def asks(call: ToolCall, context: ToolContext) -> Decision:
     return ask("really?")
 
 
-@tool(destructive=False)
+@tool(destructive=False, open_world=False)
 async def note(to: str, text: str = "hi", copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
     """Leave a note."""
     return f"{to}: {text}"
@@ -85,7 +85,7 @@ async def shell(command: str, timeout: int = 60) -> str:
     return command
 
 
-@tool(destructive=False)
+@tool(destructive=False, open_world=False)
 async def save(path: str, content: str) -> str:
     """Save a file."""
     return path
@@ -257,26 +257,64 @@ async def terminal(cmd_str: str, note: str = "") -> str:
     return cmd_str
 
 
-@tool(destructive=False)
-async def git(args: str) -> str:
-    """Run git."""
-    return args
+async def ignore_payload(payload: dict[str, Any]) -> str:
+    return "signed"
+
+
+def run_by(name: str, kind: Any = str, tool_name: str = "job") -> Tool:
+    """A tool that says it destroys nothing, and by no name of its own that it runs the line that it gets."""
+    schema = TypeAdapter(kind).json_schema()
+    properties = {name: schema, "path": {"type": "string"}, "wait": {"type": "integer"}}
+    return Tool(
+        tool_name,
+        ignore_payload,
+        description="Do it.",
+        input_schema={"type": "object", "properties": properties, "additionalProperties": False},
+        destructive=False,
+    )
 
 
 @pytest.mark.parametrize(
-    ("one", "name"),
-    [(shell, "command"), (bash, "input"), (terminal, "cmd_str"), (compute, "code"), (git, "args")],
+    ("one", "name", "is_list"),
+    [
+        (shell, "command", False),
+        (bash, "input", False),
+        (terminal, "cmd_str", False),
+        (compute, "code", False),
+        (run_by("args"), "args", False),
+        (run_by("args", list[str], "git"), "args", True),
+        (run_by("options", str, "git_fetch"), "options", False),
+        (run_by("options", dict[str, list[str]], "git_fetch"), "options", False),
+        (run_by("line"), "line", False),
+        (run_by("anything", Any), "anything", True),
+        (run_by("line", Literal["status"] | str), "line", False),
+        (run_by("line", int | str), "line", False),
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("line", ["git fetch origin", "git log", "git stash list", "gh pr list", "npm audit", "ls -l"])
-def test_no_offer_for_a_shell_line_covers_another_line(one: Tool, name: str, line: str) -> None:
-    for key in offers_of(one, {name: line}):
+@pytest.mark.parametrize("line", ["git fetch origin", "/bin/ls -l", "https://a.org/x --y", "npm audit"])
+def test_no_offer_for_what_may_be_a_shell_line_covers_another_line(
+    one: Tool, name: str, is_list: bool, line: str
+) -> None:
+    def given(text: str) -> Any:
+        return (
+            text.split(" ")
+            if is_list
+            else {"all": [text]}
+            if "object" in str(one.input_schema["properties"][name])
+            else text
+        )
+
+    own = {"path": "n/a", "wait": 5} if one.handler is ignore_payload else {}
+    for key in offers_of(one, {name: given(line), **own}):
         person = Person(key)
         runner, _ = runner_of(person, one)
-        assert was_asked(person, runner, one.name, {name: line})
-        assert not was_asked(person, runner, one.name, {name: line})
+        assert was_asked(person, runner, one.name, {name: given(line), **own})
+        assert not was_asked(person, runner, one.name, {name: given(line), **own})
         for other in (f"{line} --output=x", f"{line} ", f" {line}", line.upper(), f"{line};x", f"./{line}"):
-            assert was_asked(person, runner, one.name, {name: other}), (key, other)
+            assert was_asked(person, runner, one.name, {name: given(other), **own}), (key, other)
+        for beside in ({"path": "n/b"}, {"wait": 4}) if own else ():
+            assert was_asked(person, runner, one.name, {name: given(line), **own, **beside}), (key, beside)
 
 
 def test_a_grant_for_a_shell_line_covers_no_other_arguments_and_no_other_folder() -> None:
@@ -296,13 +334,9 @@ def test_a_grant_of_an_older_version_that_covers_lines_by_a_pattern_answers_noth
     kept = grants.store.get(key)
     arguments = {"command": {"commands": ["git fetch origin", "git fetch *"]}, "timeout": {"equals": 60}}
     assert grants.store.compare_and_set(key, kept, {**kept, "exactly": None, "arguments": arguments})
-    assert grants.listed() == []
     for line in ("git fetch origin", "git fetch --upload-pack=x"):
         person.key = None
         assert was_asked(person, runner, "shell", {"command": line})
-    person.key = "these"
-    assert was_asked(person, runner, "shell", {"command": "ls"})
-    assert key not in grants.store.items()
 
 
 def test_argument_vectors_and_lists_of_lines_are_offered_as_they_are() -> None:
@@ -351,7 +385,7 @@ async def login(user: str, password: SecretStr) -> str:
     return user
 
 
-@tool(destructive=False, private=("token",))
+@tool(destructive=False, open_world=False, private=("token",))
 async def post(text: str, token: str = "none") -> str:
     """Post."""
     return text
@@ -361,13 +395,9 @@ def supplies(call: ToolCall, context: ToolContext) -> Mapping[str, Any] | None:
     return None if call.arguments["token"] == "abc" else {**call.arguments, "token": "abc"}
 
 
-async def _signs(payload: dict[str, Any]) -> str:
-    return "signed"
-
-
 signs = Tool(
     name="signs",
-    handler=_signs,
+    handler=ignore_payload,
     destructive=False,
     input_schema={"type": "object", "properties": {"key": {"type": "string", "writeOnly": True}}},
 )
@@ -411,7 +441,7 @@ def test_nothing_is_offered_where_a_value_is_asked_for() -> None:
 def test_what_a_handler_wants_to_know_is_answered_by_no_grant() -> None:
     schema = {"type": "object", "properties": {}}
 
-    @tool(destructive=False)
+    @tool(destructive=False, open_world=False)
     async def book(city: str, context: ToolContext) -> str | InputRequired:
         """Book."""
         return InputRequired("which day?", schema) if context.answer is None else "booked"
@@ -425,7 +455,7 @@ def test_what_a_handler_wants_to_know_is_answered_by_no_grant() -> None:
 
 
 def test_what_a_type_says_is_a_path_keeps_to_its_folder() -> None:
-    @tool(destructive=False)
+    @tool(destructive=False, open_world=False)
     async def move(thing: Path, note: str) -> str:
         """Move."""
         return note
@@ -576,7 +606,7 @@ def test_a_grant_holds_for_one_principal_in_one_directory_and_where_it_says_so_i
         {"title": "Notes"},
         {"server": "elsewhere"},
         {"idempotent": True},
-        {"open_world": False},
+        {"open_world": True},
         {"read_only": True, "destructive": False},
         {"parallel": True},
         {"private": ("kind",)},
@@ -593,7 +623,7 @@ def test_a_tool_that_says_something_else_of_itself_is_asked_about_again(changes:
 
 
 def test_a_tool_with_another_schema_or_mounted_elsewhere_is_asked_about_again() -> None:
-    @tool(name="note", destructive=False)
+    @tool(name="note", destructive=False, open_world=False)
     async def longer(to: str, text: str = "hi", copies: Annotated[int, Field(le=9)] = 1, kind: str = "a") -> str:
         """Leave a note."""
         return to
@@ -605,7 +635,7 @@ def test_a_tool_with_another_schema_or_mounted_elsewhere_is_asked_about_again() 
 
 
 def test_what_is_destructive_for_other_arguments_is_asked_about() -> None:
-    @tool(destructive=lambda arguments: arguments["name"] == "all")
+    @tool(destructive=lambda arguments: arguments["name"] == "all", open_world=False)
     async def clear(name: str) -> str:
         """Clear."""
         return name

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Diff, Journal, Runner, ToolCall, ToolResult, allow, approval, ask, deny, tool
+from ferrule import Diff, Journal, Runner, ToolCall, ToolError, ToolResult, allow, approval, ask, deny, tool
 from ferrule.approval import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting
 from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
@@ -324,6 +324,38 @@ def test_a_preview_that_has_no_json_form_leaves_the_other_calls_waiting(value: o
         for one in good, bad:
             taken = await queue.answer(one.id, one.digest, False, by="bob")
             assert (await runner.resume(taken.record, taken.decision)).status == "denied"
+
+    go(main)
+
+
+class Unsplit(str):
+    def removesuffix(self, suffix: str, /) -> str:
+        raise RuntimeError(suffix)
+
+
+class Nameless:
+    name = property(lambda self: 1 / 0)
+
+
+class Unsaid(ToolError):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def unsaid() -> None:
+    raise Unsaid("x")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Unsplit("a\nb"), Nameless, unsaid, lambda: "\ud83d", lambda: Diff("a", Unsplit("b"))]
+)
+def test_a_preview_whose_methods_raise_leaves_the_other_calls_waiting(make: Callable[[], Any]) -> None:
+    async def main() -> None:
+        runner, queue = preview_of(lambda row: make() if row == "bad" else "fine")
+        ids = [await queue.put(await runner.run("set_price", {"row": row})) for row in ("good", "bad")]
+        shown = await queue.waiting()
+        assert [one.id for one in shown] == ids and "fine" in shown[0].text
+        assert json.dumps([one.text for one in shown], ensure_ascii=False).encode()
 
     go(main)
 

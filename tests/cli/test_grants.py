@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@tool(destructive=False)
+@tool(destructive=False, open_world=False)
 async def note(text: str, copies: int = 1) -> str:
     """Leave a note."""
     return text

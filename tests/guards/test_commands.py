@@ -91,10 +91,12 @@ def made_with(name: str = "act", guards: Any = (), **properties: Any) -> Tool:
 
 
 TEXT, FLAG, NUMBER = {"type": "string"}, {"type": "boolean"}, {"type": ["number", "null"]}
+WORDS = {"type": "array", "items": TEXT}
 STEP = {"type": "object", "properties": {"command": TEXT, "shell": TEXT}}
 UNSEEN: list[tuple[Tool, str]] = [
+    *[(made_with(**{name: kind}), name) for name in ("args", "git_arguments", "flags") for kind in (TEXT, WORDS)],
     *[(made_with(**{name: TEXT}), name) for name in ("script", "code", "cmd_str", "program", "pythonCode", "cmdstr")],
-    (made_with(scripts={"type": "array", "items": TEXT}), "scripts"),
+    (made_with(scripts=WORDS), "scripts"),
     (made_with(job={"type": "object", "properties": {"code": TEXT}}), "code"),
     (made_with("run_shell", input=TEXT), "input"),
     (made_with("bash", text=TEXT, seconds=NUMBER), "text"),
@@ -130,7 +132,10 @@ def test_a_tool_with_an_option_that_may_change_what_runs_is_refused_with_the_rem
 
 def test_numbers_explanations_and_what_is_read_with_a_command_stand_beside_it() -> None:
     beside = {"args": TEXT, "env": {"type": "object"}, "cwd": TEXT, "timeout": NUMBER, "description": TEXT}
-    Runner([made_with(command=TEXT, **beside), made_with("note", text=TEXT, zip_code=TEXT)], guards=[commands()])
+    Runner(
+        [made_with(command=TEXT, **beside), made_with("note", text=TEXT, zip_code=TEXT, args={"type": "object"})],
+        guards=[commands()],
+    )
 
 
 # The parameters of the shell tools of coding agents, as their makers have published them in 2025 and 2026.

@@ -434,6 +434,8 @@ def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() ->
         lambda text: re.sub("%..", lambda found: found[0].lower(), quote_plus(text)),
         lambda text: json.dumps({"q": text}, ensure_ascii=False),
         lambda text: json.dumps({"q": text}),
+        lambda text: json.dumps({"q": json.dumps({"q": text})}),
+        lambda text: text.encode(),
         repr,
     ],
 )

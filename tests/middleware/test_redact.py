@@ -139,6 +139,12 @@ def test_what_is_no_credential_stays(text: str) -> None:
     assert redacted({text: [text]}).output == {text: [text]}
 
 
+def test_a_text_is_a_credential_by_the_name_of_its_member() -> None:
+    result = redacted({"password": "Tr0ub4dor33x", "of": [{"api_key": RANDOM, "name": RANDOM}], "DB_PASSWORD": "hush"})
+    assert result.output == {"password": "***", "of": [{"api_key": "***", "name": RANDOM}], "DB_PASSWORD": "***"}
+    assert json.loads(result.text) == result.output
+
+
 def test_a_secret_of_any_length_is_found_under_its_name() -> None:
     for length in (9, 199, 200, 201, 5_000):
         assert redacted(f"api_key: {RANDOM * 200}"[: 9 + length]).text == "api_key: ***"

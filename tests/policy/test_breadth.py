@@ -27,6 +27,7 @@ EVERYTHING = [
         "perl *",
         "node *",
         "npx *",
+        *(f"{name} *" for name in ("xcrun", "ghc", "swift", "ocaml", "ftp", "fzf")),
         "make *",
         "docker *",
         "/usr/bin/env *",

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from connected import ERAS, Person, go, text
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -643,6 +644,22 @@ TENANTS = {
     "session": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}, session="other"),
     "nothing": ToolContext(principal="ann"),
 }
+
+
+class KeyModel(BaseModel):
+    key: SecretStr
+
+
+@dataclass
+class KeyClass:
+    key: str
+
+
+@dataclass(frozen=True)
+class Tenant:
+    name: str
+
+
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"metadata": {"tenant": UUID(int=1)}}, {"metadata": {"tenant": UUID(int=2)}}),
     ({"metadata": {"tenant": 1}}, {"metadata": {"tenant": True}}),
@@ -653,6 +670,8 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"deps": 0}, {}),
     ({"deps": {}}, {}),
     ({"secrets": {"key": b"a"}}, {"secrets": {"key": bytearray(b"a")}}),
+    *(({"secrets": {"key": kind(key="a")}}, {"secrets": {"key": kind(key="b")}}) for kind in (KeyModel, KeyClass)),
+    ({"deps": Tenant("a")}, {"deps": Tenant("b")}),
 ]
 
 
@@ -662,8 +681,9 @@ def test_contexts_that_look_alike_are_told_apart(one: dict[str, Any], other: dic
     assert first == again != second
 
 
-def test_the_order_of_keys_makes_no_other_caller() -> None:
-    one, other = (ToolContext(metadata=given) for given in ({"a": 1, "b": [2]}, {"b": [2], "a": 1}))
+def test_the_order_of_keys_and_what_may_change_in_deps_makes_no_other_caller() -> None:
+    given: list[tuple[Any, Any]] = [({"a": 1, "b": [2]}, KeyClass("a")), ({"b": [2], "a": 1}, KeyClass("b"))]
+    one, other = (ToolContext(metadata=metadata, deps=deps) for metadata, deps in given)
     assert identity_of("ann", one) == identity_of("ann", other)
 
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path, PurePath
 from typing import Any, Literal
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, SecretStr
 
 from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule.journal import memory
 from ferrule.testing import cassette
 from ferrule.values.kept import restored, stored
 
@@ -23,6 +28,8 @@ SECRET = 's3cr3t/"val"=9\u00e9f8e7d'
 NUMBER = 471100224711
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+any_texts = st.text(st.characters(categories=["Cs", "Ll"]), max_size=8)
+"""With lone surrogates, which UTF-8 cannot hold."""
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
@@ -60,7 +67,7 @@ def test_a_stored_result_is_restored_as_it_was(result: ToolResult) -> None:
     assert (parts(again), again.executed) == (parts(result), result.executed)
 
 
-def run_twice(given: ToolResult | Exception, **options: Any) -> tuple[ToolResult, ToolResult, str]:
+def run_twice(given: object, **options: Any) -> tuple[ToolResult, ToolResult, str]:
     """Return the result that a cassette recorded, the one that it replayed, and its file."""
 
     @tool(read_only=True)
@@ -80,10 +87,32 @@ def run_twice(given: ToolResult | Exception, **options: Any) -> tuple[ToolResult
         return run("record"), run("replay"), path.read_text(encoding="utf-8", errors="surrogatepass")
 
 
-@given(results)
-def test_a_cassette_replays_what_was_recorded(given: ToolResult) -> None:
+raw = any_texts | st.builds(ToolResult, any_texts, metadata=st.dictionaries(any_texts | st.just("cassette"), any_texts))
+
+
+@given(results | raw | any_texts.map(ToolError))
+def test_a_cassette_replays_what_was_recorded(given: Any) -> None:
     recorded, replayed, _ = run_twice(given)
     assert parts(replayed) == parts(recorded)
+    assert replayed.metadata["cassette"] == recorded.metadata.get("cassette", "replayed")
+
+
+@given(st.dictionaries(any_texts, any_texts | json_values | st.decimals() | st.tuples(any_texts), max_size=2))
+def test_what_a_middleware_adds_is_replayed_by_a_journal(added: dict[str, Any]) -> None:
+    @tool
+    async def act() -> str:
+        """Act."""
+        return "done"
+
+    async def adds(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        return (await next(call, context)).replace(metadata=added)
+
+    async def main() -> list[ToolResult]:
+        runner = Runner([act], journal=memory(), inside=[adds])
+        return [await runner.run(ToolCall("1", "act", {}), ToolContext(session="s")) for _ in range(2)]
+
+    first, again = asyncio.run(main())
+    assert parts(again) == parts(first) and again.metadata["replayed"] is True
 
 
 def encoded(text: str) -> str:
@@ -101,6 +130,13 @@ WAYS: list[Callable[[str], Any]] = [
     lambda secret: [Text("a"), Media("image", secret.encode(), "image/png", uri=f"file:///{secret}")],
     lambda secret: f"data:text/plain;base64,{encoded(f'x{secret}y')}",
     lambda secret: {"image": encoded(f"xx{secret}")},
+    lambda secret: base64.encodebytes(f"{'x' * 50}{secret}".encode()).decode(),
+    lambda secret: {"mail": json.dumps(base64.encodebytes(f"{'x' * 50}{secret}".encode()).decode())},
+    lambda secret: secret.encode().hex(),
+    lambda secret: secret.encode().hex(" ").upper(),
+    lambda secret: secret.encode("utf-16"),
+    lambda secret: Media("file", f"x{secret}".encode("utf-16-be"), "text/plain"),
+    lambda secret: {"command": base64.b64encode(f"x{secret}".encode("utf-16-le")).decode()},
     lambda secret: base64.urlsafe_b64encode(f"??>{secret}".encode()).decode(),
     lambda secret: Media("file", b"x", f"text/plain; token={secret}" if secret.isascii() else "text/plain"),
     lambda secret: ToolResult("ok", metadata={"by": secret}, content=[Text(secret)]),
@@ -112,8 +148,14 @@ def leaks(written: str, secret: str) -> bool:
     """Whether the secret stands in a JSON text, in any form or base64 of it."""
     if secret in written or json.dumps(secret)[1:-1] in written or json.dumps(json.dumps(secret))[2:-2] in written:
         return True
-    runs = base64_runs(written)
-    return any(secret.encode() in decoded for decoded in runs)
+    unbroken = re.sub(r"\s|\\+[nr]", "", written)
+    runs = [
+        *base64_runs(written),
+        *base64_runs(unbroken),
+        *map(bytes.fromhex, re.findall("(?:[0-9a-fA-F]{2})+", unbroken)),
+    ]
+    encodings = ("utf-8", "utf-16-le", "utf-16-be")
+    return any(secret.encode(encoding) in decoded for decoded in runs for encoding in encodings)
 
 
 def base64_runs(text: str) -> list[bytes]:
@@ -152,6 +194,31 @@ def test_a_secret_of_any_type_is_written_nowhere(secret: Any) -> None:
     )
     assert str(secret) not in written or isinstance(secret, bytes | bytearray)
     assert base64.b64encode(data).decode() not in written and replayed.content[0] != Media("file", data, "text/plain")
+
+
+@dataclass
+class Login:
+    user: str
+    others: tuple[object, ...] = ()
+
+
+class Account(BaseModel, extra="allow"):
+    password: SecretStr
+    _token: str = "private-token"
+
+
+class Level(Enum):
+    TOP = "enum-secret-01"
+
+
+def test_secrets_inside_of_other_objects_are_found() -> None:
+    account = Account.model_validate({"password": "model-secret-1", "more": "extra-secret-1"})
+    login = Login("field-secret-1", (PurePath("/path/secret-1"), Level.TOP, memoryview(b"bytes-secret-1")))
+    secrets = ["model-secret-1", "extra-secret-1", "private-token", "field-secret-1", "/path/secret-1"]
+    secrets += ["enum-secret-01", "bytes-secret-1"]
+    text = f"password, user, TOP: {', '.join(secrets)}"
+    _, _, written = run_twice(text, secrets={"login": login, "account": [account]})
+    assert not any(secret in written for secret in secrets) and "password, user, TOP: " in written
 
 
 def test_a_credential_is_known_by_the_name_of_its_member() -> None:

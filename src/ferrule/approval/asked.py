@@ -25,6 +25,7 @@ from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.paths import real
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
+from ferrule.values.content import text_of
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, Diff, allow, deny
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
@@ -148,28 +149,20 @@ class Asked:
         """
         return preview_all([self], meanwhile)[0]
 
-    def _make_preview(self) -> object:
+    def _make_preview(self) -> Asked:
+        """Return the question with its preview, whatever the tool gives or raises. What is returned is plain data."""
+        unseen = self._without_preview("")
         try:
-            return self.tool.preview(self.arguments)
+            given = self.tool.preview(self.arguments)
+            return replace(unseen, preview=tuple(preview_lines(given)), binds=self._binds_of(given))
+        except NoPreview as error:
+            return self._without_preview(str(error))
         except BaseException as error:  # a `SystemExit` of the tool's, too
-            return Raised(error)
+            problem = text_of(error) if isinstance(error, ToolError) else None
+            return replace(unseen, preview=problem or f"it broke ({type(error).__name__})", problem=problem)
 
-    def _with_preview(self, given: object) -> Asked:
-        preview: tuple[str, ...] | str
-        binds: JsonObject = FrozenDict()
-        problem = None
-        if given is TimeoutError:
-            preview = f"it takes longer than {PREVIEW_SECONDS:.0f} s"
-        elif isinstance(given, Raised):
-            problem = str(given.error) if isinstance(given.error, ToolError) else None
-            preview = problem or f"it broke ({type(given.error).__name__})"
-        else:
-            try:
-                lines, binds = tuple(preview_lines(given)), self._binds_of(given)
-                preview = lines
-            except NoPreview as error:
-                preview = str(error)
-        return replace(self, preview=preview, binds=binds, problem=problem)
+    def _without_preview(self, why: str) -> Asked:
+        return replace(self, preview=why, binds=FrozenDict(), problem=None)
 
     def _binds_of(self, given: object) -> JsonObject:
         binds: JsonObject = freeze(given.binds) if isinstance(given, Diff) else FrozenDict()
@@ -271,7 +264,7 @@ def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = la
     Each principal has eight threads at most, so slow previews of one delay the previews of no other. `meanwhile` is
     called while they are made, and may raise.
     """
-    made: dict[int, object] = {}
+    made: dict[int, Asked] = {}
     queues: defaultdict[str | None, deque[int]] = defaultdict(deque)
     for number, asked in enumerate(questions):
         if asked.has_preview:
@@ -299,8 +292,9 @@ def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = la
     finally:
         for queue in queues.values():
             queue.clear()
+    late = f"it takes longer than {PREVIEW_SECONDS:.0f} s"
     return [
-        asked._with_preview(made.get(number, TimeoutError)) if asked.has_preview else asked
+        made.get(number) or (asked._without_preview(late) if asked.has_preview else asked)
         for number, asked in enumerate(questions)
     ]
 

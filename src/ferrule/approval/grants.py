@@ -17,7 +17,7 @@ from typing import Any
 
 from ferrule.approval.asked import Asked
 from ferrule.approval.offer import Offer
-from ferrule.approval.offering import bounds, fits, is_narrower, runs_code, with_real_roots
+from ferrule.approval.offering import bounds, covers_exactly, fits, is_narrower, with_real_roots
 from ferrule.approval.question import shown_name
 from ferrule.errors import DefinitionError
 from ferrule.lock import definition_of
@@ -87,10 +87,8 @@ class Grant:
         return Decision("allow", f"granted before: {self.text}", by=self.by, rule=f"grant {self.id}")
 
     def is_in_force(self, now: float) -> bool:
-        """Whether it answers any question. One that covers shell lines by a pattern, as older versions made them,
-        answers none."""
-        by_pattern = self.exactly is None and runs_code(self.tool, self.arguments)
-        return now < self.expires_at and not by_pattern
+        """Whether it has not expired."""
+        return now < self.expires_at
 
     def covers(self, subject: Subject, now: float) -> bool:
         """Whether it answers the question about this call, at this time."""
@@ -111,9 +109,9 @@ class Grant:
         given = subject.arguments
         if self.exactly is not None:
             return same(thaw(self.exactly), given) and list(self.paths) == list(subject.paths)
-        return self.arguments.keys() == given.keys() and all(
-            fits(condition, name, given, subject.context) for name, condition in self.arguments.items()
-        )
+        if self.arguments.keys() != given.keys() or covers_exactly(subject.context.tool, given, subject.context):
+            return False
+        return all(fits(condition, name, given, subject.context) for name, condition in self.arguments.items())
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""

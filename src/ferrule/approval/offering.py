@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ferrule.arguments.schema_walk import forms_of
 from ferrule.characters import HIDDEN
@@ -34,6 +34,7 @@ _CODE_NAMES = frozenset(
 )
 """More names of parameters that an interpreter reads, so that no bound is known. A grant is more careful than a guard:
 a `zip_code` counts too."""
+_APPLIES_OTHERS = {"$ref", "anyOf", "oneOf", "allOf"}
 _URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
 _PASSED_OVER = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
 """What readers of paths and URLs may pass over."""
@@ -47,11 +48,26 @@ class _Unbounded(Exception):
     """Nothing that was shown bounds this argument."""
 
 
-def runs_code(tool: str, arguments: Any) -> bool:
-    """Whether arguments hold a shell line or code, by their names at any depth or by the name of the tool.
+def covers_exactly(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> bool:
+    """Whether a grant for a call covers these exact arguments alone, because the call is or may be a command line.
 
-    A grant for such a call covers these exact arguments alone. See docs/approvals.md#remembered-answers.
+    It is one if the name of the tool or of an argument says so. It may be one if the tool may reach the open world and
+    has an argument of free text or a list. See docs/approvals.md#remembered-answers.
     """
+    if _names_code(tool.name, arguments):
+        return True
+    return tool.open_world and any(
+        bool(value) and _may_be_line(name, value, tool, context) for name, value in arguments.items()
+    )
+
+
+def _may_be_line(name: str, value: Any, tool: Traits, context: ToolContext) -> bool:
+    is_text = isinstance(value, str) and _text_kind(name, value, tool, context) == "text"
+    return is_text or isinstance(value, list | dict)
+
+
+def _names_code(tool: str, arguments: Any) -> bool:
+    """Whether arguments hold a shell line or code, by their names at any depth or by the name of the tool."""
     return may_run_code(tool) or any(
         may_be_code(name) or has_name_of(name, _CODE_NAMES) for name in _keys_in(arguments)
     )
@@ -62,15 +78,17 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
     offered: for a destructive tool, and where something runs a shell, an interpreter, or what cannot be known.
 
     A number may be as large, a choice the same, a path in the same folder, a host the same; other text may be any that
-    is no path and no URL. The arguments of a call that runs a shell line stay the same.
+    is no path and no URL. The arguments of a call that is or may be a command line stay the same.
 
     A tool that does not say whether it is destructive counts as that, but where it runs commands: then these say so.
     """
     declared = tool.definition.options.get("destructive")
     if tool.destructive and (declared is not None or not any(map(is_command_name, arguments))):
         return None
-    if runs_code(tool.name, arguments):
-        return {name: {"equals": value} for name, value in arguments.items()} if _is_known_whole(arguments) else None
+    if _names_code(tool.name, arguments) and not _is_known_whole(arguments):
+        return None
+    if covers_exactly(tool, arguments, context):
+        return {name: {"equals": value} for name, value in arguments.items()}
     try:
         made = {name: _bound(name, value, tool, context) for name, value in arguments.items()}
     except (_Unbounded, DefinitionError, OSError, ValueError):
@@ -84,37 +102,51 @@ def _is_known_whole(arguments: Mapping[str, Any]) -> bool:
     commands = {name: value for name, value in arguments.items() if is_command_name(name) and value is not None}
     others = {name: value for name, value in arguments.items() if name not in commands}
     lines = [line for name, value in commands.items() for line in lines_of(name, value, arguments)]
-    return bool(lines) and all(map(runs_what_it_says, lines)) and not (runs_code("", others) or options_in(arguments))
+    return bool(lines) and all(map(runs_what_it_says, lines)) and not (_names_code("", others) or options_in(arguments))
 
 
 def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
-    if isinstance(value, list | dict):
-        return {"equals": value}
     if isinstance(value, str):
         return _bound_of_text(name, value, tool, context)
-    if value is None or isinstance(value, bool) or value <= 0:
+    if value is None or isinstance(value, bool | list | dict) or value <= 0:
         return {"equals": value}
     return {"at_least": 0, "at_most": value}
 
 
-def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
+def _text_kind(
+    name: str, text: str, tool: Traits, context: ToolContext
+) -> Literal["choice", "url", "host", "path", "number", "text"]:
+    """What the text of an argument is, by its schema, its type or its name."""
     schema = tool.input_schema
     forms = forms_of([schema.get("properties", {}).get(name, {})], schema)
-    if any("enum" in form or "const" in form for form in forms) or has_name_of(name, ARGUMENT_NAMES):
-        return {"equals": text}
-    is_url = has_name_of(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms)
-    if is_url or "://" in text:
-        return {"hosts": [_host(text)]}
+    texts = [form for form in forms if "string" in form.get("type", "string") and not _APPLIES_OTHERS & form.keys()]
+    if texts and all("enum" in form or "const" in form for form in texts):
+        return "choice"
+    if has_name_of(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms):
+        return "url"
     if has_name_of(name, HOST_NAMES):
+        return "host"
+    if any(found.place[:1] == (name,) for found in context.paths) or has_name_of(name, PATH_NAMES):
+        return "path"
+    is_number = any(form.get("type") in {"number", "integer"} for form in forms) and _plain_number(text) is not None
+    return "number" if is_number else "text"
+
+
+def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
+    kind = _text_kind(name, text, tool, context)
+    if kind == "choice" or has_name_of(name, ARGUMENT_NAMES):
+        return {"equals": text}
+    if kind == "url" or "://" in text:
+        return {"hosts": [_host(text)]}
+    if kind == "host":
         read_host(text)
         return {"hosts": [text]}
-    is_path = any(found.place[:1] == (name,) for found in context.paths) or has_name_of(name, PATH_NAMES)
-    if _is_like_url(text):
+    if _is_no_path(text):
         return {"equals": text}
-    if is_path or leads_elsewhere(text):
+    if kind == "path" or leads_elsewhere(text):
         return {"within": [_folder(text, context)]}
-    if any(form.get("type") in {"number", "integer"} for form in forms):  # a decimal, which is text in JSON
-        return {"equals": text} if (most := _plain_number(text)) is None else {"at_least": 0, "at_most": most}
+    if kind == "number":  # a decimal, which is text in JSON
+        return {"at_least": 0, "at_most": _plain_number(text)}
     return None
 
 
@@ -166,6 +198,11 @@ def _is_like_url(text: str) -> bool:
     return re.match(_LIKE_URL, text) is not None
 
 
+def _is_no_path(text: str) -> bool:
+    """Whether a program may read a text in the place of a path as something else: a URL or an option."""
+    return text.startswith("-") or _is_like_url(text)
+
+
 def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool:
     """Whether an argument is as the condition says, of which `given` is the JSON; `None` is any text that does not lead
     elsewhere. What cannot be known is not so."""
@@ -174,7 +211,7 @@ def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolConte
         return isinstance(value, str) and not leads_elsewhere(value)
     if given.keys() == {"equals"}:
         return same(thaw(given["equals"]), value)
-    if "within" in given and (_is_like_url(str(value)) or not all(map(_is_real, given["within"]))):
+    if "within" in given and (_is_no_path(str(value)) or not all(map(_is_real, given["within"]))):
         return False
     if "glob" in given and (not isinstance(value, str) or leads_elsewhere(value)):
         return False

@@ -398,8 +398,8 @@ class Reader:
             found = os.stat(self.path)
         except OSError as error:
             raise JournalError(f"there is no journal at {self._named!r}: {error.strerror}") from None
-        if not stat.S_ISREG(found.st_mode):
-            raise JournalError(f"there is no journal at {self._named!r}: it is no file")
+        if not stat.S_ISREG(found.st_mode) or not found.st_size:  # some files of /proc wait for ever when they are read
+            raise JournalError(f"there is no journal at {self._named!r}: it is empty, or no file")
         if os.path.exists(f"{self.path}-wal"):
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from ferrule.values.content import Block, Media, Text, as_output, render
 from ferrule.values.result import ToolResult
 
-Change: TypeAlias = Callable[[str], str]
+Change: TypeAlias = Callable[[str, str], str]
+"""Makes a text of a text and of the name of the member that it stands in, or `""`."""
 _IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
 
@@ -25,7 +26,7 @@ def with_texts(result: ToolResult, change: Change) -> ToolResult:
     changed_output = _changed(output, change)
     if changed_output is not output:
         changes["output"] = changed_output
-    if result.error is not None and (error := change(result.error)) != result.error:
+    if result.error is not None and (error := change(result.error, "")) != result.error:
         changes["error"] = error
     metadata = _changed(result.metadata, change)
     if metadata is not result.metadata:
@@ -37,10 +38,10 @@ def with_texts(result: ToolResult, change: Change) -> ToolResult:
     return result.replace(**{"content": result.content, **changes}) if changes else result
 
 
-def _changed(value: Any, change: Change) -> Any:
+def _changed(value: Any, change: Change, name: str = "") -> Any:
     """`value` itself where nothing in it was changed."""
     if isinstance(value, str):
-        made = change(value)
+        made = change(value, name)
         return value if made == value else made
     if isinstance(value, bytes):
         return _changed_bytes(value, change)
@@ -60,18 +61,18 @@ def _changed_bytes(value: bytes, change: Change) -> bytes:
         text = value.decode()
     except UnicodeDecodeError:
         return value
-    made = change(text)
+    made = change(text, "")
     return value if made == text else made.encode()
 
 
 def _changed_block(block: Block, change: Change) -> Block:
     if isinstance(block, Text):
-        text = change(block.text)
+        text = change(block.text, "")
         return block if text == block.text else Text(text)
     data = block.data
     if data is not None and is_text(block):
         data = _changed_bytes(data, change)
-    uri, name = block.uri and change(block.uri), block.name and change(block.name)
+    uri, name = (text and change(text, "") for text in (block.uri, block.name))
     if data is block.data and (uri, name) == (block.uri, block.name):
         return block
     return Media(block.kind, data, block.mime_type, uri, name, fetch=block.fetch and uri == block.uri)
@@ -82,11 +83,11 @@ def _changed_mapping(value: Mapping[Any, Any], change: Change) -> Mapping[Any, A
     made: dict[Any, Any] = {}
     same, taken = True, set(value)
     for key, item in value.items():
-        new = change(key) if isinstance(key, str) else key
+        new = change(key, "") if isinstance(key, str) else key
         if new != key:
             while new in taken:
                 new += "_"
             taken.add(new)
-        made[new] = _changed(item, change)
+        made[new] = _changed(item, change, str(key))
         same = same and new == key and made[new] is item
     return value if same else made

@@ -10,7 +10,8 @@ from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
 from ferrule.values.context import ToolContext
-from ferrule.values.masking import without_keys
+from ferrule.values.masking import MASK, without_keys
+from ferrule.values.redaction import is_secret_member
 from ferrule.values.result import ToolResult
 
 
@@ -35,10 +36,12 @@ redact.__dict__["only_around"] = (
 )
 
 
-def _redacted(text: str) -> str:
-    """A key that has characters between its own which nobody sees is one, too."""
+def _redacted(text: str, name: str) -> str:
+    """A key that has characters between its own which nobody sees is one, too; so is what is one under its name."""
     seen, hidden = visible(text)
     masked = without_keys(seen)
+    if name and masked == seen and is_secret_member(name, seen, without_keys):
+        return MASK
     return masked if not hidden or masked != seen else text
 
 
@@ -48,6 +51,6 @@ def _redacted_across(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     for is_text, group in groupby(blocks, lambda block: isinstance(block, Text)):
         some = list(group)
         joined = "".join(block.text for block in some if isinstance(block, Text))
-        masked = _redacted(joined) if is_text and len(some) > 1 else joined
+        masked = _redacted(joined, "") if is_text and len(some) > 1 else joined
         found += some if masked == joined else [Text(masked)]
     return tuple(found)

@@ -23,7 +23,7 @@ async def sanitize(call: ToolCall, context: ToolContext, next: Next) -> ToolResu
     It is for what others write. Of files that are edited afterwards it would change what is looked for.
     It belongs in `around`, innermost: `around=[untrusted, limit_output(16_000), redact, sanitize]`.
     """
-    return with_texts(await next(call, context), lambda text: inert(visible(text)[0]))
+    return with_texts(await next(call, context), lambda text, name: inert(visible(text)[0]))
 
 
 sanitize.__dict__["only_around"] = (

@@ -9,12 +9,14 @@ import traceback
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from enum import Enum
+from functools import lru_cache, partial
 from logging import DEBUG, ERROR, INFO
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from ferrule.values.decision import Decision
-from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.logged import CallFacts, LogLines, call_facts, log, write_log
 from ferrule.values.masking import without_keys
@@ -37,23 +39,21 @@ _LONGEST_BRIEF_LINE = 500
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
+_WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
+_ESCAPED_BREAK = r"\\+(?:[nrx]|(?=/))"
+"""What may stand between the characters of base64 and hex, beside blanks and `:`, in JSON and in `repr`."""
 
 
 def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
     """A text, or JSON data, with stars in the place of what the call knows to be secret, and of what is bound or
     private in arguments that somebody has given for it."""
-    hiding = _hiding(call, given)
+    hiding = redactor_of(call, given)
     return value if hiding is str else redact_value(value, hiding)
-
-
-def redactor_of(call: AnyCall) -> Callable[[str], str]:
-    """Return what puts stars for the secrets of a call into a text, for many texts."""
-    return _hiding(call)
 
 
 def hide_result(call: AnyCall, result: ToolResult) -> ToolResult:
     """Return a result with stars for what the call knows to be secret, wherever it stands in the result."""
-    hiding = _hiding(call)
+    hiding = redactor_of(call)
     return result if hiding is str else redact_result(result, hiding)
 
 
@@ -83,7 +83,7 @@ def log_raised(call: AnyCall, message: str, *about: object, error: BaseException
         said = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {error}"))
         write_log(level, facts_of(call), "%s", said[:_LONGEST_BRIEF_LINE])
         return
-    hiding, whole = _hiding(call), "".join(traceback.format_exception(error)).rstrip()
+    hiding, whole = redactor_of(call), "".join(traceback.format_exception(error)).rstrip()
     shown = without_keys(hiding(whole))
     if hiding is str and shown == whole:
         write_log(level, facts_of(call), message, *about, error=error)
@@ -102,14 +102,19 @@ def facts_of(call: AnyCall) -> CallFacts:
     return call_facts(call.tool.name, call.call.id, call.context.session, call.context.principal)
 
 
-def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
-    """What puts the stars; `str` where nothing is known."""
+def redactor_of(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
+    """Return what puts stars for the secrets of a call into a text; `str` if the call knows none."""
     try:
         known = list(filter(None, _known_secrets(call, given)))  # mostly nothing: 1 µs, and 10 where one looks into it
-        secrets = sorted(set(_secret_texts(known)), key=len, reverse=True) if known else ()
+        forms = [_written_forms(secret) for secret in set(_secrets_in(known))] if known else ()
     except Exception:  # of a mapping of somebody's own
         return lambda text: SECRET_STARS
-    return partial(re.compile("|".join(map(_expression, secrets))).sub, SECRET_STARS) if secrets else str
+    texts = _longest_first(one.texts for one in forms)
+    return partial(_put_stars, texts, _longest_first(one.encoded for one in forms)) if texts else str
+
+
+def _longest_first(forms: Iterable[frozenset[str]]) -> list[str]:
+    return sorted(frozenset().union(*forms), key=len, reverse=True)
 
 
 def _known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
@@ -123,38 +128,67 @@ def _known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
         call = call.parent
 
 
-def _secret_texts(value: Any) -> Iterator[str]:
-    """The texts in `value` that are long enough, in every way in which they are written."""
+def _secrets_in(value: Any) -> Iterator[str | bytes]:
+    """The texts and bytes in `value`, at any depth; keys and the names of fields are none."""
     unveiled = getattr(value, "get_secret_value", None)
     if unveiled is not None:
-        yield from _secret_texts(unveiled())
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _secret_texts(inner)
-    elif isinstance(value, bytes | bytearray):
-        yield from _secret_texts(value.decode("utf-8", "surrogateescape"))
-        if len(value) >= _SHORTEST_ANYWHERE:
-            yield value.hex()
-    elif hasattr(value, "unicode_string"):  # a URL of Pydantic's
-        yield str(value)
-    elif isinstance(value, float) or type(value).__module__ in ("uuid", "decimal"):
-        yield from _secret_texts(str(value))
-    elif isinstance(value, str | int) and value is not True and value is not False:
-        text = str.__str__(value) if isinstance(value, str) else str(value)  # a class may write stars of its own
-        if len(text) >= _SHORTEST:
-            yield from [text] if _WRITTEN_ONE_WAY(text) else _ways_of_writing(text)
-        if len(text) >= _SHORTEST_ANYWHERE:
-            yield from _base64_forms(_encode_secret(text))
-    elif isinstance(value, Iterable):
-        for inner in value:
-            yield from _secret_texts(inner)
+        yield from _secrets_in(unveiled())
+    elif isinstance(value, str):
+        yield str.__str__(value)  # a class may write stars of its own
+    elif isinstance(value, bytes | bytearray | memoryview):
+        yield bytes(value)
+    elif isinstance(value, PathLike):
+        yield fspath(value)
+    elif (
+        isinstance(value, int | float) or hasattr(value, "unicode_string") or type(value).__module__ in _WRITTEN_BY_STR
+    ):
+        yield from () if isinstance(value, bool) else (str(value),)
+    else:
+        for inner in _members_of(value):
+            yield from _secrets_in(inner)
+
+
+def _members_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, Enum):
+        return (value.value,)
+    value = fields_of(value) or value
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, Iterable) else ()
+
+
+class _Forms(NamedTuple):
+    """How one secret is written: as texts, and as base64 and hex, in which breaks do not count."""
+
+    texts: frozenset[str]
+    encoded: frozenset[str]
+
+
+@lru_cache(maxsize=256)
+def _written_forms(secret: str | bytes) -> _Forms:
+    """The forms of a secret that is long enough."""
+    text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
+    if len(text) < _SHORTEST:
+        return _Forms(frozenset(), frozenset())
+    if len(text) < _SHORTEST_ANYWHERE:
+        return _Forms(frozenset(_ways_of_writing(text)), frozenset())
+    wide = [] if isinstance(secret, bytes) else [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
+    data = [secret if isinstance(secret, bytes) else _encode_secret(text), *wide]
+    wide_texts = [one.decode("utf-8", "surrogateescape") for one in wide]
+    return _Forms(
+        frozenset([*_ways_of_writing(text), *wide_texts, *(repr(one)[1:-1] for one in wide_texts)]),
+        frozenset(form for one in data for form in (*_base64_forms(one), one.hex(), one.hex().upper())),
+    )
 
 
 def _ways_of_writing(text: str) -> list[str]:
+    if _WRITTEN_ONE_WAY(text):
+        return [text]
     from urllib.parse import quote, quote_plus  # 3 ms
 
     lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
     json_texts = [json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (True, False)]
+    json_texts += [json.dumps(one, ensure_ascii=False)[1:-1] for one in json_texts]  # JSON in JSON
     json_texts += [one.replace("/", "\\/") for one in json_texts if "/" in one]
     quoted = [
         quote(text, errors="surrogatepass"),
@@ -162,7 +196,7 @@ def _ways_of_writing(text: str) -> list[str]:
         quote_plus(text, errors="surrogatepass"),
     ]
     lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
-    return [text, repr(text)[1:-1], *json_texts, *quoted, *lower, *lines]
+    return [text, repr(text)[1:-1], repr(_encode_secret(text))[2:-1], *json_texts, *quoted, *lower, *lines]
 
 
 def _encode_secret(text: str) -> bytes:
@@ -181,6 +215,21 @@ def _base64_forms(data: bytes) -> list[str]:
         own = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
         forms += [own, own.replace("+", "-").replace("/", "_")]
     return forms
+
+
+def _put_stars(texts: list[str], encoded: list[str], text: str) -> str:
+    """`text` with stars in the place of each of `texts`, and of each of `encoded` when the breaks are left out."""
+    if found := [_expression(one) for one in texts if one in text]:  # an expression of all would take 8 ms to compile
+        text = re.sub("|".join(found), SECRET_STARS, text)
+    unbroken = "".join((re.sub(_ESCAPED_BREAK, "", text) if "\\" in text else text).replace(":", "").split())
+    if not (found := [re.escape(one) for one in encoded if one in unbroken]):
+        return text
+    places = [one.start() for one in re.finditer(rf"(?s)[\s:]|{_ESCAPED_BREAK}|(.)", text) if one[1]]
+    pieces, at = [], 0
+    for match in re.finditer("|".join(found), unbroken):
+        pieces += [text[at : places[match.start()]], SECRET_STARS]
+        at = places[match.end() - 1] + 1
+    return "".join([*pieces, text[at:]])
 
 
 def _expression(secret: str) -> str:

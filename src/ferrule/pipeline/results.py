@@ -17,7 +17,7 @@ from ferrule.pipeline.hiding import hide, hide_result, log_raised, log_said
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Text, as_output, bound, clean, cut, render, sentence, text_of
+from ferrule.values.content import Text, as_output, bound, clean, cut, jsonable, render, sentence, text_of
 from ferrule.values.decision import Decision
 from ferrule.values.deferred import PUT_OFF
 from ferrule.values.input import InputRequired
@@ -299,6 +299,7 @@ def copied(state: CallState, found: Any) -> ToolResult:
         repairs=(),
         executed=attempt.executed if found.executed is False else found.executed,  # who says so may not know
         output=found.output if rendered else as_output(found.output, strict=False),
+        metadata=found.metadata and jsonable(found.metadata),
         content=found._content,
     )
     keep(copied, "_gave", gave(found))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from enum import Enum
+from functools import partial
 from inspect import isawaitable
 from pathlib import PurePath
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from ferrule import Decision, ToolCall, ToolContext, deny
 from ferrule.definition.handler import is_async
 from ferrule.types import Approver
+from ferrule.values.frozen import fields_of
 
 Known: TypeAlias = str | ToolContext | None
 """Who a bearer token is: a principal, the context of its calls, or nobody."""
@@ -27,31 +29,45 @@ Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
 def identity_of(name: str, context: ToolContext) -> str:
     """Return what tells callers apart: the principal, and a digest of the context that their token has beside it.
 
-    Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. Objects
-    in these that are no plain values are compared by their type.
+    Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. A
+    dataclass or a Pydantic model counts by its fields, in deps if it is frozen, and any other object by its type.
     """
     fields = context.fields._replace(principal=None)
     places = fields.session, fields.working_directory, fields.deps
     if all(one is None for one in places) and not (fields.metadata or fields.secrets):
         return name
-    beside = _digestible(fields)
+    beside = [_digestible(fields._replace(deps=None)), _digestible(fields.deps, mutable=False)]
     return f"{name}#{hashlib.sha256(json.dumps([name, beside], sort_keys=True).encode()).hexdigest()}"
 
 
-def _digestible(value: Any) -> Any:
-    """Return JSON data that is the same for equal values, in every process."""
+def _digestible(value: Any, mutable: bool = True) -> Any:
+    """Return JSON data that is the same for equal values, in every process.
+
+    Args:
+        mutable: Whether dataclasses and models count by their fields although these may change.
+    """
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    digestible = partial(_digestible, mutable=mutable)
+    if (own := fields_of(value)) is not None and (mutable or _is_frozen(value)):
+        return [kind, digestible(own)]
     if isinstance(value, Mapping):
-        pairs = [[_digestible(key), _digestible(inner)] for key, inner in value.items()]
-        return ["mapping", sorted(pairs, key=json.dumps)]
+        return [
+            "mapping",
+            sorted(([digestible(key), digestible(inner)] for key, inner in value.items()), key=json.dumps),
+        ]
     if isinstance(value, list | tuple):
-        return ["list", [_digestible(inner) for inner in value]]
+        return ["list", [digestible(inner) for inner in value]]
     if isinstance(value, set | frozenset):
-        return ["set", sorted((_digestible(inner) for inner in value), key=json.dumps)]
+        return ["set", sorted(map(digestible, value), key=json.dumps)]
     is_plain = value is None or isinstance(value, _PLAIN_VALUES) or type(value).__module__ in _VALUE_MODULES
     return [kind, repr(value)] if is_plain else [kind]
+
+
+def _is_frozen(value: Any) -> bool:
+    config = getattr(value, "model_config", {})
+    return bool(config.get("frozen")) or getattr(getattr(value, "__dataclass_params__", None), "frozen", False)
 
 
 class Caller(Protocol):

@@ -153,7 +153,7 @@ class Document:
         """
         try:
             with open_inside(root, path, "rb") as file:
-                text = file.read(_MOST_JSON + 1)
+                text = file.read(_MOST_JSON + 1) or b""  # None for some files of /proc
         except PermissionError:
             raise
         except (OSError, ValueError) as error:

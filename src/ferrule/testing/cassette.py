@@ -172,7 +172,7 @@ class Cassette:
                 return ToolResult(error=miss, executed=False, metadata={"cassette": "missed"})
             found.is_used = True
         result = _recorded_result(found.result, call, key[0])
-        return result.replace(executed=False, metadata={**result.metadata, "cassette": "replayed"})
+        return result.replace(executed=False, metadata={"cassette": "replayed", **result.metadata})
 
     def _next_of(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
         """The first of this kind that was not given yet; in strict mode only where it is the next of its tool."""

@@ -119,7 +119,7 @@ def _read_whole(full: str, shown: str, hard_links: bool) -> tuple[bytes, os.stat
     with os.fdopen(open_exactly(full, hard_links=hard_links), "rb") as file:
         found = os.fstat(file.fileno())
         _check_readable(found.st_size, shown, _MOST_EDITED, "edited")
-        data = file.read(_MOST_EDITED + 1)
+        data = file.read(_MOST_EDITED + 1) or b""
     _check_readable(len(data), shown, _MOST_EDITED, "edited")  # it may have grown, and files of `/proc` say 0
     _check_text(data, shown, len(data))
     return data, found
@@ -633,7 +633,7 @@ class _Search:
             if os.fstat(file.fileno()).st_size > _MOST_SEARCHED_BYTES:
                 self.too_large += 1
                 return
-            data = file.read(_LOOKED_AT)
+            data = file.read(_LOOKED_AT) or b""
             if _is_binary(data):
                 self.skipped += 1
                 return

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 JsonObject: TypeAlias = Mapping[str, Any]
 """JSON values by name: the arguments of a call, or a JSON Schema."""
+
+
+def fields_of(value: object) -> dict[str, Any] | None:
+    """Return the fields of a dataclass or a Pydantic model by name, also private and extra ones; None for all else."""
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
+    if not hasattr(type(value), "__pydantic_fields__"):
+        return None
+    more = (getattr(value, name) or {} for name in ("__pydantic_extra__", "__pydantic_private__"))
+    return {**vars(value), **{name: inner for some in more for name, inner in some.items()}}
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:

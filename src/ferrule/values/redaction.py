@@ -43,12 +43,16 @@ def redact_value(value: Any, redact: Redact) -> Any:
 
 
 def _redact_member(name: str, value: Any, redact: Redact) -> Any:
-    """Return a member of an object redacted; its name may say that it is a secret, as it does in a text."""
+    """Return a member of an object redacted."""
     redacted = redact_value(value, redact)
-    if isinstance(value, str) and redacted == value and len(value) <= _LONGEST_CREDENTIAL:
-        if any(redact(pair) != pair for pair in (f'"{name}": "{value}"', f"{name}={value}")):
-            return SECRET_STARS
-    return redacted
+    is_secret = isinstance(value, str) and redacted == value and is_secret_member(name, value, redact)
+    return SECRET_STARS if is_secret else redacted
+
+
+def is_secret_member(name: str, text: str, redact: Redact) -> bool:
+    """Return whether a text is secret because of the name of its member, as it would be in a text with both."""
+    together = f'"{name}": "{text}"\n{name}={text}'
+    return len(text) <= _LONGEST_CREDENTIAL and redact(together) != together
 
 
 def redact_result(result: ToolResult, redact: Redact) -> ToolResult:

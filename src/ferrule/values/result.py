@@ -212,9 +212,12 @@ def keep_pending(result: ToolResult, pending: JsonObject | None) -> None:
 
 
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
-    """The result of a handler that returned, as the constructor makes it."""
+    """The result of a handler that returned, as the constructor makes it, with text that UTF-8 can hold."""
     result: Any = _ResultFields()
     result.output = output
+    if type(output) is str and not output.isascii():
+        result.output = clean(output)
+        result._gave = (output, None)
     result.call = call
     result.tool_name = tool_name
     result.error = result._content = result.exception = None
