@@ -19,6 +19,7 @@ from ferrule.middleware import cache
 from ferrule.models import Reply, Scripted, Step
 from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
+from waits import BOUND
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
 
@@ -40,13 +41,13 @@ RUNNER_TOOLS = Toolset([add, fail])
 
 def go(steps: Sequence[Step], **options: Any) -> LoopResult:
     async def main() -> LoopResult:
-        return await asyncio.wait_for(_awaited(run(Scripted(steps), ASK, Runner(RUNNER_TOOLS), **options)), 10)
+        return await asyncio.wait_for(_awaited(run(Scripted(steps), ASK, Runner(RUNNER_TOOLS), **options)), BOUND)
 
     return asyncio.run(main())
 
 
 async def bounded(work: Coroutine[Any, Any, None]) -> None:
-    await asyncio.wait_for(work, 20)
+    await asyncio.wait_for(work, BOUND)
 
 
 async def _awaited(going: Any) -> LoopResult:
@@ -114,7 +115,7 @@ def test_events_are_live() -> None:
                 if isinstance(event, Event) and event.kind == "tool:pre":
                     goes_on.set()
 
-        await asyncio.wait_for(consume(), 10)
+        await asyncio.wait_for(consume(), BOUND)
 
     asyncio.run(main())
 
@@ -237,7 +238,7 @@ def test_a_suspended_call_stops_the_run_with_every_call_answered() -> None:
             approve=lambda call, decision, context: decision,
         )
         model = Scripted([[("add", {"a": 1, "b": 2}), ("fail", {})], "never said"])
-        return await asyncio.wait_for(_awaited(run(model, ASK, runner)), 10)
+        return await asyncio.wait_for(_awaited(run(model, ASK, runner)), BOUND)
 
     came = asyncio.run(main())
     assert (came.status, came.turns) == ("suspended", 1)
@@ -482,7 +483,7 @@ def test_leaving_the_block_cancels_and_awaits_what_runs() -> None:
         async with endless.run as going:
             async for event in going:
                 if isinstance(event, Event):
-                    await asyncio.wait_for(endless.started.wait(), 10)
+                    await asyncio.wait_for(endless.started.wait(), BOUND)
                     break
         assert endless.ended.is_set()
         endless.assert_all_answered()
@@ -526,10 +527,10 @@ def test_breaking_off_cancels_what_runs() -> None:
         endless = Endless()
         async for event in endless.run:
             if isinstance(event, Event):
-                await asyncio.wait_for(endless.started.wait(), 10)
+                await asyncio.wait_for(endless.started.wait(), BOUND)
                 break
         gc.collect()
-        await asyncio.wait_for(endless.ended.wait(), 10)
+        await asyncio.wait_for(endless.ended.wait(), BOUND)
 
     asyncio.run(bounded(main()))
 
@@ -539,7 +540,7 @@ def test_cancelling_the_consumer_cancels_what_runs() -> None:
         before = asyncio.all_tasks()
         endless = Endless()
         consumer = asyncio.ensure_future(_awaited(endless.run))
-        await asyncio.wait_for(endless.started.wait(), 10)
+        await asyncio.wait_for(endless.started.wait(), BOUND)
         consumer.cancel()
         with pytest.raises(asyncio.CancelledError):
             await consumer
@@ -850,7 +851,7 @@ def test_a_run_that_asked_nobody_keeps_the_state_that_it_was_given() -> None:
 
 
 async def bounded_run(going: Any) -> LoopResult:
-    return await asyncio.wait_for(_awaited(going), 10)
+    return await asyncio.wait_for(_awaited(going), BOUND)
 
 
 class Untellable(Scripted):

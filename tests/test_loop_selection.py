@@ -18,6 +18,7 @@ from ferrule.loop import LoopResult, NotResumed, Run, TurnStarted, resume, run
 from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import Query, search_tool
 from selection.rankers import Overlap
+from waits import BOUND
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
 NAMES = ("alpha", "beta", "gamma", "delta")
@@ -65,7 +66,7 @@ def go(steps: Sequence[Step], tools: Toolset, **options: Any) -> tuple[LoopResul
     model = Scripted(steps)
 
     async def main() -> LoopResult:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             return await run(model, ASK, Runner(tools), **options)
 
     return asyncio.run(main()), model
@@ -233,7 +234,7 @@ def test_messages_that_refer_to_what_no_search_tool_finds_offer_nothing() -> Non
 
 
 async def _awaited(going: Run) -> LoopResult:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         return await going
 
 
@@ -468,4 +469,4 @@ def test_whatever_a_model_calls_only_what_was_offered_in_that_turn_runs(
             assert set(ran) == (asked & set(offers[-1]) & set(NAMES))
         ran.clear()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), BOUND))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import preloaded
+from waits import BOUND
 
-BOUND = 60
 PROGRAM = """
 import asyncio, atexit, json, locale, logging, os, signal, sys, threading, time
 

@@ -20,6 +20,7 @@ import ferrule.store as stores
 from ferrule import Journal
 from ferrule.errors import DefinitionError
 from ferrule.store import DATABASE_URL, Memory, Postgres, SealedFile, Store, StoreError
+from waits import BOUND
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 Make = Callable[[], Store]
@@ -71,7 +72,7 @@ def test_of_fifty_at_once_one_sets_it(make: Make) -> None:
     stores, barrier = [make() for _ in range(50)], Barrier(50)
 
     def take(store: Store) -> bool:
-        barrier.wait(30)
+        barrier.wait(BOUND)
         return store.compare_and_set("a", 1, None)
 
     with ThreadPoolExecutor(50) as threads:
@@ -88,7 +89,7 @@ while done < 20:
 """
     (tmp_path / "elsewhere").mkdir()
     processes = [subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path / "elsewhere") for _ in range(3)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(BOUND) for process in processes] == [0, 0, 0]
     assert SealedFile(tmp_path / "kept.json", KEY).get("n") == 60
 
 
@@ -104,7 +105,7 @@ while done < 50:
     url = postgres_url("stores")
     environment = {**os.environ, DATABASE_URL: url}
     processes = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(3)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(BOUND) for process in processes] == [0, 0, 0]
     assert Postgres(url).get("n") == 150
 
 

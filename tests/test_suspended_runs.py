@@ -27,9 +27,9 @@ from ferrule.selection import pinned, search_tool
 from ferrule.suspended_run import with_bytes, without_bytes
 from ferrule.testing import ManualClock
 from ferrule.values.call import ToolCall
+from waits import BOUND
 
 KEY = b"k" * 32
-BOUND = 20
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Pay them."}]
 PNG = bytes.fromhex("89504e470d0a1a0a") + bytes(range(256))
 

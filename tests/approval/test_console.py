@@ -33,10 +33,10 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
 from steps import lines
+from waits import BOUND
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 
-BOUND = 20.0
 CALL = ToolCall("1", "write_file", {"path": "a.txt", "content": "hello"})
 
 

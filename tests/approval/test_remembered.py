@@ -32,9 +32,9 @@ from ferrule.guards import rules
 from ferrule.policy import Trusted
 from ferrule.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
+from waits import BOUND
 
 T = TypeVar("T")
-BOUND = 30.0
 
 
 def go(work: Coroutine[Any, Any, T]) -> T:

@@ -20,6 +20,7 @@ from ferrule.guards import ask_before_changes
 from ferrule.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
 from ferrule.tools import files
+from waits import BOUND
 
 CALL = ToolCall("1", "pay", {"to": "ada", "euros": 5})
 
@@ -422,15 +423,15 @@ def test_slow_previews_of_one_principal_delay_the_page_once_and_no_other_preview
 
     def preview(row: str) -> str:
         if row == "slow":
-            ends.wait(60)
+            ends.wait(BOUND)
         return f"sets {row}"
 
     async def main() -> None:
         runner, queue = preview_of(preview)
-        for principal, row in [*[("eve", "slow")] * 30, *[("ann", f"row {number}") for number in range(20)]]:
+        for principal, row in [*[("eve", "slow")] * 90, *[("ann", f"row {number}") for number in range(20)]]:
             await queue.put(await runner.run("set_price", {"row": row}, principal=principal))
-        texts = [one.text for one in await asyncio.wait_for(queue.waiting(), 20)]  # 30 in a row would take longer
-        assert sum("it takes longer than" in text for text in texts) == 30
+        texts = [one.text for one in await asyncio.wait_for(queue.waiting(), BOUND)]  # 90 in a row would take longer
+        assert sum("it takes longer than" in text for text in texts) == 90
         assert sum("sets row" in text for text in texts) == 20
 
     try:
@@ -443,7 +444,7 @@ def test_previews_of_one_principal_are_made_side_by_side() -> None:
     both = threading.Barrier(2)
 
     def preview(row: str) -> str:
-        both.wait(60)  # for the other preview
+        both.wait(BOUND)  # for the other preview
         return f"sets {row}"
 
     async def main() -> None:
@@ -555,11 +556,11 @@ def test_a_call_that_waits_holds_no_slot_and_no_deadline() -> None:
 
     def person(asked: approval.Asked) -> bool:
         # The first is answered once the second has run: with one slot, and a deadline of its own.
-        return asked.call.arguments["name"] == "quick" or answered.wait(20)
+        return asked.call.arguments["name"] == "quick" or answered.wait(BOUND)
 
     async def main() -> None:
         approve = approval.callback(person)
-        runner = Runner([change], guards=[ask_before_changes], approve=approve, concurrency=1, timeout=20)
+        runner = Runner([change], guards=[ask_before_changes], approve=approve, concurrency=1, timeout=BOUND)
         slow = asyncio.ensure_future(runner.run("change", {"name": "slow"}))
         await asyncio.sleep(0)
         quick = await runner.run("change", {"name": "quick"})
@@ -581,7 +582,7 @@ def test_a_yes_that_comes_after_the_call_was_cancelled_runs_nothing() -> None:
 
     def person(question: approval.Asked) -> bool:
         asked.set()
-        return go_on.wait(20)
+        return go_on.wait(BOUND)
 
     async def main() -> None:
         runner = Runner([change], guards=[ask_before_changes], approve=approval.callback(person))

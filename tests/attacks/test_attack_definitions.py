@@ -18,8 +18,8 @@ from ferrule.guards import ask_before_changes
 from ferrule.lock import definition_of, lock_text
 from ferrule.middleware import retry
 from ferrule.sources import mcp
+from waits import BOUND
 
-BOUND = 60.0
 PROGRAM = """
 import json, sys
 

@@ -16,6 +16,7 @@ from sample import CASES, make_folder
 from ferrule import Runner, ToolCall, ToolContext, tool
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
+from waits import BOUND
 
 
 def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(
 
     @tool(concurrency=1)
     def late() -> str:
-        go_on.wait(30)
+        go_on.wait(BOUND)
         (tmp_path / "x").write_text("late")
         written.set()
         return "done"
@@ -48,10 +49,10 @@ def test_a_time_out_of_its_own_is_told_from_that_of_the_runner(late: bool) -> No
     @tool
     async def act() -> str:
         if late:
-            await asyncio.sleep(30)
+            await asyncio.sleep(BOUND)
         raise TimeoutError("of a client")
 
-    result = asyncio.run(Runner([act], timeout=0.05 if late else 30).run("act"))
+    result = asyncio.run(Runner([act], timeout=0.05 if late else BOUND).run("act"))
     assert result.status == ("timeout" if late else "failed")
     assert ("deadline" in (result.error or "")) is late
 
@@ -61,7 +62,7 @@ def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() -> None:
 
     @tool(read_only=True, concurrency=8)
     def hangs() -> str:
-        free.wait(30)
+        free.wait()
         return "late"
 
     @tool(read_only=True)
@@ -73,7 +74,7 @@ def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() -> None:
         hung = [asyncio.create_task(runner.run("hangs")) for _ in range(CASES["atk067"]["input"]["hung"])]
         await asyncio.sleep(0)
         try:
-            return (await runner.run("answers", timeout=5)).text
+            return (await runner.run("answers", timeout=BOUND)).text
         finally:
             free.set()
             await asyncio.gather(*hung)
@@ -115,7 +116,7 @@ def test_what_unpacks_to_more_than_its_size_is_not_unpacked_by_the_file_tools(tm
     for name in ("bomb.zip", "bomb.gz"):
         for call, arguments in (("read_file", {}), ("search_files", {"pattern": "a"})):
             context = ToolContext[Any](working_directory=folder)
-            result = asyncio.run(runner.run(call, {"path": name, **arguments}, context, timeout=5))
+            result = asyncio.run(runner.run(call, {"path": name, **arguments}, context, timeout=BOUND))
             assert len(result.text) < 20_000 and result.status != "timeout"
     assert not (tmp_path / "new.txt").exists()
 

@@ -14,6 +14,7 @@ from ferrule import Runner, ToolContext, ToolResult, tool
 from ferrule.guards import within
 from ferrule.paths import open_inside
 from ferrule.tools import files
+from waits import BOUND
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
 FINE = {"allow": {True}, "deny": {False}, "either": {True, False}, "contained": {True, False}, "policy": {False}}
@@ -47,7 +48,7 @@ def run(base: Path, op: str, path: str) -> list[ToolResult]:
         "glob": [(runner, "list_files", {"pattern": path}), (runner, "search_files", {"pattern": "S", "glob": path})],
     }
     context = ToolContext[Any](working_directory=base / "ws")
-    return [asyncio.run(one.run(name, arguments, context, timeout=2)) for one, name, arguments in calls[op]]
+    return [asyncio.run(one.run(name, arguments, context, timeout=BOUND)) for one, name, arguments in calls[op]]
 
 
 def named(row: dict[str, str]) -> str:

@@ -18,13 +18,13 @@ from types import TracebackType
 from rich.cells import cell_len
 
 from ferrule.approval.terminal import RESET
+from waits import BOUND
 
 if sys.platform != "win32":
     import fcntl
     import pty
     import termios
 
-BOUND = 60
 PROGRAM = [sys.executable, "-m", "ferrule"]
 _TOKEN = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|(.)", re.DOTALL)
 _UNFINISHED = re.compile(r"\x1b(\[\??[\d;]*)?\Z")

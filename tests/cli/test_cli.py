@@ -27,9 +27,9 @@ from ferrule.cli.program import COMMANDS, OPTIONS, parser_of
 from ferrule.cli.timeline import Timeline
 from ferrule.values.frozen import freeze
 from products import sampled
+from waits import BOUND
 
 ROOT = Path(__file__).parent.parent.parent
-BOUND = 60
 PROGRAM = [sys.executable, "-m", "ferrule"]
 TOOLS = '''
 from __future__ import annotations
@@ -508,7 +508,7 @@ def test_a_call_that_needs_nothing_does_not_wait_for_a_silent_standard_input(her
     ours, theirs = os.pipe()
     try:
         done = subprocess.run(
-            [*PROGRAM, "call", "list_files"], cwd=here, stdin=ours, capture_output=True, timeout=BOUND / 6, check=False
+            [*PROGRAM, "call", "list_files"], cwd=here, stdin=ours, capture_output=True, timeout=BOUND, check=False
         )
     finally:
         os.close(ours)

@@ -13,10 +13,10 @@ import pytest
 
 import preloaded
 from ferrule.cli.program import COMMANDS, OPTIONS, main
+from waits import BOUND
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
-BOUND = 60
 GUARDS = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
 
 SHELL = set(";|&<>$`*?~\\")

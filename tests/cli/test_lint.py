@@ -20,8 +20,8 @@ from ferrule import Field, Tool, ToolContext, Toolset, build_tool, tool
 from ferrule.providers import NAMES, anthropic
 from ferrule.providers.lint import LIMITS, Finding, _likeness, _pairs, _words, costs, findings
 from ferrule.tools import files
+from waits import BOUND
 
-BOUND = 60
 ANY: dict[str, Any] = {"type": "object"}
 TOOLS = '''
 from ferrule import tool

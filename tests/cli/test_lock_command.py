@@ -16,8 +16,8 @@ import pytest
 import preloaded
 from ferrule.cli import main
 from ferrule.policy import Trusted
+from waits import BOUND
 
-BOUND = 60
 SHOP = '''
 from ferrule import tool
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from products import sampled
+from waits import BOUND
 
 SCRIPT = [str(Path(sys.executable).with_name("ferrule"))]
 MODULE = [sys.executable, "-m", "ferrule"]
-BOUND = 60
 NOT_HERE = ("opentelemetry", "httptools", "uvloop", "numpy", "h2", "brotli", "zstandard", "email_validator", "org")
 """What libraries use where it is installed, besides the modules of Python for other systems."""
 OWN_TOOLS = """

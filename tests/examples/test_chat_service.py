@@ -19,6 +19,7 @@ from chat_service import Limits, Notes, create_app, digest
 
 import preloaded
 from ferrule.models import Overloaded, Scripted
+from waits import BOUND
 
 ROOT = Path(__file__).parents[2]
 PEOPLE = {digest("token-of-ada"): "ada", digest("token-of-bob"): "bob"}
@@ -35,11 +36,11 @@ def serving(steps, notes=None, limits=None) -> Iterator[tuple[httpx.Client, Scri
     thread.start()
     try:
         host, port = listening.getsockname()
-        with httpx.Client(base_url=f"http://{host}:{port}", timeout=20, trust_env=False) as client:
+        with httpx.Client(base_url=f"http://{host}:{port}", timeout=BOUND, trust_env=False) as client:
             yield client, model
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(BOUND)
         assert not thread.is_alive()
 
 
@@ -113,7 +114,7 @@ def test_without_a_token_that_belongs_to_somebody_the_model_is_not_asked(headers
 def test_nothing_is_read_for_somebody_unknown_and_no_more_than_a_question_for_the_others(token, length, status):
     framing = f"Content-Length: {length}" if length else "Transfer-Encoding: chunked"
     with serving(["Hello."]) as (client, model):
-        with socket.create_connection((client.base_url.host, client.base_url.port), timeout=20) as asking:
+        with socket.create_connection((client.base_url.host, client.base_url.port), timeout=BOUND) as asking:
             asking.sendall(
                 f"POST /conversations/first HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
                 f"Content-Type: application/json\r\n{framing}\r\n\r\n".encode()
@@ -197,10 +198,10 @@ def test_a_run_that_the_client_leaves_is_cancelled_and_the_next_one_knows_of_it(
         with client.stream(**request("List my notes", "ada")) as response:
             heard = events(response.iter_lines())
             assert next(heard) == ("call", {"id": "call_1", "name": "list_notes"})
-            assert notes.asked.wait(10) and not notes.left.is_set()
+            assert notes.asked.wait(BOUND) and not notes.left.is_set()
             busy = client.request(**request("And?", "ada", "second"))
             assert busy.status_code == 429 and "is being answered" in busy.json()["detail"]
-        assert notes.left.wait(10)
+        assert notes.left.wait(BOUND)
         answers = (client.request(**request("Hello?", "ada")) for _ in range(1000))  # its end takes a moment more
         answered = next(response for response in answers if response.status_code != 429)
         assert ("text", {"text": "Hello again."}) in list(events(answered.iter_lines()))
@@ -241,5 +242,5 @@ def test_what_is_missing_at_the_start_is_one_line(tokens, told):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "TOKENS"))}
     environment |= {"PYTHONPATH": str(ROOT / "src"), **({"TOKENS": tokens} if tokens else {})}
     command = [sys.executable, ROOT / "examples/chat_service.py"]
-    ended = preloaded.run(command, env=environment, timeout=60)
+    ended = preloaded.run(command, env=environment, timeout=BOUND)
     assert ended.returncode == 1 and told in ended.stderr and len(ended.stderr.splitlines()) == 1

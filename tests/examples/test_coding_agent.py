@@ -17,6 +17,7 @@ import pytest
 
 import preloaded
 from ferrule import Runner, ToolContext
+from waits import BOUND
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "examples/coding_agent"))
@@ -25,7 +26,6 @@ from shell_tool import shell  # noqa: E402 (it lies beside the program, as a wor
 
 POLICY = ROOT / "examples/policies/coding_agent.toml"
 AGENT = [sys.executable, str(ROOT / "examples/coding_agent/agent.py"), "Mend the failing test."]
-BOUND = 60
 WRONG = "def add(a, b):\n    return a - b\n"
 RIGHT = "def add(a, b):\n    return a + b\n"
 EDIT = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
@@ -132,7 +132,7 @@ def line_of(rule):
     return POLICY.read_text().splitlines()[int(number) - 1].strip() if colon else rule
 
 
-def run_lines(folder, lines, seconds=20):
+def run_lines(folder, lines, seconds=BOUND):
     async def main():
         async with Runner([shell.replace(timeout=seconds)]) as runner:
             context = ToolContext(working_directory=folder)
@@ -156,7 +156,7 @@ def test_a_command_reads_nothing_has_a_session_of_its_own_and_a_clean_environmen
 
 def test_a_command_that_writes_without_end_is_ended_before_the_disk_is_full(project):
     line = "ulimit -f 4000000; trap '' XFSZ; yes"
-    [result] = run_lines(project, [line], seconds=BOUND)
+    [result] = run_lines(project, [line])
     assert result.status == "ok" and result.text.startswith("ended: it wrote more than 50,000,000 bytes\n")
     assert len(result.text) < 210_000 and result.text.endswith("y\n")
 

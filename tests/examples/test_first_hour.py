@@ -37,6 +37,7 @@ from ferrule.middleware import before, budget, retry
 from ferrule.models import Reply, Scripted
 from ferrule.providers import anthropic, gemini, openai_responses
 from ferrule.testing import ManualClock, Recorder, fake
+from waits import BOUND
 
 
 # A database with approvals.
@@ -398,7 +399,7 @@ def test_tools_of_others_wrapped():
         search = build_tool(openai, theirs.invoke, read_only=True)
         tools = Toolset([search, build_tool(mcp, forecast, read_only=True)]).prefixed("other_")
         tools += Toolset.of(textwrap, prefix="text_", skip=True).only("text_dedent", "text_shorten")
-        runner = Runner(tools, guards=[ask_before_changes], around=[before(short)], timeout=5)
+        runner = Runner(tools, guards=[ask_before_changes], around=[before(short)], timeout=BOUND)
         assert (await runner.run("other_search", {"query": "rainforests"})).output == "pages about rainforest"
         assert (await runner.run("other_search", {"question": "rain"})).status == "invalid"
         assert (await runner.run("other_forecast", {"query": "Bern"})).output == "rain, Bern"

@@ -24,6 +24,7 @@ import pytest
 
 from ferrule import Journal
 from needed import needed
+from waits import BOUND
 
 pytestmark = pytest.mark.slow
 RARE = pytest.mark.large
@@ -64,7 +65,7 @@ def desk(folder: Path, program: Path = PROGRAM) -> Iterator[str]:
             yield address(process)
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=BOUND)
 
 
 def address(process: subprocess.Popen[str]) -> str:
@@ -99,7 +100,7 @@ class Person:
     """Somebody who looks at the page and sends its forms, as a browser without scripts does."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, follow_redirects=True, timeout=30, trust_env=False)
+        self.client = httpx.Client(base_url=url, follow_redirects=True, timeout=BOUND, trust_env=False)
 
     def fields(self, action: str) -> list[dict[str, str]]:
         return [fields for leads_to, fields in Forms(self.client.get("/").text).forms if leads_to == action]
@@ -228,7 +229,7 @@ def test_the_database_pays_back_no_more_than_was_paid_whoever_was_judged_at_the_
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     command = [sys.executable, os.fspath(PROGRAM), "--folder", os.fspath(tmp_path / "file")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
     assert ended.returncode == 2 and "argument --folder: " in ended.stderr and "Traceback" not in ended.stderr
 
 
@@ -363,7 +364,7 @@ class Browser:
     def __init__(self, binary: str, driver: str, profile: Path) -> None:
         arguments = [*self.ARGUMENTS.split(), f"--user-data-dir={profile}"]
         options = {"binary": binary, "args": arguments}
-        self.client = httpx.Client(base_url=driver, timeout=60, trust_env=False)
+        self.client = httpx.Client(base_url=driver, timeout=BOUND, trust_env=False)
         asked = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
         self.session = self.client.post("/session", json=asked).json()["value"]["sessionId"]
 
@@ -383,7 +384,7 @@ class Browser:
         """Click a button that sends a form; the end is when the next page is there."""
         self.script("window.sent = true")
         self.do(f"element/{self.find(selector)}/click")
-        until = time.monotonic() + 30
+        until = time.monotonic() + BOUND
         there = {"script": "return !window.sent && document.readyState == 'complete'", "args": []}
         # A script that the next page comes in between of is an error, and means: not yet.
         while self.client.post(f"/session/{self.session}/execute/sync", json=there).json()["value"] is not True:
@@ -420,7 +421,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
                 opened.close()
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=BOUND)
 
 
 def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) -> None:

@@ -20,8 +20,7 @@ import pytest
 from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, allow, tool
 from ferrule.interop import afk
 from ferrule.testing import ManualClock
-
-BOUND = 10.0
+from waits import BOUND
 
 
 @dataclass(frozen=True)

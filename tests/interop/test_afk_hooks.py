@@ -27,6 +27,7 @@ from ferrule.interop import afk
 from ferrule.loop import run as run_loop
 from ferrule.models import Scripted
 from ferrule.providers import openai_chat
+from waits import BOUND
 
 RAN: list[str] = []
 
@@ -50,7 +51,7 @@ def nothing_ran() -> None:
 
 
 def ran(runner: Runner, arguments: Any, name: str = "send", **options: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(runner.run(ToolCall("c1", name, arguments), ToolContext(**options)), 10))
+    return asyncio.run(asyncio.wait_for(runner.run(ToolCall("c1", name, arguments), ToolContext(**options)), BOUND))
 
 
 @tool(read_only=True)

@@ -221,7 +221,7 @@ def test_no_slot_and_no_key_is_held_while_somebody_is_asked() -> None:
         return True
 
     async def main() -> None:
-        runner = Runner([write], guards=[only_one], approve=person, concurrency=1, queue_timeout=5)
+        runner = Runner([write], guards=[only_one], approve=person, concurrency=1, queue_timeout=BOUND)
         first = asyncio.create_task(runner.run("write", {"n": 1}))
         await asked.wait()
         assert (await runner.run("write", {"n": 2})).success

@@ -11,6 +11,7 @@ from watched import Watch, go, run
 
 from ferrule import DefinitionError, Runner, Text, ToolCall, ToolContext, ToolHandler, ToolResult, build_tool, tool
 from ferrule.middleware import after, untrusted
+from waits import BOUND
 
 
 async def words(count: int = 3) -> AsyncIterator[str]:
@@ -61,7 +62,7 @@ def test_a_generator_that_never_waits_ends_at_its_deadline(of: str, goes_round: 
     assert len(ended) == 1
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 @pytest.mark.parametrize(
     ("handler", "count", "output"),
     [
@@ -178,7 +179,7 @@ def test_a_call_that_is_cut_keeps_what_it_had(then: str, status: str, timeout: f
     go(main())
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_call_that_is_cancelled_keeps_what_it_had_within_its_bounds(timeout: float | None) -> None:
     async def main() -> None:
         speaker = Halfway("waits")
@@ -251,7 +252,7 @@ async def breaks_after(call: ToolCall, context: ToolContext, next: Any) -> ToolR
     raise RuntimeError("inside of the program")
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 @pytest.mark.parametrize(
     "options", [{"around": [untrusted, breaks_after]}, {"around": [after(breaks)]}, {"inside": [after(breaks)]}]
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ import probe
 from ferrule import Runner, ToolTimeoutError, tool
 from ferrule.executors.threads import SLOTS
 from ferrule.scheduling.limiter import Limiter
+from waits import wait_until
 
 SOON = 0.02
 pytestmark = [
@@ -41,13 +41,6 @@ def uncollected() -> Iterator[None]:
     yield
     gc.enable()
     gc.collect()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.001)
 
 
 class Stuck:
@@ -103,7 +96,7 @@ def test_a_thread_that_ended_while_the_loop_stood_still_gives_back_what_it_held(
     stuck = Stuck()
     assert loop.run_until_complete(stuck.runner.run("blocks", timeout=SOON)).status == "timeout"
     stuck.release.set()
-    until(lambda: all(job.done for job in probe.abandoned(stuck.runner)))
+    wait_until(lambda: all(job.done for job in probe.abandoned(stuck.runner)))
     loop.close()
     assert stuck.works()
     assert (stuck.runner.left_running, stuck.slots()) == (0, 0)
@@ -115,7 +108,7 @@ def test_a_thread_that_outlives_the_loop_keeps_its_slot_until_it_ends(loop: asyn
     loop.close()
     assert not stuck.works() and stuck.runner.left_running == 1
     stuck.release.set()
-    until(lambda: stuck.runner.left_running == 0)
+    wait_until(lambda: stuck.runner.left_running == 0)
     assert stuck.works() and stuck.slots() == 0
 
 
@@ -275,7 +268,7 @@ def test_no_loop_but_the_last_is_kept_because_a_tool_was_called_directly_on_it(t
 
     for _ in range(5):
         asyncio.run(call())
-    until(lambda: gc.collect() is not None and not any(loop() for loop in loops[:-1]))
+    wait_until(lambda: gc.collect() is not None and not any(loop() for loop in loops[:-1]))
 
 
 def test_a_thread_that_ends_while_its_loop_stands_still_gives_back_its_slot(loop: asyncio.AbstractEventLoop) -> None:
@@ -289,4 +282,4 @@ def test_a_thread_that_ends_while_its_loop_stands_still_gives_back_its_slot(loop
     assert loop.run_until_complete(Runner([slow], grace=0).run("slow")).status == "timeout"
     assert SLOTS.running == before + 1
     release.set()
-    until(lambda: SLOTS.running == before)
+    wait_until(lambda: SLOTS.running == before)

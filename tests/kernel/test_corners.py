@@ -14,11 +14,12 @@ from pydantic import AfterValidator, Field
 from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, ask, build_tool, tool
 from ferrule.pipeline import tasks
 from ferrule.values.decision import Decision
+from waits import BOUND
 
 
 def go(make: Callable[[], Awaitable[Any]]) -> Any:
     async def bounded() -> Any:
-        return await asyncio.wait_for(make(), 10)
+        return await asyncio.wait_for(make(), BOUND)
 
     return asyncio.run(bounded())
 
@@ -193,7 +194,7 @@ def test_two_attempts_of_one_call_at_the_same_time_are_refused() -> None:
         assert isinstance(second, Exception)
         return first
 
-    result = go(lambda: Runner([work], around=[twice], timeout=5).run("work", {"n": 0}))
+    result = go(lambda: Runner([work], around=[twice], timeout=BOUND).run("work", {"n": 0}))
     assert (result.output, ran) == (1, [1])
 
 

@@ -6,10 +6,11 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import isolated_tools
 import pytest
@@ -18,14 +19,17 @@ from hypothesis import strategies as st
 from watched import BOUND, Watch, go, plain, run
 
 import probe
-from ferrule import InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, tool
+from ferrule import Clock, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, tool
 from ferrule.executors import threads as pool
 from ferrule.middleware import breaker
 from ferrule.pipeline.state import RELIABLE_CANCELLING
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
+from waits import until
 
+T = TypeVar("T")
 SOON = 0.02
+LIMIT = 10.0
 
 
 @tool
@@ -33,11 +37,18 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def until(condition: Any) -> None:
-    """Wait for what another thread or task brings about."""
-    async with asyncio.timeout(BOUND / 2):
-        while not condition():
-            await asyncio.sleep(0.001)
+async def run_for(seconds: float, clock: ManualClock, call: Awaitable[T]) -> T:
+    """Return what a call comes to once the clock has moved on by so many seconds."""
+    task = asyncio.ensure_future(call)
+    await clock.advance(seconds)
+    return await task
+
+
+def run_late(called: Any, watch: Watch | None = None, **options: Any) -> ToolResult:
+    """Return what a call comes to whose handler waits past its deadline."""
+    clock = ManualClock()
+    runner = Runner([called], timeout=LIMIT, clock=clock, observers=[watch] if watch else [], **options)
+    return go(run_for(LIMIT, clock, runner.run(called.name)))
 
 
 # -- which deadline --------------------------------------------------------------------------------------------------
@@ -68,15 +79,16 @@ def test_the_calls_deadline_goes_before_the_tools_before_the_runners() -> None:
 @pytest.mark.parametrize("where", ["call", "tool", "runner"])
 def test_a_deadline_ends_the_call_and_says_so(where: str) -> None:
     async def main() -> None:
-        watch = Watch()
+        clock, watch = ManualClock(), Watch()
         runner = Runner(
-            [forever.replace(timeout=SOON) if where == "tool" else forever],
-            timeout=SOON if where == "runner" else None,
+            [forever.replace(timeout=LIMIT) if where == "tool" else forever],
+            timeout=LIMIT if where == "runner" else None,
             observers=[watch],
+            clock=clock,
         )
-        result = await runner.run("forever", timeout=SOON if where == "call" else None)
+        result = await run_for(LIMIT, clock, runner.run("forever", timeout=LIMIT if where == "call" else None))
         assert (result.status, result.executed) == ("timeout", None)
-        assert f"{SOON:g} s" in str(result.error)
+        assert f"{LIMIT:g} s" in str(result.error)
         assert watch.kinds() == ["tool:pre", "tool:error"]
         assert runner.left_running == 0
 
@@ -84,16 +96,35 @@ def test_a_deadline_ends_the_call_and_says_so(where: str) -> None:
 
 
 def test_the_deadline_counts_from_the_slot() -> None:
-    @tool(concurrency=1)
-    async def work() -> None:
-        await asyncio.sleep(0.06)
-
     async def main() -> None:
-        runner = Runner([work], timeout=0.3)
-        results = await asyncio.gather(*(runner.run("work") for _ in range(8)))
+        clock = ManualClock()
+
+        @tool(concurrency=1)
+        async def work() -> None:
+            await clock.sleep(6)
+
+        runner = Runner([work], timeout=LIMIT, clock=clock)
+        results = await run_for(6 * 8, clock, asyncio.gather(*(runner.run("work") for _ in range(8))))
         assert {result.status for result in results} == {"ok"}
 
     go(main())
+
+
+def test_a_handler_begins_however_late_it_is() -> None:
+    class Racing(Clock):
+        """Each look at it is a minute later."""
+
+        def __init__(self) -> None:
+            self._looks = count(step=60)
+
+        def time(self) -> float:
+            return next(self._looks)
+
+        def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> asyncio.Handle:
+            return asyncio.get_running_loop().call_soon(callback, *arguments)
+
+    result = go(Runner([forever], timeout=LIMIT, clock=Racing()).run("forever"))
+    assert (result.status, result.executed) == ("timeout", None)
 
 
 def test_a_deadline_covers_the_middleware_inside() -> None:
@@ -101,7 +132,8 @@ def test_a_deadline_covers_the_middleware_inside() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    result, watch = run(forever, "forever", inside=[slow], timeout=SOON)
+    watch = Watch()
+    result = run_late(forever, watch, inside=[slow])
     assert (result.status, result.executed, watch.ends()) == ("timeout", False, ["tool:error"])
     assert "Nothing was run" in str(result.error)
 
@@ -120,7 +152,7 @@ def test_a_handler_has_grace_to_clean_up() -> None:
             await asyncio.sleep(0.01)
             done.append("tidied")
 
-    result, _ = run(tidy, "tidy", timeout=SOON)
+    result = run_late(tidy)
     assert result.status == "timeout" and done == ["tidied"]
 
 
@@ -138,7 +170,8 @@ def test_nothing_that_a_handler_makes_of_the_cancellation_fools_anybody(ends: st
             raise {"own timeout": TimeoutError, "error": ValueError, "exit": SystemExit}[ends] from None
         raise AssertionError
 
-    result, watch = run(clever, "clever", timeout=SOON)
+    watch = Watch()
+    result = run_late(clever, watch)
     assert (result.status, result.output, watch.ends()) == ("timeout", None, ["tool:error"])
     assert result.executed in (True, None)
 
@@ -148,7 +181,7 @@ def test_a_timeout_error_of_its_own_is_a_failure_and_no_deadline() -> None:
     async def raises() -> None:
         raise TimeoutError("the server did not answer")
 
-    for timeout in (None, 5.0):
+    for timeout in (None, BOUND):
         result, _ = run(raises, "raises", timeout=timeout)
         assert result.status == "failed" and "the server did not answer" in str(result.error)
 
@@ -165,13 +198,13 @@ def test_a_handler_that_does_not_end_is_abandoned_reported_and_counted_and_keeps
                 except asyncio.CancelledError:
                     continue
 
-        watch = Watch()
-        runner = Runner([stubborn], timeout=SOON, grace=0.01, queue_timeout=0.05, observers=[watch])
-        result = await runner.run("stubborn")
+        clock, watch = ManualClock(), Watch()
+        runner = Runner([stubborn], timeout=LIMIT, grace=1, queue_timeout=5, observers=[watch], clock=clock)
+        result = await run_for(LIMIT + 1, clock, runner.run("stubborn"))
         assert (result.status, result.executed) == ("timeout", None)
         assert "still running" in str(result.error)
         assert runner.left_running == 1
-        assert (await runner.run("stubborn", {"wait": False})).status == "limited"
+        assert (await run_for(5, clock, runner.run("stubborn", {"wait": False}))).status == "limited"
         release.set()
         await until(lambda: runner.left_running == 0)
         assert (await runner.run("stubborn", {"wait": False})).success
@@ -204,7 +237,7 @@ def test_a_handler_may_use_its_own_timeouts_and_task_groups() -> None:
     async def _raises() -> None:
         raise ValueError
 
-    for timeout in (None, 5.0):
+    for timeout in (None, BOUND):
         assert run(careful, "careful", timeout=timeout)[0].output == "careful"
         assert run(hasty, "hasty", timeout=timeout)[0].status == "failed"
 
@@ -216,7 +249,7 @@ def test_a_task_group_that_fails_is_the_handlers_own_failure() -> None:
             group.create_task(asyncio.Event().wait())
             group.create_task(_soon_raises())
 
-    for timeout in (None, 5.0):
+    for timeout in (None, BOUND):
         result, watch = run(fans_out, "fans_out", timeout=timeout)
         assert (result.status, watch.ends()) == ("failed", ["tool:error"])
 
@@ -224,7 +257,7 @@ def test_a_task_group_that_fails_is_the_handlers_own_failure() -> None:
 # -- cancellation from outside ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
     async def main() -> None:
         watch = Watch()
@@ -289,7 +322,7 @@ async def _soon_raises() -> None:
     raise ValueError
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_run_raises_what_the_handler_made_of_a_cancellation(timeout: float | None) -> None:
     async def main() -> None:
         started = asyncio.Event()
@@ -365,7 +398,7 @@ def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
 
     async def main() -> None:
         variable.set("caller's")
-        for timeout in (None, 5.0):
+        for timeout in (None, BOUND):
             assert (await Runner([look], timeout=timeout).run("look")).output == ["caller's", False]
         assert variable.get() == "caller's"
 
@@ -385,17 +418,17 @@ def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_k
         return "quick"
 
     async def main() -> None:
-        watch = Watch()
-        runner = Runner([blocks, quick], timeout=SOON, queue_timeout=0.05, observers=[watch])
-        result = await runner.run("blocks")
+        clock, watch = ManualClock(), Watch()
+        runner = Runner([blocks, quick], timeout=LIMIT, queue_timeout=5, observers=[watch], clock=clock)
+        result = await run_for(LIMIT, clock, runner.run("blocks"))
         assert (result.status, result.executed) == ("timeout", None)
         assert "still running" in str(result.error)
         assert runner.left_running == 1
-        assert (await runner.run("quick", timeout=5)).output == "quick"
-        assert (await runner.run("blocks")).status == "limited"  # it keeps its slot
+        assert (await runner.run("quick")).output == "quick"
+        assert (await run_for(5, clock, runner.run("blocks"))).status == "limited"  # it keeps its slot
         release.set()
         await until(lambda: runner.left_running == 0)
-        assert (await runner.run("blocks", timeout=5)).success
+        assert (await runner.run("blocks")).success
         assert len(watch.ends()) == 4
 
     go(main())
@@ -410,13 +443,14 @@ def test_so_many_abandoned_threads_and_no_more(slots: Any) -> None:
         release.wait(BOUND)
 
     async def main() -> None:
-        runner = Runner([blocks], timeout=SOON, queue_timeout=SOON)
-        assert (await runner.run("blocks")).status == "timeout"
-        refused = await runner.run("blocks", timeout=5)
+        clock = ManualClock()
+        runner = Runner([blocks], timeout=LIMIT, queue_timeout=5, clock=clock)
+        assert (await run_for(LIMIT, clock, runner.run("blocks"))).status == "timeout"
+        refused = await run_for(5, clock, runner.run("blocks"))
         assert (refused.status, refused.executed) == ("limited", False)
         release.set()
         await until(lambda: runner.left_running == 0)
-        assert (await runner.run("blocks", timeout=5)).success
+        assert (await runner.run("blocks")).success
 
     go(main())
 
@@ -436,17 +470,16 @@ def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
         ran.append("work")
 
     async def main() -> None:
-        runner = Runner([blocks, work], queue_timeout=SOON)
+        clock = ManualClock()
+        runner = Runner([blocks, work], queue_timeout=5, clock=clock)
         first = asyncio.create_task(runner.run("blocks"))
         await until(started.is_set)
-        second = asyncio.create_task(runner.run("work", timeout=5))
-        await until(lambda: runner.waiting == 1)
-        result = await second
+        result = await run_for(5, clock, runner.run("work", timeout=LIMIT))
         assert (result.status, result.executed) == ("limited", False)
         assert "Nothing was run" in str(result.error)
         release.set()
         assert (await first).success
-        assert (await runner.run("work", timeout=5)).success
+        assert (await runner.run("work")).success
         assert ran == ["work"] and runner.left_running == 0
 
     go(main())
@@ -517,7 +550,7 @@ def test_where_no_thread_can_be_started_nothing_runs_then_or_later(no_more_threa
             assert (refused.status, refused.executed) == ("limited", False)
             assert "no thread can be started" in str(refused.error) and "Nothing was run" in str(refused.error)
         threading.stack_size(0)
-        assert (await runner.run("work", {"n": 9}, timeout=5)).output == 9
+        assert (await runner.run("work", {"n": 9}, timeout=BOUND)).output == 9
         assert ran == [9] and probe.is_at_rest(runner)
 
     go(main())
@@ -554,7 +587,7 @@ def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_
 def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: list[Any], ends: str) -> None:
     runs: list[bool] = []
 
-    @tool(timeout=SOON)
+    @tool
     async def work(context: ToolContext) -> str:
         runs.append(context.cancelled)
         if len(runs) == 1:
@@ -568,37 +601,40 @@ def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: 
         assert first.status == "timeout"
         return await next(call, context)  # type: ignore[no-any-return]
 
-    result, _ = run(work, "work", around=[again], inside=inside)
+    result = run_late(work, around=[again], inside=inside)
     assert runs == [False, False]
     assert result.output == "second" if ends == "returns" else "of the second" in str(result.error)
 
 
 def test_an_attempt_that_was_given_up_does_not_wake_the_next_one_before_its_deadline() -> None:
-    runs: list[int] = []
+    async def main() -> None:
+        clock, runs = ManualClock(), []
 
-    @tool(timeout=0.2)
-    async def work() -> str:
-        runs.append(1)
-        if len(runs) > 1:
-            await asyncio.sleep(0.12)
-            return "second"
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await asyncio.sleep(0.05)
-        return "first"
+        @tool
+        async def work() -> str:
+            runs.append(1)
+            if len(runs) > 1:
+                await clock.sleep(6)
+                return "second"
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await clock.sleep(3)
+            return "first"
 
-    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await next(call, context)
-        return await next(call, context)  # type: ignore[no-any-return]
+        async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            await next(call, context)
+            return await next(call, context)  # type: ignore[no-any-return]
 
-    result, _ = run(work, "work", around=[again], grace=0.01)
-    assert result.output == "second"
+        runner = Runner([work], timeout=LIMIT, grace=1, around=[again], clock=clock)
+        assert (await run_for(LIMIT + 1 + 6, clock, runner.run("work"))).output == "second"
+
+    go(main())
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])
 @pytest.mark.parametrize("limit", ["timeout", "wait_for"])
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_middlewares_own_time_limit_round_the_call_is_kept(where: str, limit: str, timeout: float | None) -> None:
     async def limits(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         try:
@@ -643,33 +679,33 @@ def test_next_cannot_be_called_after_its_call_has_ended() -> None:
     assert ran == [] and told == ["a middleware inside called `next` after its result"]
 
 
-def test_a_cancellation_that_comes_while_a_late_handler_ends_is_not_lost() -> None:
-    async def main() -> list[str]:
-        stopped, ended = asyncio.Event(), asyncio.Event()
-        went_on: list[str] = []
+@pytest.mark.parametrize("cancelled_by", ["its caller", "its runner"])
+def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelled_by: str) -> None:
+    async def main() -> None:
+        clock, ended, went_on = ManualClock(), asyncio.Event(), []
 
-        @tool(timeout=0.01)
+        @tool(timeout=LIMIT, parallel=True)
         async def inner() -> None:
-            try:
+            with suppress(asyncio.CancelledError):
                 await ended.wait()
-            except asyncio.CancelledError:
-                stopped.set()
-                await ended.wait()  # it makes nothing of it
+            await ended.wait()
 
-        @tool
+        @tool(parallel=True)
         async def outer(context: ToolContext) -> None:
-            await context.run("inner")
-            went_on.append("outer")
+            went_on.append(await context.run("inner"))
 
-        going = asyncio.ensure_future(Runner([outer, inner], grace=60).run("outer"))
-        await stopped.wait()
-        going.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await going
+        async with Runner([outer, inner], clock=clock, drain=0) as runner:
+            calls = [asyncio.create_task(runner.run(name)) for name in ("outer", "inner")]
+            await clock.advance(LIMIT)  # both inner calls have their grace
+            if cancelled_by == "its caller":
+                calls[0].cancel()
+        above, late = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(above, asyncio.CancelledError) or above.status == "cancelled"
+        assert not isinstance(late, BaseException) and late.status == "timeout"
+        assert not went_on
         ended.set()
-        return went_on
 
-    assert go(main()) == []
+    go(main())
 
 
 # -- the idle limit ---------------------------------------------------------------------------------------------------

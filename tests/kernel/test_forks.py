@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,13 +46,6 @@ def forked(work: Callable[[], Any]) -> Any:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.001)
 
 
 class Busy:

@@ -12,6 +12,7 @@ from watched import go, run
 import probe
 from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import after, before
+from waits import BOUND
 
 
 @tool(read_only=True)
@@ -77,7 +78,7 @@ def told(result: ToolResult) -> tuple[Any, ...]:
     return (result.status, result.output, result.error, result.executed, result.text, type(result.exception))
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 @pytest.mark.parametrize(("around", "inside"), CHAINS)
 def test_a_hook_next_to_the_kernel_does_what_it_does_outside_another_middleware(
     around: list[Any], inside: list[Any], timeout: float | None

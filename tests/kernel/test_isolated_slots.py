@@ -17,6 +17,7 @@ import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
 from ferrule.isolation.pool import shared
 from ferrule.isolation.workers import Workers
+from waits import BOUND, until
 
 SLOTS = shared().slots
 ADD: Tool = tool(tools.add, isolation="process", parallel=True)
@@ -41,7 +42,7 @@ async def waits(runner: Runner) -> None:
 
 def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
     async def main() -> None:
-        runner = Runner([ADD], timeout=20, queue_timeout=None)
+        runner = Runner([ADD], timeout=BOUND, queue_timeout=None)
         going = asyncio.ensure_future(runner.run("add", {"a": 1}))
         await waits(runner)
         (state,) = probe.live_calls(runner)
@@ -117,14 +118,10 @@ def test_so_many_calls_run_at_once_as_there_are_to_be_workers(busy: None, tmp_pa
             runner = Runner([tool(tools.waits, isolation=workers, parallel=True)], queue_timeout=None)
             paths = [tmp_path / str(number) for number in range(3)]
             calls = [asyncio.ensure_future(runner.run("waits", {"path": str(path)})) for path in paths]
-            async with asyncio.timeout(20):
-                while not (paths[0].exists() and paths[1].exists()):
-                    await asyncio.sleep(0.01)
+            await until(lambda: paths[0].exists() and paths[1].exists())
             assert runner.waiting == 1 and not paths[2].exists()
             calls[0].cancel()
-            async with asyncio.timeout(20):
-                while not paths[2].exists():
-                    await asyncio.sleep(0.01)
+            await until(paths[2].exists)
         finally:
             workers.close()
         assert [(await call).status for call in calls[1:]] == ["failed", "failed"]

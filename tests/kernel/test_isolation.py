@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,13 @@ from watched import BOUND, Watch, go
 import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.errors import NotStartedError
+from waits import wait_until
 
 
 def isolated(handler: Any, **options: Any) -> Tool:
     if isinstance(handler, Tool):
         return handler.replace(isolation="process", **options)
     return tool(handler, isolation="process", **options)
-
-
-def until(condition: Callable[[], Any], seconds: float = BOUND) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.001)
-    return found
 
 
 def gone(pid: int) -> bool:
@@ -46,7 +38,7 @@ def gone(pid: int) -> bool:
 
 
 async def noted(path: Path) -> list[int]:
-    await asyncio.to_thread(until, path.exists)
+    await asyncio.to_thread(wait_until, path.exists)
     return [int(line) for line in path.read_text().split()]
 
 
@@ -56,7 +48,7 @@ def test_an_isolated_handler_runs_in_another_process_on_the_judged_arguments() -
 
     async def main() -> None:
         watch = Watch()
-        runner = Runner([isolated(tools.add), isolated(tools.pid)], guards=[], observers=[watch], timeout=30)
+        runner = Runner([isolated(tools.add), isolated(tools.pid)], guards=[], observers=[watch], timeout=BOUND)
         assert (await runner.run("pid")).output != os.getpid()
         changing = Runner([isolated(tools.add, guards=[makes_two])])
         assert (await changing.run("add", {"a": 1, "b": 5})).output == 7
@@ -118,7 +110,7 @@ def test_chunks_come_from_the_process_and_are_kept_when_it_is_killed(timeout: fl
         batch.cancel(now=True)
         (result,) = await going
         assert (result.status, result.output) == ("cancelled", "word 0 word 1 ")
-        await asyncio.to_thread(until, lambda: gone(pid))
+        await asyncio.to_thread(wait_until, lambda: gone(pid))
 
     go(main())
 
@@ -138,7 +130,7 @@ def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(handler: A
         result = await going
         assert (result.status, result.executed) == ("timeout", None)
         assert "did not end by its deadline" in str(result.error)
-        await asyncio.to_thread(until, lambda: gone(pid))
+        await asyncio.to_thread(wait_until, lambda: gone(pid))
         assert runner.left_running == 0 and not probe.live_calls(runner)
         assert (await runner.run("add", {"a": 1})).output == 3
         assert len(watch.ends()) == 3
@@ -150,10 +142,10 @@ def test_at_the_deadline_the_process_is_killed_even_if_the_loop_is_blocked(tmp_p
     async def main() -> None:
         path = tmp_path / "pid"
         runner = Runner([isolated(tools.waits), isolated(tools.add)])
-        assert (await runner.run("add", {"a": 1}, timeout=30)).output == 3  # the pool is warm
+        assert (await runner.run("add", {"a": 1}, timeout=BOUND)).output == 3  # the pool is warm
         going = asyncio.ensure_future(runner.run("waits", {"path": str(path)}, timeout=0.3))
         (pid,) = await noted(path)
-        until(lambda: gone(pid))  # nothing else runs on this loop
+        wait_until(lambda: gone(pid))  # nothing else runs on this loop
         result = await going
         assert (result.status, result.executed) == ("timeout", None)
         assert "did not end by its deadline" in str(result.error)
@@ -169,7 +161,7 @@ def test_what_the_handler_started_goes_with_it(tmp_path: Path) -> None:
         going = asyncio.ensure_future(runner.run("has_children", {"path": str(path)}, timeout=1))
         pids = await noted(path)
         assert len(pids) == 4 and (await going).status == "timeout"
-        await asyncio.to_thread(until, lambda: all(map(gone, pids)), 0.2)
+        await asyncio.to_thread(wait_until, lambda: all(map(gone, pids)))
 
     go(main())
 

@@ -9,6 +9,7 @@ import pytest
 from watched import Watch, go
 
 from ferrule import DefinitionError, Runner, ToolResult, tool
+from waits import BOUND
 
 
 @pytest.mark.parametrize("timeout", [None, 0.05])
@@ -79,7 +80,7 @@ def test_next_after_the_result_runs_nothing(place: str, begun: bool) -> None:
     go(main())
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_middleware_inside_that_waits_when_its_call_ends_starts_nothing(timeout: float | None) -> None:
     async def main() -> None:
         waiting, free = asyncio.Event(), asyncio.Event()

@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from watched import BOUND
 import probe
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, tool
 from ferrule.executors import threads as pool
+from waits import wait_until
 
 SECONDS = 120
 CALLS, ISOLATED, CHUNK = 10_000, 300, 100
@@ -243,20 +243,14 @@ def objects() -> Counter[str]:
     return Counter(type(one).__qualname__ for one in gc.get_objects() if type(one).__module__.startswith(OURS))
 
 
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + BOUND
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-
-
 async def in_a_loop() -> dict[str, Any]:
     traffic = Traffic()
     runner = traffic.runner
     await traffic.go(CALLS // 10)
-    await asyncio.to_thread(until, lambda: not runner.left_running)
+    await asyncio.to_thread(wait_until, lambda: not runner.left_running)
     before = objects()
     await traffic.go(CALLS - traffic.calls)
-    await asyncio.to_thread(until, lambda: not runner.left_running)
+    await asyncio.to_thread(wait_until, lambda: not runner.left_running)
     loop: Any = asyncio.get_running_loop()
     grown = {kind: count - before[kind] for kind, count in objects().items() if count > before[kind] + 30}
     return {
@@ -284,7 +278,7 @@ def main() -> None:
 
     found = asyncio.run(in_a_loop())
     workers.shared().close()
-    until(lambda: not other_threads() and not processes())
+    wait_until(lambda: not other_threads() and not processes())
     after = descriptors()
     found |= {
         "workers": workers.WORKERS,

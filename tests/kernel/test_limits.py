@@ -236,7 +236,7 @@ def recursive(**options: Any) -> Tool:
     return down
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_tool_that_calls_itself_does_not_wait_for_itself(timeout: float | None) -> None:
     down = recursive(concurrency=1, resources=lambda arguments: ["k"])
     runner = Runner([down], concurrency=1, queue_timeout=BOUND, timeout=timeout)

@@ -14,6 +14,7 @@ from watched import go
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.errors import GuardError
 from ferrule.types import Next
+from waits import BOUND
 
 needs_processes = pytest.mark.skipif(sys.platform == "win32", reason="isolation needs process groups")
 
@@ -41,7 +42,7 @@ def calling(inner: Tool) -> Tool:
 def records_of(caplog: pytest.LogCaptureFixture, made: Tool, arguments: Any = None) -> list[logging.LogRecord]:
     """The log of one call, which fails."""
     caplog.set_level(logging.DEBUG, logger="ferrule")
-    assert not go(Runner([made], timeout=5).run(made.name, arguments or {})).success
+    assert not go(Runner([made], timeout=BOUND).run(made.name, arguments or {})).success
     return [record for record in caplog.records if record.name == "ferrule"]
 
 

@@ -18,7 +18,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
@@ -36,6 +36,7 @@ from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, a
 from ferrule.isolation import pool as processes
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.state import RELIABLE_CANCELLING
+from waits import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -276,7 +277,7 @@ class Calls(RuleBasedStateMachine):
         self.settled = True
         self.leaving: asyncio.Task[None] | None = None
         self.folder = tempfile.TemporaryDirectory() if self.isolated else None
-        _until(lambda: not probe.threads_busy())
+        wait_until(lambda: not probe.threads_busy())
 
     @initialize(
         concurrency=st.sampled_from([1, 2, 3]),
@@ -865,13 +866,13 @@ class CallsInProcesses(Calls):
     def processes_are_busy_with_what_is_inside(self) -> None:
         if self.settled and self.hands:
             inside = sum(isinstance(hand, Isolated) and hand.inside for hand in self.hands.values())
-            _until(lambda: processes.shared().busy == inside)
+            wait_until(lambda: processes.shared().busy == inside)
 
     def nothing_is_left(self) -> None:
         super().nothing_is_left()
         workers = processes.shared()
         assert not workers._queue
-        _until(lambda: workers.idle and not workers.busy)
+        wait_until(lambda: workers.idle and not workers.busy)
         assert len(workers.pids) <= workers.workers + 1
 
 
@@ -907,13 +908,6 @@ async def _turns(count: int) -> None:
 
 async def _awaited(batch: Batch) -> list[ToolResult]:
     return await batch
-
-
-def _until(condition: Callable[[], Any]) -> None:
-    until = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < until, "it did not come true in time"
-        time.sleep(0.001)
 
 
 def _machines(count: int, steps: int) -> settings:

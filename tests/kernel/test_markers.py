@@ -19,11 +19,12 @@ from ferrule.errors import NotStartedError
 from ferrule.middleware import retry
 from ferrule.pipeline import tasks
 from ferrule.pipeline.results import Rejected
+from waits import BOUND
 
 
 @pytest.mark.parametrize("error", [NotStartedError("no", limited=True), Rejected("limited", "Nothing was run.")])
 @pytest.mark.parametrize("way", ["async", "thread", "awaited", "chunks"])
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_handler_that_raises_a_sign_of_the_kernel_has_run_and_failed(
     error: BaseException, way: str, timeout: float | None
 ) -> None:

@@ -10,6 +10,7 @@ from watched import Watch, go, plain, run
 
 from ferrule import Decision, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.middleware import after, before
+from waits import BOUND
 
 
 @tool
@@ -173,7 +174,7 @@ def test_a_retry_inside_runs_the_handler_again_with_one_result() -> None:
             await asyncio.sleep(0)
         return result
 
-    for timeout in (None, 5.0):
+    for timeout in (None, BOUND):
         tries.clear()
         result, watch = run(shaky, "shaky", {"n": 1}, inside=[retry], timeout=timeout)
         assert (result.output, len(tries)) == (1, 3)

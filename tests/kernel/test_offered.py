@@ -14,6 +14,7 @@ from watched import Watch, go
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, tool
 from ferrule.middleware import before
+from waits import BOUND
 
 KEY = b"k" * 32
 
@@ -121,8 +122,8 @@ def test_a_tool_that_is_turned_off_and_was_not_offered_is_not_found() -> None:
 def test_it_holds_without_a_loop_and_with_a_deadline() -> None:
     runner, ran = made("read", "drop")
     offered = runner.tools.only("read")
-    assert runner.run_sync("read", {}, offered=offered, timeout=5).success
-    refused(runner.run_sync("drop", {}, offered=offered, timeout=5))
+    assert runner.run_sync("read", {}, offered=offered, timeout=BOUND).success
+    refused(runner.run_sync("drop", {}, offered=offered, timeout=BOUND))
     refused(runner.run_sync(ToolCall("", "drop", {}), offered=offered))
     assert ran == ["read"]
 

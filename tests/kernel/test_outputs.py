@@ -29,6 +29,7 @@ from ferrule.values import content
 from ferrule.values.frozen import thaw
 from ferrule.values.result import Status
 from steps import lines
+from waits import BOUND
 
 ENDS: list[type[BaseException]] = [SystemExit, GeneratorExit, asyncio.CancelledError, RecursionError, ValueError]
 
@@ -481,7 +482,7 @@ def _instead(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("error", [GeneratorExit, SystemExit, asyncio.CancelledError])
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_what_anybody_raises_stays_in_run(error: type[BaseException], timeout: float | None) -> None:
     def breaks(*args: object) -> Any:
         raise error
@@ -533,7 +534,7 @@ def test_an_exception_whose_methods_raise_is_one_failure(way: Any, end: type[Bas
             assert (result.status, watch.ends()) == ("failed", ["tool:error"])
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_keyboard_interrupt_ends_the_program_after_the_result_is_sealed(timeout: float | None) -> None:
     def breaks() -> Any:
         raise KeyboardInterrupt

@@ -66,7 +66,7 @@ def test_run_sync_needs_no_loop() -> None:
     assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
     assert aside(lambda: runner.run_sync(ToolCall("c1", "subtract", {"a": 1, "b": 2}))).output == -1
     assert aside(lambda: runner.run_sync("nothing")).status == "not_found"
-    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, ToolContext(session="s"), timeout=5)).output == 3
+    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, ToolContext(session="s"), timeout=BOUND)).output == 3
 
 
 def test_run_sync_works_where_another_loop_runs() -> None:
@@ -91,7 +91,7 @@ def test_run_sync_in_a_handlers_thread_is_a_nested_call() -> None:
     def outer() -> int:
         return runner.run_sync("add", {"a": 1, "b": 2}).output  # type: ignore[no-any-return]
 
-    runner = Runner([outer, add], observers=[watch], concurrency=1, queue_timeout=1)
+    runner = Runner([outer, add], observers=[watch], concurrency=1, queue_timeout=BOUND)
     assert go(runner.run(ToolCall("o", "outer"))).output == 3
     assert aside(lambda: runner.run_sync(ToolCall("p", "outer"))).output == 3
     assert [event.call.parent for event in watch.events if event.call.name == "add"] == [*"ooo", *"ppp"]
@@ -266,7 +266,7 @@ def tell_session(context: ToolContext) -> str | None:
     return context.session
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 def test_ctrl_c_in_a_handler_reaches_who_waits_in_run_sync(timeout: float | None) -> None:
     @tool
     async def interrupted() -> None:
@@ -282,7 +282,7 @@ def test_ctrl_c_in_a_handler_reaches_who_waits_in_run_sync(timeout: float | None
 
 
 def test_an_idle_runner_moves_to_another_loop() -> None:
-    runner = Runner([add, subtract], concurrency=2, timeout=5)
+    runner = Runner([add, subtract], concurrency=2, timeout=BOUND)
     for n in range(3):
         assert go(runner.run("add", {"a": n, "b": 1})).output == n + 1
         assert go(runner.run("subtract", {"a": n, "b": 1})).output == n - 1
@@ -428,7 +428,7 @@ def test_leaving_does_not_wait_for_what_was_abandoned() -> None:
 
         runner = Runner([stubborn], grace=0.01)
         try:
-            async with asyncio.timeout(1), runner:
+            async with asyncio.timeout(BOUND), runner:
                 assert (await runner.run("stubborn", {"forever": True}, timeout=0.01)).status == "timeout"
                 going = asyncio.create_task(runner.run("stubborn", {"forever": False}))
                 await asyncio.sleep(0)

@@ -10,6 +10,7 @@ from watched import Watch, go
 
 from ferrule import Decision, InputRequired, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.pipeline.results import Suspended
+from waits import BOUND
 
 SEEN = list[tuple[str, dict[str, Any], dict[str, Any]]]
 
@@ -50,7 +51,7 @@ KEY = b"k" * 32
 RECORDED = {"path": "here", "times": 2, "mode": "change"}
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, BOUND])
 @pytest.mark.parametrize("around", [[], [other]])
 def test_guards_observers_and_the_handler_see_the_recorded_arguments(around: list[Any], timeout: float | None) -> None:
     seen: SEEN = []

@@ -32,6 +32,7 @@ from ferrule import (
     deny,
     tool,
 )
+from waits import BOUND
 
 
 @tool(read_only=True)
@@ -286,7 +287,7 @@ RAISED: list[Callable[[], BaseException]] = [
 ]
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0], ids=["no deadline", "deadline"])
+@pytest.mark.parametrize("timeout", [None, BOUND], ids=["no deadline", "deadline"])
 @pytest.mark.parametrize("kind", [raising, blocking], ids=["async", "sync"])
 @pytest.mark.parametrize("make", RAISED)
 def test_whatever_a_handler_raises_is_its_own_failed_result(make: Any, kind: Any, timeout: float | None) -> None:

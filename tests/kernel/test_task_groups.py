@@ -15,6 +15,7 @@ from watched import go
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
 from ferrule.middleware import after, before, retry
 from ferrule.pipeline.state import RELIABLE_CANCELLING
+from waits import BOUND
 
 
 async def soon_raises() -> None:
@@ -131,7 +132,7 @@ def test_a_cancellation_from_outside_counts_although_groups_failed_before_or_wit
         runner = Runner([swallows], **WAYS[way])
         await runner.run("swallows", "{")
         batch = runner.batch([ToolCall("c1", "swallows", "{}")])
-        task = asyncio.ensure_future(asyncio.wait_for(batch, 5))
+        task = asyncio.ensure_future(asyncio.wait_for(batch, BOUND))
         await waiting.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -181,7 +182,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "journal": {"journal": WatchedJournal(begins=writes, ends=writes)},
 }
 PLACES["after, inside"] = {"inside": [after(late)]}
-CASES = [(place, timeout) for place in PLACES for timeout in (None, 5.0)]
+CASES = [(place, timeout) for place in PLACES for timeout in (None, BOUND)]
 if not RELIABLE_CANCELLING:  # a documented limit, except where nothing runs after it
     CASES = [("after", None), ("after", 5.0), ("after, inside", None), ("after, inside", 5.0)]
 
@@ -229,9 +230,9 @@ def test_a_group_that_cancelled_its_body_does_not_hide_a_cancellation_from_outsi
         task.cancel()
         if RELIABLE_CANCELLING or "timeout" in WAYS[way]:
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, BOUND)
         else:  # what a handler swallows is swallowed
-            assert (await asyncio.wait_for(task, 5)).output == "went on"
+            assert (await asyncio.wait_for(task, BOUND)).output == "went on"
 
     go(main())
 

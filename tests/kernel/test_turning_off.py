@@ -11,6 +11,7 @@ from watched import Watch, go
 
 import probe
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ask, tool
+from waits import until
 
 
 @tool(read_only=True)
@@ -39,11 +40,6 @@ class Gate:
         self.inside.set()
         await self.open.wait()
         return "through"
-
-
-async def until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0)
 
 
 # -- disable and enable ------------------------------------------------------------------------------------------------

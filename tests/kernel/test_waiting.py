@@ -14,6 +14,7 @@ from watched import go
 import probe
 from ferrule import Runner, Tool, ToolContext, ToolResult, tool
 from ferrule.pipeline import acquire
+from waits import BOUND
 
 Want: TypeAlias = tuple[str, Sequence[Any]]
 """What a call is to have, a key or the one slot of a tool, and what it calls once it has that."""
@@ -179,6 +180,6 @@ def test_what_a_call_holds_applies_anew_among_the_calls_that_it_makes(what: str)
 
     options: dict[str, Any] = {"resources": lambda given: ["k"]} if what == "key" else {}
     tools = [tool(one, parallel=False, **options) for one in (child, parent)]
-    runner = Runner(tools, concurrency=1 if what == "slot" else None, queue_timeout=5)
+    runner = Runner(tools, concurrency=1 if what == "slot" else None, queue_timeout=BOUND)
     assert go(runner.run("parent")).output == ["ok", "ok", "ok"]
     assert inside == [1, 1, 1]

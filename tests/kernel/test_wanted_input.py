@@ -29,6 +29,7 @@ from ferrule import (
     deny,
     tool,
 )
+from waits import BOUND
 
 KEY = b"k" * 32
 DAY = {"type": "object", "properties": {"day": {"type": "integer", "minimum": 1}}, "required": ["day"]}
@@ -209,7 +210,7 @@ def test_its_slot_is_free_while_somebody_is_asked() -> None:
         async def other() -> None:
             order.append("other")
 
-        runner = Runner([as_async(), other], approve=approve, concurrency=1, timeout=5)
+        runner = Runner([as_async(), other], approve=approve, concurrency=1, timeout=BOUND)
         booking = asyncio.ensure_future(runner.run("book", {"city": "Rome"}))
         await asked.wait()
         assert (await runner.run("other")).success

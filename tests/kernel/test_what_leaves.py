@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from watched import go
 
 from ferrule import Runner, Tool, ToolCall, ToolError, ToolResult, tool
+from waits import BOUND
 
 SECRET = "geheim"
 
@@ -145,5 +146,5 @@ def test_an_async_handler_without_a_deadline_runs_in_the_callers_context() -> No
         await Runner([switch], **options).run("switch", {"to": "b"})
         return TENANT.get()
 
-    assert asyncio.run(after(timeout=5)) == "a"
+    assert asyncio.run(after(timeout=BOUND)) == "a"
     assert asyncio.run(after()) == "b"

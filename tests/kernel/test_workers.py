@@ -47,6 +47,7 @@ from ferrule.isolation import Recipe
 from ferrule.isolation.orders import Order
 from ferrule.isolation.pool import Job, WorkerPool, shared
 from ferrule.isolation.transfer import Transfer
+from waits import wait_until
 
 HERE = str(Path(__file__).parent)
 BUFFERED = {"PYTHONUNBUFFERED": ""}
@@ -110,15 +111,6 @@ def error(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any)
     return found.error
 
 
-def until(condition: Callable[[], Any], seconds: float = BOUND) -> Any:
-    """What `condition` gives once it is true. The ends of others' processes have no event to wait for."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.001)
-    return found
-
-
 def lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -129,7 +121,7 @@ def lives(pid: int) -> bool:
 
 def noted(path: Path) -> list[int]:
     """The process ids that a handler has written."""
-    until(path.exists)
+    wait_until(path.exists)
     return [int(line) for line in path.read_text().split()]
 
 
@@ -238,7 +230,7 @@ def test_what_a_handler_prints_does_not_disturb_the_line(pool: WorkerPool, capfd
     made = WorkerPool(1)
     try:
         assert value(made, tools.prints, {"text": "said"}) == ""
-        until(lambda: made.idle)
+        wait_until(lambda: made.idle)
     finally:
         made.close()
     captured = capfd.readouterr()
@@ -477,7 +469,7 @@ def test_a_kill_ends_the_whole_group(pool: WorkerPool, tmp_path: Path, handler: 
         job, pids = await started(pool, handler, tmp_path / "pids")
         assert job.pid == pids[0] and all(map(lives, pids))
         assert job.kill() is False
-        await asyncio.to_thread(until, lambda: not any(map(lives, pids)))
+        await asyncio.to_thread(wait_until, lambda: not any(map(lives, pids)))
         assert isinstance((await ended(job)).error, ToolTimeoutError)
         assert job.kill() is False
         assert await outcome(pool, tools.add, {"a": 1}) == 3
@@ -499,7 +491,7 @@ def test_what_went_to_a_group_or_session_of_its_own_ends_too(pool: WorkerPool, t
         if then == "waits":
             assert all(map(lives, pids))
             job.kill()
-        await asyncio.to_thread(until, lambda: not any(map(lives, pids)))
+        await asyncio.to_thread(wait_until, lambda: not any(map(lives, pids)))
         assert isinstance((await ended(job)).error, ToolTimeoutError if then == "waits" else WorkerDiedError)
 
     go(main())
@@ -512,7 +504,7 @@ def test_what_went_to_a_session_of_its_own_does_not_survive_a_program_that_is_ki
         pids = noted(path)
         parent.kill()
         parent.wait(BOUND)
-        until(lambda: not any(map(lives, pids)))
+        wait_until(lambda: not any(map(lives, pids)))
 
 
 def busy(condition: Callable[[], Any]) -> float:
@@ -584,13 +576,13 @@ def test_what_a_crashed_handler_had_started_ends_with_it(pool: WorkerPool, tmp_p
     path = tmp_path / "pids"
     assert isinstance(error(pool, tools.dies_beside_its_child, {"path": str(path)}), WorkerDiedError)
     children = noted(path)
-    until(lambda: not any(map(lives, children)))
+    wait_until(lambda: not any(map(lives, children)))
 
 
 def test_a_worker_that_dies_while_it_is_idle_is_replaced_unnoticed(own_pool: WorkerPool) -> None:
     for _ in range(3):
         assert value(own_pool, tools.add, {"a": 1}) == 3
-        for pid in until(lambda: own_pool.pids):
+        for pid in wait_until(lambda: own_pool.pids):
             os.kill(pid, signal.SIGKILL)
         assert value(own_pool, tools.add, {"a": 2}) == 4
 
@@ -608,7 +600,7 @@ def test_a_worker_whose_supervisor_is_killed_does_not_go_on_alone(pool: WorkerPo
 @needs_proc
 def test_what_a_handler_returned_before_its_supervisor_was_killed_is_not_lost(pool: WorkerPool) -> None:
     def reads_on_when_it_is_dead(progress: Any) -> None:
-        until(lambda: not runs(progress["done"]))
+        wait_until(lambda: not runs(progress["done"]))
 
     assert value(pool, tools.kills_its_supervisor, on_progress=reads_on_when_it_is_dead) == "done"
 
@@ -626,7 +618,7 @@ def test_the_workers_of_a_worker_end_with_it(pool: WorkerPool, tmp_path: Path) -
         job, (inner,) = await started(pool, tools.has_an_isolated_call, tmp_path / "pid")
         assert job.pid != inner and lives(inner)
         job.kill()
-        await asyncio.to_thread(until, lambda: not lives(inner))
+        await asyncio.to_thread(wait_until, lambda: not lives(inner))
 
     go(main())
 
@@ -644,7 +636,7 @@ def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp_path:
         job, _ = await started(own_pool, tools.waits, tmp_path / "pid")
         queued = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "touched")}))
         after = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "after")}))
-        await asyncio.to_thread(until, lambda: own_pool.idle)  # the spare, which is no more than that
+        await asyncio.to_thread(wait_until, lambda: own_pool.idle)  # the spare, which is no more than that
         assert queued.pid is None and after.pid is None
         assert queued.kill() is True
         assert isinstance((await ended(queued)).error, NotStartedError)
@@ -677,8 +669,8 @@ def test_idle_workers_beyond_one_end_after_a_while() -> None:
     pool = WorkerPool(3, idle_seconds=0.05)
     try:
         pool.warm(3)
-        until(lambda: len(pool.pids) == 3)
-        until(lambda: len(pool.pids) == 1)
+        wait_until(lambda: len(pool.pids) == 3)
+        wait_until(lambda: len(pool.pids) == 1)
         assert value(pool, tools.add, {"a": 1}) == 3
     finally:
         pool.close()
@@ -792,7 +784,7 @@ def test_no_process_survives_a_program_that_is_killed(tmp_path: Path, handler: s
         pids = noted(path)
         parent.kill()
         parent.wait(BOUND)
-        until(lambda: not any(map(lives, pids)))
+        wait_until(lambda: not any(map(lives, pids)))
         assert parent.stdout is not None and parent.stdout.read() == ""
 
 
@@ -816,7 +808,7 @@ def test_no_process_survives_a_program_that_is_killed_while_a_forked_child_of_it
         parent.kill()
         parent.wait(BOUND)
         try:
-            until(lambda: not lives(pid))
+            wait_until(lambda: not lives(pid))
             assert lives(forked)
         finally:
             os.kill(forked, signal.SIGKILL)
@@ -835,7 +827,7 @@ def test_a_program_ends_while_a_call_runs_and_leaves_nothing(tmp_path: Path) -> 
         out, _ = parent.communicate(timeout=BOUND)
         assert (out, parent.returncode) == ("left\n", 0)
         (pid,) = noted(path)
-        until(lambda: not lives(pid))
+        wait_until(lambda: not lives(pid))
 
 
 def test_isolated_calls_work_while_the_program_is_being_shut_down() -> None:

@@ -1,4 +1,4 @@
-"""What the kernel's tests share: an observer that remembers, bounds on waits, and a small way to run things."""
+"""What the kernel's tests share: an observer that remembers, and a small way to run things."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ferrule import Event, Runner, Text, ToolCall, ToolResult
+from waits import BOUND
 
 T = TypeVar("T")
-BOUND = 60.0
 TERMINAL = ("tool:post", "tool:error")
 
 

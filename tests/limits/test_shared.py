@@ -20,6 +20,7 @@ from ferrule.middleware import budget, rate
 from ferrule.store import JsonValue, Memory, Postgres, Store, StoreError
 from ferrule.testing import ManualClock
 from places import SHARED, out_of_patience, store_of
+from waits import BOUND
 
 
 @pytest.fixture(params=SHARED)
@@ -161,7 +162,7 @@ def test_a_handler_that_outlives_its_deadline_keeps_what_it_has_among_all_progra
 
     @tool(read_only=True, concurrency=1, timeout=0.01, name="look")
     def blocks() -> None:
-        ends.wait(30)
+        ends.wait(BOUND)
 
     async def main() -> None:
         assert (await Runner([blocks], limits=shared(store), grace=0).run("look")).status == "timeout"
@@ -273,7 +274,7 @@ def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.M
 
     class Slow(Memory):
         def get(self, key: str) -> JsonValue:
-            answers.wait(30)
+            answers.wait(BOUND)
             return super().get(key)
 
     store = Slow()

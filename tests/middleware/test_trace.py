@@ -39,6 +39,7 @@ from ferrule import (
 )
 from ferrule.journal import memory
 from ferrule.middleware import limit_output, retry, trace
+from waits import BOUND
 
 
 class Told:
@@ -372,7 +373,7 @@ def test_spans_of_handlers_in_the_loop_in_threads_and_in_calls_that_they_make_ar
             pass
 
     with tracer.start_as_current_span("agent"):
-        go(told.runner(outer, inner, limit_output_tool()).run("outer", {}, timeout=5))
+        go(told.runner(outer, inner, limit_output_tool()).run("outer", {}, timeout=BOUND))
     above = {span.name: span.parent and span.parent.span_id for span in told.spans}
     ids = {span.name: span.context.span_id for span in told.spans}
     assert above == {

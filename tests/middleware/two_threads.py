@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ferrule import ToolCall, ToolContext, ToolResult
+from waits import BOUND
 
 T = TypeVar("T")
 
@@ -17,7 +18,7 @@ T = TypeVar("T")
 def in_two_threads(main: Callable[[], Coroutine[Any, Any, T]]) -> list[T]:
     """What `main` gives in each. They give way at every line of a middleware: what is not locked is met half done."""
     found: list[T] = []
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=BOUND)
 
     def one() -> None:
         together.wait()
@@ -28,7 +29,7 @@ def in_two_threads(main: Callable[[], Coroutine[Any, Any, T]]) -> list[T]:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(BOUND)
     return found
 
 

@@ -14,8 +14,8 @@ from tests.models.servers.serving import Asked, Turn, served
 
 import preloaded
 from products import sampled
+from waits import BOUND
 
-BOUND = 60
 PROGRAM = [sys.executable, "-m", "ferrule"]
 TOOLS = '''
 from typing import Any

@@ -15,6 +15,7 @@ import pytest
 
 from needed import needed
 from products import sampled
+from waits import BOUND
 
 ROOT = Path(__file__).parent.parent.parent
 TOOLS = Path(__file__).parent / "conformance_tools.py"
@@ -113,7 +114,7 @@ def serving(*command: str) -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
-            server.communicate(timeout=20)
+            server.communicate(timeout=BOUND)
 
 
 @pytest.fixture(scope="module")

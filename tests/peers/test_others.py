@@ -135,7 +135,7 @@ def url() -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
-            server.communicate(timeout=20)
+            server.communicate(timeout=SECONDS)
 
 
 def inspect(*arguments: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ferrule.loop import LoopResult, run
 from ferrule.models import Anthropic, OpenAI
 from ferrule.providers import anthropic, openai_chat, openai_responses
 from ferrule.selection import Match, Query, search_tool
+from waits import BOUND
 
 ANTHROPIC_MESSAGES: TypeAdapter[Any] = TypeAdapter(list[MessageParam])
 ANTHROPIC_TOOLS: TypeAdapter[Any] = TypeAdapter(list[ToolUnionParam])
@@ -316,7 +317,7 @@ class Api:
 
 def go(model: Any, tools: Toolset = TOOLS, messages: Any = None, **options: Any) -> LoopResult:
     async def main() -> LoopResult:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             return await run(model, messages or model.user("How dear is an anvil?"), Runner(tools), **options)
 
     return asyncio.run(main())

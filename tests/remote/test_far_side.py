@@ -19,9 +19,9 @@ from ferrule import DefinitionError, Event, Runner, Tool, ToolCall, ToolContext,
 from ferrule.executors import Executor
 from ferrule.remote import FarSide, Line, RemoteExecutor, Seal, _far, places_of
 from ferrule.remote._wire import Order
+from waits import BOUND
 
 KEY = b"k" * 32
-BOUND = 10.0
 HANDLERS = [
     *(far_handlers.add, far_handlers.steps, far_handlers.wait, far_handlers.ask, far_handlers.own),
     *(far_handlers.guarded, far_handlers.traced, far_handlers.pretends, far_handlers.chunks),

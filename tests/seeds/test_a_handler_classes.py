@@ -22,8 +22,7 @@ from ferrule import (
     ValidationError,
 )
 from ferrule.providers import anthropic
-
-BOUND = 10.0
+from waits import BOUND
 
 
 class WriteFile(ToolHandler):

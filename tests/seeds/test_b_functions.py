@@ -19,8 +19,7 @@ from ferrule import (
     ToolCall,
     ValidationError,
 )
-
-BOUND = 10.0
+from waits import BOUND
 
 
 async def write_file(path: str, content: str) -> str:

@@ -26,8 +26,7 @@ from ferrule import (
 )
 from ferrule.middleware import after, before, limit_output, untrusted
 from ferrule.providers import openai_chat
-
-BOUND = 10.0
+from waits import BOUND
 
 
 class Query(BaseModel):

@@ -10,9 +10,9 @@ import mcp_types as wire
 from mcp.client import Client
 
 from ferrule import Runner, serve
+from waits import BOUND
 
 T = TypeVar("T")
-BOUND = 20.0
 ERAS = ("2026-07-28", "legacy")
 """What a client is told to speak: the revision in force, and the handshake of the 2025 revisions."""
 

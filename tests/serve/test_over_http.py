@@ -27,6 +27,7 @@ from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, bu
 from ferrule.guards import ask_before_changes
 from ferrule.serve._caller import identity_of
 from ferrule.tools.background import check_call
+from waits import BOUND
 
 both_eras = pytest.mark.parametrize("era", ERAS)
 MODERN = ERAS[0]
@@ -70,7 +71,7 @@ async def connected(
     """The SDK's client, with a token."""
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    async with httpx2.AsyncClient(headers=headers, timeout=10) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=BOUND) as http:
         transport = streamable_http_client(url + path, http_client=http)
         async with Client(transport, mode=era, elicitation_callback=person) as client:
             yield client
@@ -101,7 +102,7 @@ def request(method: str = "tools/list", params: Any = None) -> tuple[dict[str, s
 
 async def post(url: str, headers: dict[str, str], **more: Any) -> httpx2.Response:
     standard, body = request(**more)
-    async with httpx2.AsyncClient(timeout=10) as http:
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
         return await http.post(f"{url}/mcp", headers={**standard, **headers}, json=body)
 
 
@@ -227,7 +228,7 @@ def test_no_client_says_which_session_it_has() -> None:
             """Note the session."""
             seen.append(context.session)
 
-        async with listening(serve.mcp(Runner([look]))) as url, httpx2.AsyncClient(timeout=10) as http:
+        async with listening(serve.mcp(Runner([look]))) as url, httpx2.AsyncClient(timeout=BOUND) as http:
             session, call = await begin(http, url), {"name": "look"}
             answers = [
                 await in_session(http, url, session, method="tools/call", params=call),
@@ -432,7 +433,7 @@ def test_a_page_of_an_allowed_origin_is_told_so_by_the_browsers_question_and_no_
         asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,mcp-method"}
         async with (
             listening(serve.mcp(Runner([who]), tokens=tokens, origins=origins)) as url,
-            httpx2.AsyncClient(timeout=10) as http,
+            httpx2.AsyncClient(timeout=BOUND) as http,
         ):
             before = await http.options(f"{url}/mcp", headers={"Origin": origin, **asked})
             after = await post(url, {"Origin": origin, "Authorization": "Bearer token of ann"})
@@ -452,7 +453,7 @@ def test_without_origins_no_page_is_told_that_it_may_call() -> None:
 
 def test_a_session_of_one_principal_is_none_of_anothers() -> None:
     async def main() -> list[int]:
-        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=10) as http:
+        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
             session = await begin(http, url, "token of ann")
             return [(await in_session(http, url, session, f"token of {name}")).status_code for name in ("ann", "bob")]
 
@@ -481,7 +482,7 @@ async def little_room(
     """A server with room for few sessions, and what opens some: one for each word, by its first letter's person."""
     monkeypatch.setattr("ferrule.serve._http._MOST_SESSIONS", most)
     monkeypatch.setattr("ferrule.serve._http._MOST_SESSIONS_EACH", each)
-    async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=10) as http:
+    async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
 
         async def opened(names: str) -> Sessions:
             return {name: await begin(http, url, f"token of {PEOPLE[name[0]]}") for name in names.split()}
@@ -603,37 +604,6 @@ def test_a_session_in_use_is_not_ended_and_where_all_are_in_use_a_new_one_is_ref
     assert go(main()) == ("a1 a3", 503, "b1")
 
 
-def test_the_question_of_one_principal_is_not_answered_by_another() -> None:
-    removed: list[str] = []
-
-    @tool
-    async def remove(name: str) -> str:
-        """Remove it."""
-        removed.append(name)
-        return "removed"
-
-    async def main() -> tuple[int, str]:
-        app = serve.mcp(Runner([remove], guards=[ask_before_changes]), tokens=tokens)
-        answer = {"question": wire.ElicitResult(action="accept", content=YES)}
-        given: dict[str, Any] = {"name": "vase"}
-        async with (
-            listening(app) as url,
-            connected(url, MODERN, "token of ann", Person(YES)) as ann,
-            connected(url, MODERN, "token of bob", Person(YES)) as bob,
-        ):
-            asked = await ann.session.call_tool("remove", given, allow_input_required=True)
-            assert isinstance(asked, wire.InputRequiredResult)
-            with pytest.raises(MCPError) as refused:
-                await bob.session.call_tool("remove", given, input_responses=answer, request_state=asked.request_state)
-            assert removed == []
-            result = await ann.session.call_tool(
-                "remove", given, input_responses=answer, request_state=asked.request_state
-            )
-            return refused.value.code, text(result)
-
-    assert go(main()) == (wire.INVALID_PARAMS, "removed")
-
-
 TENANTS = {
     "same": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}),
     "metadata": ToolContext(principal="ann", metadata={"tenant": "b"}, secrets={"key": "of a"}),
@@ -643,6 +613,7 @@ TENANTS = {
     "deps": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}, deps={"db": "b"}),
     "session": ToolContext(principal="ann", metadata={"tenant": "a"}, secrets={"key": "of a"}, session="other"),
     "nothing": ToolContext(principal="ann"),
+    "principal": ToolContext(principal="bob", metadata={"tenant": "a"}, secrets={"key": "of a"}),
 }
 
 
@@ -688,7 +659,7 @@ def test_the_order_of_keys_and_what_may_change_in_deps_makes_no_other_caller() -
 
 
 def tenants(token: str) -> ToolContext | None:
-    """Give each token a context of its own, made anew for each request; all are of one principal."""
+    """Return the context of a token, made anew for each request."""
     found = TENANTS.get(token)
     return None if found is None else found.replace()
 
@@ -706,28 +677,32 @@ def test_a_question_is_answered_with_the_context_that_it_was_asked_with(other: s
     async def main() -> None:
         app = serve.mcp(Runner([remove], guards=[ask_before_changes]), tokens=tenants)
         answer = {"question": wire.ElicitResult(action="accept", content=YES)}
-        given: dict[str, Any] = {"name": "vase"}
+        vase: dict[str, Any] = {"name": "vase"}
         async with (
             listening(app) as url,
             connected(url, MODERN, "same", Person(YES)) as asking,
             connected(url, MODERN, other, Person(YES)) as answering,
         ):
-            asked = await asking.session.call_tool("remove", given, allow_input_required=True)
+            asked = await asking.session.call_tool("remove", vase, allow_input_required=True)
             assert isinstance(asked, wire.InputRequiredResult)
-            state = asked.request_state
-            if other == "same":
-                await answering.session.call_tool("remove", given, input_responses=answer, request_state=state)
-                return
-            with pytest.raises(MCPError):
-                await answering.session.call_tool("remove", given, input_responses=answer, request_state=state)
+            given: dict[str, Any] = {"input_responses": answer, "request_state": asked.request_state}
+            if other != "same":
+                with pytest.raises(MCPError) as refused:
+                    await answering.session.call_tool("remove", vase, **given)
+                assert refused.value.code == wire.INVALID_PARAMS and not removed
+            entitled = answering if other == "same" else asking
+            assert text(await entitled.session.call_tool("remove", vase, **given)) == "removed"
 
     go(main())
-    assert removed == ([("a", "of a")] if other == "same" else [])
+    assert removed == [("a", "of a")]
 
 
 def test_a_session_belongs_to_the_context_that_opened_it() -> None:
     async def main() -> dict[str, int]:
-        async with listening(serve.mcp(Runner([who]), tokens=tenants)) as url, httpx2.AsyncClient(timeout=10) as http:
+        async with (
+            listening(serve.mcp(Runner([who]), tokens=tenants)) as url,
+            httpx2.AsyncClient(timeout=BOUND) as http,
+        ):
             session = await begin(http, url, "same")
             return {name: (await in_session(http, url, session, name)).status_code for name in TENANTS}
 

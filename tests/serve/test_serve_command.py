@@ -30,6 +30,7 @@ from ferrule.cli.serve import Address, bound, is_loopback, read_address
 from ferrule.cli.usage import UsageError
 from ferrule.serve._stdio import _Answers
 from products import sampled
+from waits import BOUND, until
 
 pytestmark = pytest.mark.slow
 TOOLS = '''
@@ -121,11 +122,6 @@ async def address_of(process: asyncio.subprocess.Process) -> str:
     raise AssertionError("it ended without an address")
 
 
-async def appeared(file: Path) -> None:
-    while not file.exists():
-        await asyncio.sleep(0.01)
-
-
 # -- standard input and output -----------------------------------------------------------------------------------------
 
 
@@ -184,7 +180,7 @@ def test_a_client_that_reads_no_more_is_the_end_and_no_error(folder: Path, close
         process.stdin.flush()
         if closed == "both":
             process.stdin.close()
-        code = process.wait(20)
+        code = process.wait(BOUND)
         errors = process.stderr.read().decode()
     assert code == 0 and {line for line in errors.splitlines() if "printed" not in line} == set()
 
@@ -212,7 +208,7 @@ def test_a_signal_lets_what_runs_end_and_answers_it(folder: Path, number: int, c
         async with started(folder) as process:
             assert process.stdin and process.stdout
             process.stdin.write(line("hold"))
-            await appeared(folder / "entered")
+            await until((folder / "entered").exists)
             process.send_signal(number)
             process.stdin.write(line("add", {"a": 1, "b": 2}, 2))
             refused = json.loads(await process.stdout.readline())
@@ -254,7 +250,7 @@ def test_a_second_ctrl_c_stops_what_runs(folder: Path) -> None:
         async with started(folder) as process:
             assert process.stdin and process.stderr
             process.stdin.write(line("hold"))
-            await appeared(folder / "entered")
+            await until((folder / "entered").exists)
             process.send_signal(signal.SIGINT)
             while b"press ctrl-C again" not in await process.stderr.readline():
                 pass
@@ -389,7 +385,7 @@ def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: 
             async with Client(streamable_http_client(url), mode=era) as client:
                 await client.list_tools()  # else it asks for them after the call, when no connection is taken any more
                 held = asyncio.ensure_future(client.call_tool("hold"))
-                await appeared(folder / "entered")
+                await until((folder / "entered").exists)
                 process.send_signal(number)
                 await refused(url, era)
                 (folder / "leave").touch()
@@ -542,11 +538,11 @@ def test_only_the_loopback_is_reached_by_this_machine_alone(host: str, local: bo
 
 def test_importing_serve_does_not_import_mcp() -> None:
     code = "import sys; from ferrule import serve; print([name for name in sys.modules if name.startswith('mcp')])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout == "[]\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND).stdout == "[]\n"
 
 
 def test_without_mcp_it_says_what_to_install(folder: Path) -> None:
     code = "import sys; sys.modules['mcp'] = None; from ferrule.cli import main; sys.exit(main(['serve', 'shop.py']))"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BOUND, stdin=subprocess.DEVNULL)
     assert done.returncode == 2 and 'pip install "ferrule[mcp]"' in done.stderr

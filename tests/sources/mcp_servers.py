@@ -16,9 +16,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
 from ferrule.sources import mcp
+from waits import BOUND
 
 T = TypeVar("T")
-BOUND = 30.0
 PROGRAM = [sys.executable, str(Path(__file__).parent / "stdio_server.py")]
 ERAS = ("auto", "legacy")
 """With the SDK's own server: 2026-07-28, and 2025-11-25."""

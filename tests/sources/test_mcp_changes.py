@@ -13,6 +13,7 @@ from mcp_servers import ERAS, Made, go, http, made, text
 
 from ferrule import Runner
 from ferrule.sources import _mcp_connection, mcp
+from waits import BOUND
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +141,7 @@ def test_a_list_that_never_comes_does_not_end_the_following() -> None:
             while server.lists < 2:
                 await asyncio.sleep(0)
             await runner.run("change")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(BOUND):
                 assert "new" in [tool.name for tool in await following]
             await changes.aclose()
 

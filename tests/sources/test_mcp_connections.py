@@ -16,6 +16,7 @@ from mcp_servers import ERAS, PROGRAM, go, made
 from ferrule import DefinitionError, Event, Runner
 from ferrule.sources import mcp
 from products import sampled
+from waits import BOUND
 
 
 def is_running(pid: int) -> bool:
@@ -144,7 +145,7 @@ def test_leaving_ends_the_calls_under_way(mode: mcp.Mode) -> None:
         async with mcp.connect(made("wait", wait).memory(mode)) as toolset:
             waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
             await entered.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             result = await waiting
         assert (result.status, result.executed) == ("failed", None) and "was left before" in str(result.error)
 

@@ -23,6 +23,7 @@ from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, replace_brok
 from ferrule.sources import _mcp_stdio, mcp
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_stdio import read_messages
+from waits import BOUND
 
 PROGRAM = [sys.executable, str(Path(__file__).parent / "raw_server.py")]
 LOST = "The answer of 's' could not be read. The call may have been executed."
@@ -117,7 +118,7 @@ def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other() -> None:
     async def main() -> None:
         servers = connect()
         async with servers as toolset:
-            runner = Runner(toolset, timeout=20)
+            runner = Runner(toolset, timeout=BOUND)
             pid = (await runner.run("s__pid")).output
             for what, data in UNREADABLE.items():
                 result = await call(runner, data + b"\n")
@@ -131,7 +132,7 @@ def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other() -> None:
 def test_broken_characters_are_replaced_and_noise_is_passed_over() -> None:
     async def main() -> None:
         async with connect() as toolset:
-            runner = Runner(toolset, timeout=20)
+            runner = Runner(toolset, timeout=BOUND)
             for what, (data, text) in READABLE.items():
                 assert (await call(runner, data + b"\n")).output == text, what
             for noise in NOISE:
@@ -144,7 +145,7 @@ def test_a_server_that_could_not_read_the_request_refuses_the_only_open_call() -
     async def main() -> None:
         async with connect() as toolset:
             error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}\n'
-            assert "refused the call: Parse error" in str((await call(Runner(toolset, timeout=20), error)).error)
+            assert "refused the call: Parse error" in str((await call(Runner(toolset, timeout=BOUND), error)).error)
 
     go(main())
 
@@ -152,7 +153,7 @@ def test_a_server_that_could_not_read_the_request_refuses_the_only_open_call() -
 def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> None:
     async def main() -> None:
         async with connect() as toolset:
-            runner = Runner(toolset, timeout=20)
+            runner = Runner(toolset, timeout=BOUND)
             held = asyncio.ensure_future(runner.run("s__hold"))
             lost = asyncio.ensure_future(call(runner, b'{"jsonrpc":"2.0",\n'))
             await asyncio.sleep(0)
@@ -167,7 +168,7 @@ def test_a_line_without_an_end_fails_its_call_and_is_skipped(monkeypatch: pytest
 
     async def main() -> None:
         async with connect() as toolset:
-            runner = Runner(toolset, timeout=20)
+            runner = Runner(toolset, timeout=BOUND)
             assert (await call(runner, OK[:-9] + b"x" * 1_000, times=2_000)).error == LOST
             assert (await call(runner, b"the end of that line\n" + OK + b"\n")).output == "there"
 
@@ -178,7 +179,7 @@ def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_se
     async def main() -> None:
         servers = connect()
         async with servers as toolset:
-            runner = Runner(toolset, timeout=20)
+            runner = Runner(toolset, timeout=BOUND)
             pid = (await runner.run("s__pid")).output
             held = asyncio.ensure_future(runner.run("s__hold"))
             died = await call(runner, TOO_MUCH_PROGRESS + b"\n")
@@ -256,7 +257,7 @@ def test_over_http_nothing_is_said_to_be_refused_that_could_not_be_read(kind: st
     async def main() -> None:
         async with odd_over_http(kind) as (address, answer_with):
             async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
-                runner = Runner(toolset, timeout=20)
+                runner = Runner(toolset, timeout=BOUND)
                 for body in [*IN_JSON, *(NO_ANSWERS if kind == "json" else ())]:
                     for status in (200, 203) if kind == "json" else (200,):
                         answer_with(body, status)
@@ -275,7 +276,7 @@ def test_a_request_that_is_only_accepted_or_sent_elsewhere_has_no_readable_answe
         async with odd_over_http("json") as (address, answer_with):
             async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
                 answer_with(b"", status)
-                result = await Runner(toolset, timeout=20).run("s__odd")
+                result = await Runner(toolset, timeout=BOUND).run("s__odd")
                 assert (result.status, result.executed, result.error) == ("failed", None, LOST)
 
     go(main())

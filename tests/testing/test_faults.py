@@ -22,6 +22,7 @@ from ferrule.testing import ManualClock, fake, faults
 from ferrule.testing.clock import settled
 from ferrule.types import Next
 from ferrule.values.result import ToolResult
+from waits import BOUND
 
 RAN: collections.Counter[str] = collections.Counter()
 SHORT = 0.02
@@ -147,7 +148,7 @@ def test_who_is_slower_changes_nothing(seed: int, order: list[int]) -> None:
         for n in order:
             await settled()
             done[n].set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             return [(r.status, r.metadata.get("fault")) for r in await batch]
 
     assert asyncio.run(run(order)) == asyncio.run(run(range(6)))
@@ -188,7 +189,7 @@ def test_another_process_has_the_same_faults() -> None:
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=BOUND,
             check=True,
         ).stdout
         for seed in ("1", "2")
@@ -275,11 +276,11 @@ def test_a_hang_ends_by_a_cancellation() -> None:
     events: list[Event] = []
 
     async def cancelled() -> None:
-        runner = Runner(faults(look, timeouts=1), timeout=60, observers=[events.append])
+        runner = Runner(faults(look, timeouts=1), timeout=BOUND, observers=[events.append])
         call = asyncio.ensure_future(runner.run("look"))
         await settled()
         call.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             await call
 
     with pytest.raises(asyncio.CancelledError):

@@ -356,9 +356,11 @@ async def _within_deadline(
     cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
     time = deadline.timer.time
+    waiting = True  # once at least: the handler begins, however late it is
     try:
-        while not task.done() and time() < (until := deadline.expires_at()):  # woken too where the deadline was moved
-            await _wait_for_end(task, deadline, until)
+        while waiting:
+            await _wait_for_end(task, deadline, deadline.expires_at())  # woken too where the deadline was moved
+            waiting = not task.done() and time() < deadline.expires_at()
     except asyncio.CancelledError:
         await _stop_handler(task, deadline, plan)
         raise
@@ -369,7 +371,7 @@ async def _within_deadline(
     try:
         await _stop_handler(task, deadline, plan)
     except asyncio.CancelledError:
-        if state.attempt.stop is None:  # else the runner has stopped what is late already
+        if take_back(state) is None:  # else the runner alone has stopped what is late already
             raise
     attempt = state.attempt
     attempt.result = results.timed_out(plan, state, why, running=still_runs(state))

@@ -59,6 +59,7 @@ from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, 
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PAY, World
 from ferrule.values.frozen import thaw
+from waits import BOUND
 
 
 class Scripted(GenericFakeChatModel):
@@ -345,7 +346,7 @@ def test_calls_of_one_node_are_asked_at_once_when_the_others_have_ended() -> Non
         return ask("paying") if call.name == "pay" else None
 
     async def begin() -> Driven:
-        runner = Runner([save, *world.runner().tools], guards=[for_pay], timeout=20)
+        runner = Runner([save, *world.runner().tools], guards=[for_pay], timeout=BOUND)
         calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "save", {"name": "x"}), Said("c3", "pay", {"to": "bob"})]
         return await LangChain(graph_of).drive(runner, *calls)
 
@@ -361,13 +362,13 @@ def test_calls_of_two_runners_in_one_node_are_asked_at_once_also_in_threads() ->
     """Each runner has a loop of its own then, and the first to ask waits on the other's."""
 
     def beside_save(call: ToolCall, context: ToolContext) -> None:
-        assert began.wait(20)
+        assert began.wait(BOUND)
 
     def after_pay(call: ToolCall, context: ToolContext) -> None:
         began.set()
-        assert asked.wait(20)
+        assert asked.wait(BOUND)
         for _ in range(20):  # until the loop of the first has nothing left to do
-            asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), first.loop_for_sync()).result(20)
+            asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), first.loop_for_sync()).result(BOUND)
 
     @tool
     async def save(name: str) -> str:
@@ -379,7 +380,7 @@ def test_calls_of_two_runners_in_one_node_are_asked_at_once_also_in_threads() ->
     first = World().runner(
         guards=guards, observers=[lambda event: asked.set() if event.kind == "tool:suspended" else None]
     )
-    second = Runner([save], guards=[after_pay, ask_before_changes], timeout=20)
+    second = Runner([save], guards=[after_pay, ask_before_changes], timeout=BOUND)
     program = graph_of(
         model_of(PAY, Said("c2", "save", {"name": "x"})), [*langchain.tools(first), *langchain.tools(second)]
     )
@@ -393,7 +394,7 @@ def test_calls_of_two_runners_in_one_node_are_asked_at_once_also_in_threads() ->
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(BOUND)
     [_, done] = found
     assert [one.status for one in done["messages"] if isinstance(one, ToolMessage)] == ["success", "error"]
 
@@ -962,7 +963,7 @@ class LateRecords(Memory):
 
     def get(self, key: str) -> Any:
         found = super().get(key)
-        assert found is None or self.ready.wait(60)
+        assert found is None or self.ready.wait(BOUND)
         return found
 
 

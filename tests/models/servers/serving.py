@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
-BOUND = 30
+from waits import BOUND
 
 
 @dataclass(frozen=True)
