@@ -331,14 +331,23 @@ def test_the_token_says_on_whose_behalf(era: str) -> None:
         {"Authorization": "Bearer " + "x" * 10_000},
     ],
 )
-def test_without_a_known_token_nothing_is_answered_but_401(headers: dict[str, str]) -> None:
+def test_without_a_known_token_nothing_is_answered_but_401(
+    headers: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+
     async def main() -> tuple[int, str]:
-        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url:
+        async with listening(serve.mcp(Runner([who], observers=[seen.append]), tokens=tokens)) as url:
             answer = await post(url, headers)
             return answer.status_code, answer.headers["www-authenticate"]
 
     status, challenge = go(main())
     assert status == 401 and challenge.startswith("Bearer ")
+    reason = "its token is not known" if headers else "it gave no token"
+    [event] = seen
+    assert (event.kind, event.data["reason"], event.data["address"]) == ("client:refused", reason, "127.0.0.1")
+    assert f"refused: {reason}" in caplog.text
+    assert not any(token in caplog.text for token in ("wrong", "dG9rZW4gb2YgYW5u", "token of ann", "xxx"))
 
 
 @pytest.mark.parametrize("known", ["", 1, True, object()])

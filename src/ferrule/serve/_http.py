@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ferrule import Runner, ToolContext
 from ferrule.serve._caller import Tokens, identity_of
@@ -79,8 +79,23 @@ class MCPApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
-        answer = _refuse_headers(Headers(scope=scope)) if scope["type"] == "http" else None
-        await (answer or self._app)(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_and_tell(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                self._tell_refused(scope)
+            await send(message)
+
+        await (_refuse_headers(Headers(scope=scope)) or self._app)(scope, receive, send_and_tell)
+
+    def _tell_refused(self, scope: Scope) -> None:
+        has_token = "authorization" in Headers(scope=scope)
+        reason = "its token is not known" if has_token else "it gave no token"
+        address = (scope.get("client") or ("",))[0]
+        log.warning("a client at %s was refused: %s", address, reason)
+        self.runner.tell("client:refused", {"reason": reason, "address": address})
 
     @property
     def runner(self) -> Runner:
