@@ -101,6 +101,7 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
     if mode != "record" and not path.exists():
         pytest.fail(f"there is no recording {path}: make it with pytest --cassettes=record", pytrace=False)
     made = opened(path, mode)
+    made.remedy = "pytest --cassettes=record"
     yield made
     passed = request.node.stash.get(_PASSED, False)
     made.close(keep=passed)

@@ -65,6 +65,8 @@ OPTIONS = {
     "--all": False,
     "--provider": True,
     "--strict": False,
+    "--strict-schemas": False,
+    "--check": False,
     "--strict-where-possible": False,
     "--by": True,
     "--min-recall5": True,
