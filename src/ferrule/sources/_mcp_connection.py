@@ -61,7 +61,6 @@ _SSE_ALONE = (
     "server speaks Streamable HTTP, often /mcp in the place of /sse"
 )
 _SDK_UNREADABLE = (
-    "Failed to parse SSE message: ",
     "Unexpected content type: ",
     "server answered a request with 202 Accepted",
 )
@@ -440,7 +439,7 @@ class Connection:
             auth, reach = self.users or server.auth, Reach(server.url, server.authorization_servers)
             if isinstance(auth, OAuth):
                 auth = await provider(server.url, auth, reach, self._person_waited_for)
-            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log.hide))
+            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log))
             target = self._watched(streamable_http_client(server.url, http_client=http))
         return Client(
             target,
