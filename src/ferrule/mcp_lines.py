@@ -316,6 +316,15 @@ def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
         return UnreadableLine(code, _read_envelopes(line, is_json=code == INVALID_REQUEST))
 
 
+def is_request_without_id(message: object) -> bool:
+    """Whether a message is a request with null for its id, which MCP forbids. A notification may have a null there."""
+    return (
+        isinstance(message, _Notification)
+        and "id" in message.model_fields_set
+        and not message.method.startswith("notifications/")
+    )
+
+
 def has_too_many_values(message: bytes) -> bool:
     """Whether a message in JSON has more values than may be read, by what stands before each of them."""
     return _value_starts(message) > MOST_VALUES and _value_starts(_JSON_TEXT.sub(b"", message)) > MOST_VALUES
