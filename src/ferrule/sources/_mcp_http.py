@@ -43,6 +43,7 @@ _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
+_JSON, _EVENTS = "application/json", "text/event-stream"
 _MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
 """Milliseconds until a stream is asked for again, whatever the server says."""
@@ -147,14 +148,9 @@ class HttpClient(httpx2.AsyncClient):
                 await response.aread()
                 if has_too_many_values(response.content):
                     raise UnreadableAnswerError(f"it has more than {MOST_VALUES:,} values")
-                exchange = _EXCHANGE.get()
-                if response.is_success and exchange is not None and exchange.id is not None:
-                    session = response.headers.get(MCP_SESSION_ID)
-                    headers = {"content-type": "application/json"} | (
-                        {} if session is None else {MCP_SESSION_ID: session}
-                    )
-                    body = _dump(exchange.answer(response.content))
-                    response = httpx2.Response(200, headers=headers, content=body, request=request)
+            exchange = _EXCHANGE.get()
+            if exchange is not None and exchange.id is not None and not _is_refusal(response):
+                response = await _readable(response, request, exchange)
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
         except UnreadableAnswerError as error:
@@ -185,9 +181,9 @@ class HttpClient(httpx2.AsyncClient):
         with suppress(httpx2.RequestError, TimeoutError):
             async with (
                 asyncio.timeout(_LEAVE_SECONDS),
-                self.stream("GET", url, headers={"accept": "text/event-stream"}) as response,
+                self.stream("GET", url, headers={"accept": _EVENTS}) as response,
             ):
-                if response.status_code == 200 and _has_type(response, "text/event-stream"):
+                if response.status_code == 200 and _has_type(response, _EVENTS):
                     async for chunk in response.aiter_bytes():
                         begin += chunk
                         if len(begin) > _MOST_BEGIN or b"\n" in begin.lstrip():
@@ -211,7 +207,7 @@ class HttpClient(httpx2.AsyncClient):
     async def _came(self, response: httpx2.Response) -> None:
         """Bound the body of a response, whoever reads it."""
         answers = self._mark in response.request.extensions and response.is_success
-        has_events = answers and _has_type(response, "text/event-stream")
+        has_events = answers and _has_type(response, _EVENTS)
         most: tuple[float, float | None] = (_MOST_BESIDE, _LONGEST_BESIDE)
         if has_events:
             most = math.inf, None
@@ -226,14 +222,14 @@ class HttpClient(httpx2.AsyncClient):
             response.headers.pop(key, None)
         if has_events:
             response.stream = _Events(response.stream, _EXCHANGE.get() or _Exchange(b"", self._log))
-            response.headers["content-type"] = "text/event-stream"  # in UTF-8, whatever it said
+            response.headers["content-type"] = _EVENTS  # in UTF-8, whatever it said
 
     def _error(
         self, request: httpx2.Request, status: int, code: int, message: str, fate: Fate | None = None
     ) -> httpx2.Response:
         error = {"code": code, "message": message, **({} if fate is None else {"data": {self._mark: fate}})}
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-        return httpx2.Response(status, headers={"content-type": "application/json"}, content=body, request=request)
+        return httpx2.Response(status, headers={"content-type": _JSON}, content=body, request=request)
 
 
 def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
@@ -348,12 +344,35 @@ def _dump(message: types.JSONRPCMessage) -> bytes:
     return to_json(message.model_dump(exclude_unset=True), inf_nan_mode="constants")
 
 
+async def _readable(response: httpx2.Response, request: httpx2.Request, exchange: _Exchange) -> httpx2.Response:
+    """Return the answer to a request with one message in its body, or as a stream of events.
+
+    Raises:
+        UnreadableAnswerError: If it is neither.
+    """
+    if _has_type(response, _EVENTS):
+        response.status_code = 200  # or the SDK does not read it
+        return response
+    if not (_is_json(response) and response.content):
+        await response.extensions["network_stream"].aclose()  # a body after 204 would be read as the next answer
+        await response.aclose()
+        raise UnreadableAnswerError(f"HTTP {response.status_code}, {response.headers.get('content-type', 'no type')}")
+    session = response.headers.get(MCP_SESSION_ID)
+    headers = {"content-type": _JSON} | ({} if session is None else {MCP_SESSION_ID: session})
+    body = _dump(exchange.answer(response.content))
+    return httpx2.Response(200, headers=headers, content=body, request=request)
+
+
+def _is_refusal(response: httpx2.Response) -> bool:
+    return response.status_code >= 400 or response.has_redirect_location
+
+
 def _has_type(response: httpx2.Response, kind: str) -> bool:
     return bool(response.headers.get("content-type", "").lower().startswith(kind))
 
 
 def _is_json(response: httpx2.Response) -> bool:
-    return _has_type(response, "application/json")
+    return _has_type(response, _JSON)
 
 
 def _text_of(error: Exception) -> str:
