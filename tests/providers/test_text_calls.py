@@ -56,6 +56,7 @@ READABLE = {
     "minimax 1": f"<tool_calls>\n{JSON}\n</tool_calls>",
     "claude": f"<{NAMESPACE}function_calls>\n{invoked(NAMESPACE)}\n</{NAMESPACE}function_calls>",
     "function_calls": f"<function_calls>\n{invoked()}\n</function_calls>",
+    "call": '<tool_call name="weigh">{"item": "a"}</tool_call>',
     "tool_use": '<tool_use>{"name": "weigh", "input": {"item": "a"}}</tool_use>',
     "deepseek 3.2": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weigh">\n'
     '<｜DSML｜parameter name="item" string="true">a</｜DSML｜parameter>\n'
@@ -79,7 +80,9 @@ FENCED = {
     "message": f'{{"role": "assistant", "content": null, "tool_calls": [{{"id": "c", "function": {JSON}}}]}}',
     "functionCall": '{"functionCall": {"name": "weigh", "args": {"item": "a"}}}',
     "indented": json.dumps({"name": "weigh", "arguments": {"item": "a"}}, indent=2),
-    "ended": f"{JSON};",
+    "ended": f"{JSON};<|eom_id|>",
+    "converse": '{"toolUse": {"toolUseId": "t", "name": "weigh", "input": {"item": "a"}}}',
+    "action": '{"action": "weigh", "action_input": {"item": "a"}}',
 }
 # Each is a call that nobody reads with certainty.
 MALFORMED = {
@@ -91,6 +94,8 @@ MALFORMED = {
     "glm": "<tool_call>weigh\n<arg_key>item</arg_key>\n<arg_value>a</arg_value>\n</tool_call>",
     "glm without arguments": "<tool_call>weigh</tool_call>",
     "mistral": f"[TOOL_CALLS] [{JSON}]",
+    "lm studio": f"[TOOL_REQUEST]{JSON}[END_TOOL_REQUEST]",
+    "granite 2": f"<|tool_calls|>[{JSON}]",
     "mistral 11": '[TOOL_CALLS]weigh{"item": "a"}',
     "mistral 13": '[TOOL_CALLS]weigh[ARGS]{"item": "a"}',
     "llama 3": f"<|python_tag|>{JSON}",

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.providers._read import object_or_text, read, text_of
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 Calls: TypeAlias = list[dict[str, Any]]
 """Of each call `{"name", "arguments"}`."""
 
-_THOUGHTS_END = "</think>"
 _CALL_NAME = r"[\w.:-]{1,128}"
 _PIPE = "[|\N{FULLWIDTH VERTICAL LINE}]"
 _JOIN = "[_\N{LOWER ONE EIGHTH BLOCK}]"
 _PREFIX = rf"(?:[\w-]{{1,32}}[:_]|{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}})?"  # `antml:`, `minimax:`, `seed:`; DeepSeek
 _LIST = rf"{_PREFIX}(?:tool_calls?|tool_use|function_?calls?|TOOLCALL)"
+_ONE = rf"{_PREFIX}(?:invoke|function|tool_call|tool_use)"
+_BRACKET = r"\[TOOL_(?:CALLS|REQUEST)\]"  # Mistral, LM Studio; `functools[` is Phi's
 # What begins with "<": the mark, and what of a call has to stand behind it.
 _MARKS: dict[str, str] = {
     # Hermes, Qwen, GLM, MiniMax, Granite since 3.1, Jamba, Hunyuan, Nemotron, OLMo, Seed, LongCat, Claude
@@ -43,18 +44,17 @@ _MARKS: dict[str, str] = {
         rf"(?:\s*(?:[{{\[]|<{_PREFIX}(?:invoke\s+name=|function=|arg_key>|name>))"
         rf"|\n?{_CALL_NAME}\s*(?:[{{(]|<(?:arg_key>|/)))"
     ),
-    f"{_PREFIX}invoke name=": rf"[\"']{_CALL_NAME}[\"']",
+    f"{_ONE} name=": rf"[\"']{_CALL_NAME}[\"']",
     "function=": rf"{_CALL_NAME}>",  # Llama, Qwen3-Coder
     # DeepSeek, Kimi and Step
     f"{_PIPE}tool{_JOIN}calls?(?:{_JOIN}section)?{_JOIN}begin{_PIPE}>": (
         rf"\s*(?:<{_PIPE}|{_CALL_NAME}\s*(?:<{_PIPE}|\n))"
     ),
-    r"\|tool_call(?:_start)?\|?>": r"\s*(?:[{\[]|call:)",  # Granite 3.0, Phi, LFM, Gemma
-    "start_function_call>": r"\s*call:",
     r"\|python_(?:tag|start)\|>": r"(?:[\w{\[#]|\n)",  # Llama: JSON, calls in Python, or a program
-    r"\|START_ACTION\|>": r"\s*\[",  # Cohere
-    r"\|action_start\|>": r"\s*<\|",  # InternLM
-    r"\|tools_prefix\|>": r"\s*\[",  # Apertus
+    # Granite 3.0, Phi, LFM, Gemma, Cohere, InternLM, Apertus
+    r"(?:\|(?:tool_calls?(?:_start)?|START_ACTION|action_start|tools_prefix)\|?|start_function_call)>": (
+        r"\s*(?:[{\[]|call:|<\|)"
+    ),
 }
 # harmony (gpt-oss), as it is, and without the tokens that servers leave out; its marks alone say nothing of a call
 _CHANNEL = r"(?:<\|start\|>assistant\s*)?<\|channel\|>[a-z]{1,20}\s+to=\w|<\|start\|>assistant\s+to=\w"
@@ -64,13 +64,12 @@ _BARE_CHANNEL = (
 )
 _OPENINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("<", re.compile(f"<(?:{'|'.join(mark + call for mark, call in _MARKS.items())})")),
-    ("[TOOL_CALLS]", re.compile(rf"\[TOOL_CALLS\]\s*(?:\[\s*\{{|{_CALL_NAME}\s*(?:[{{(]|\[(?:ARGS|CALL_ID)\]))")),
-    ("functools[", re.compile(r"functools\[\s*\{")),  # Phi
+    ("[", re.compile(rf"{_BRACKET}\s*(?:\[?\s*\{{|{_CALL_NAME}\s*(?:[{{(]|\[(?:ARGS|CALL_ID)\]))|functools\[\s*\{{")),
     ("<|", re.compile(_CHANNEL)),
     ("to=functions.", re.compile(_BARE_CHANNEL)),
 )
 """The openings of calls, each behind a text that any of them holds."""
-_ANY_MARK = rf"(?:<(?:{'|'.join(_MARKS)})|\[TOOL_CALLS\])"
+_ANY_MARK = rf"(?:<(?:{'|'.join(_MARKS)})|{_BRACKET})"
 _MARK = re.compile(rf"\s*{_ANY_MARK}(?P<prose> \w)?")
 _MARK_AT_END = re.compile(rf"(?:^|\n) {{0,3}}{_ANY_MARK}\Z")
 _CLOSING = (">", "}", "]")
@@ -81,7 +80,7 @@ _INDENT = re.compile(r"[ \t]*")
 _SPACE = re.compile(r"\s*")
 _WRAPPER = re.compile(rf"<({_LIST})>")
 _CALL = re.compile(
-    rf"<(?P<tag>function(?==)|{_PREFIX}invoke(?= name=))(?:=| name=)([\"']?)(?P<name>[\w.:-]+)\2>"
+    rf"<(?P<tag>function(?==)|{_ONE}(?= name=))(?:=| name=)([\"']?)(?P<name>[\w.:-]+)\2>"
     r"(?P<inside>.*?)</(?P=tag)>",
     re.DOTALL,
 )
@@ -91,9 +90,11 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _JSON_START = re.compile(r"^ {0,3}(?:[{\[]|```(?!`))", re.MULTILINE)
-_BETWEEN_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*)*+")
-_NAME_KEYS, _ARGUMENT_KEYS = ("name", "tool", "tool_name", "function"), ("arguments", "parameters", "args", "input")
-_OTHER_KEYS = frozenset({"type", "id", "call_id", "role", "content"})
+_MOST_STARTS = 200  # each costs up to a millisecond
+_BETWEEN_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*|<\|\w{1,32}\|>)*+")
+_NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input")
+_OTHER_KEYS = frozenset({"type", "id", "call_id", "toolUseId", "status", "role", "content"})
 _CALLS_KEY = re.compile("(?:tool|function)_?(?:calls?|use)?", re.IGNORECASE)
 _DECODER = json.JSONDecoder()
 
@@ -154,8 +155,7 @@ def _first_opening(text: str) -> int | None:
 
 
 def _end_of_thoughts(text: str) -> int:
-    thoughts = text.rfind(_THOUGHTS_END)
-    return 0 if thoughts < 0 else thoughts + len(_THOUGHTS_END)
+    return len(text) - len(text.rpartition("</think>")[2])
 
 
 def _outside_fences(text: str, begin: int, places: list[int]) -> Iterator[int]:
@@ -235,12 +235,13 @@ def _next_call(text: str, at: int) -> _Found:
 def _json_calls(text: str, tools: Iterable[Tool]) -> _Found:
     """Read the JSON with which the text ends; None if it is no call of these tools."""
     begin = _end_of_thoughts(text)
-    if not text.endswith(("```", "}", "]"), begin, len(text.rstrip(" \t\r\n;"))):
+    if not text.endswith(("```", "}", "]", "|>"), begin, len(text.rstrip(" \t\r\n;"))):
         return None
     names = {name for tool in tools for name in (tool.name, tool.wire_name)}
     text = text[begin:]
     read_to = 0
-    for start in _outside_fences(text, 0, [match.start() for match in _JSON_START.finditer(text)]):
+    starts = [match.start() for match in _JSON_START.finditer(text)]
+    for start in islice(_outside_fences(text, 0, starts), _MOST_STARTS):
         if start >= read_to:
             calls, read_to = _read_json(text, start, names)
             if calls and read_to == len(text):
