@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -219,8 +219,8 @@ Answer = tuple[bytes, str, int]
 
 
 @asynccontextmanager
-async def odd_over_http() -> AsyncIterator[tuple[Runner, Callable[..., Any]]]:
-    """A runner with a server over HTTP, and what calls its tool to get the next of these answers for each request."""
+async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]:
+    """A server over HTTP, and what calls its tool to get the next of these answers for each request."""
     answers: list[Answer] = []
     closed = asyncio.Event()
 
@@ -247,10 +247,9 @@ async def odd_over_http() -> AsyncIterator[tuple[Runner, Callable[..., Any]]]:
             body = body.removesuffix(OPEN).replace(b"@ID@", str(message.get("id")).encode())
         else:
             status, body = (202 if message else 405), b""
-        headers = [
-            (b"content-type", content_type.encode()),
-            *([(b"location", b"http://x/mcp")] if status == 302 else []),
-        ]
+        headers = [(b"content-type", content_type.encode())]
+        if status in LOCATIONS:
+            headers.append((b"location", LOCATIONS[status]))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         if stays_open:
             await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -265,11 +264,12 @@ async def odd_over_http() -> AsyncIterator[tuple[Runner, Callable[..., Any]]]:
             return await runner.run("s__odd")
 
         try:
-            yield runner, call_for
+            yield call_for
         finally:
             closed.set()
 
 
+LOCATIONS = {302: b"http://x/mcp", 307: b"?again"}
 INFO = {"name": "odd", "version": "1"}
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-16"
 OPEN = b"(and the stream stays open)"
@@ -286,7 +286,7 @@ def event(data: bytes) -> bytes:
 
 def test_over_http_an_answer_that_cannot_be_read_fails_its_call_at_once() -> None:
     async def main() -> None:
-        async with odd_over_http() as (_, call_for):
+        async with odd_over_http() as call_for:
             for what, data in {**UNREADABLE, **NO_ANSWERS}.items():
                 if what == "indented":  # a line alone cannot be
                     continue
@@ -300,7 +300,7 @@ def test_over_http_an_answer_that_cannot_be_read_fails_its_call_at_once() -> Non
 
 def test_over_http_broken_characters_are_replaced_and_noise_in_a_stream_is_passed_over() -> None:
     async def main() -> None:
-        async with odd_over_http() as (_, call_for):
+        async with odd_over_http() as call_for:
             for what, (data, text) in READABLE.items():
                 line = data.partition(b"\n")[0]
                 assert (await call_for((line, JSON, 200))).output == text, what
@@ -326,7 +326,7 @@ STREAMS = {
 
 def test_an_answer_is_found_in_any_stream_of_events() -> None:
     async def main() -> None:
-        async with odd_over_http() as (_, call_for):
+        async with odd_over_http() as call_for:
             for what, body in STREAMS.items():
                 assert (await call_for((body + OPEN, EVENTS, 200))).output == "there", what
 
@@ -344,11 +344,20 @@ NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK,
 
 def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
     async def main() -> None:
-        async with odd_over_http() as (_, call_for):
+        async with odd_over_http() as call_for:
             for answers, error in ((BROKEN_OFF, "ended before its answer"), (NOT_READABLE, LOST)):
                 for answer in answers:
                     result = await call_for(answer)
                     assert (result.status, result.executed) == ("failed", None) and error in str(result.error), answer
+
+    go(main())
+
+
+def test_an_answer_may_come_from_elsewhere_on_the_server() -> None:
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            for answer in ((OK, JSON, 200), (event(OK) + OPEN, EVENTS, 200)):
+                assert (await call_for((b"", "", 307), answer)).output == "there"
 
     go(main())
 
@@ -361,7 +370,7 @@ def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answe
     priming = b"id: 1\nretry: " + b"9" * 4_000 + b"\ndata:\n\n"
 
     async def main() -> None:
-        async with odd_over_http() as (_, call_for):
+        async with odd_over_http() as call_for:
             other = event(OK.replace(b"@ID@", b"99"))
             lost = await call_for((priming, EVENTS, 200), (other + OPEN, EVENTS, 200))
             assert (lost.status, lost.error) == ("failed", LOST)

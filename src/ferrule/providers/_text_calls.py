@@ -33,15 +33,15 @@ Calls: TypeAlias = list[dict[str, Any]]
 _CALL_NAME = r"[\w.:-]{1,128}"
 _PIPE = "[|\N{FULLWIDTH VERTICAL LINE}]"
 _JOIN = "[_\N{LOWER ONE EIGHTH BLOCK}]"
-_PREFIX = rf"(?:[\w-]{{1,32}}[:_]|{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}})?"  # `antml:`, `minimax:`, `seed:`; DeepSeek
-_LIST = rf"{_PREFIX}(?:tool_calls?|tool_use|function_?calls?|TOOLCALL)"
-_ONE = rf"{_PREFIX}(?:invoke|function|tool_call|tool_use)"
+_TAG_PREFIX = rf"(?:[\w-]{{1,32}}[:_]|{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}})?"  # `antml:`, `minimax:`, `seed:`; DeepSeek
+_LIST = rf"{_TAG_PREFIX}(?:tool_calls?|tool_use|function_?calls?|TOOLCALL)"
+_ONE = rf"{_TAG_PREFIX}(?:invoke|function|tool_call|tool_use)"
 _BRACKET = r"\[TOOL_(?:CALLS|REQUEST)\]"  # Mistral, LM Studio; `functools[` is Phi's
 # What begins with "<": the mark, and what of a call has to stand behind it.
 _MARKS: dict[str, str] = {
     # Hermes, Qwen, GLM, MiniMax, Granite since 3.1, Jamba, Hunyuan, Nemotron, OLMo, Seed, LongCat, Claude
     f"{_LIST}>": (
-        rf"(?:\s*(?:[{{\[]|<{_PREFIX}(?:invoke\s+name=|function=|arg_key>|name>))"
+        rf"(?:\s*(?:[{{\[]|<{_TAG_PREFIX}(?:invoke\s+name=|function=|arg_key>|name>))"
         rf"|\n?{_CALL_NAME}\s*(?:[{{(]|<(?:arg_key>|/)))"
     ),
     f"{_ONE} name=": rf"[\"']{_CALL_NAME}[\"']",
@@ -85,16 +85,16 @@ _CALL = re.compile(
     re.DOTALL,
 )
 _PARAMETER = re.compile(
-    rf"\s*<{_PREFIX}parameter(?:=| name=)([\"']?)(?P<key>[^\"'>\n]+)\1(?: string=\"(?P<is_text>true|false)\")?>"
-    rf"(?P<value>.*?)</{_PREFIX}parameter>",
+    rf"\s*<{_TAG_PREFIX}parameter(?:=| name=)([\"']?)(?P<key>[^\"'>\n]+)\1(?: string=\"(?P<is_text>true|false)\")?>"
+    rf"(?P<value>.*?)</{_TAG_PREFIX}parameter>",
     re.DOTALL,
 )
-_JSON_START = re.compile(r"^ {0,3}(?:[{\[]|```(?!`))", re.MULTILINE)
+_JSON_LINE = re.compile(r"^ {0,3}(?:[{\[]|```(?!`))", re.MULTILINE)
 _MOST_STARTS = 200  # each costs up to a millisecond
 _BETWEEN_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*|<\|\w{1,32}\|>)*+")
 _NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input")
-_OTHER_KEYS = frozenset({"type", "id", "call_id", "toolUseId", "status", "role", "content"})
+_KEYS_BESIDE = frozenset({"type", "id", "call_id", "toolUseId", "status", "role", "content"})
 _CALLS_KEY = re.compile("(?:tool|function)_?(?:calls?|use)?", re.IGNORECASE)
 _DECODER = json.JSONDecoder()
 
@@ -240,7 +240,7 @@ def _json_calls(text: str, tools: Iterable[Tool]) -> _Found:
     names = {name for tool in tools for name in (tool.name, tool.wire_name)}
     text = text[begin:]
     read_to = 0
-    starts = [match.start() for match in _JSON_START.finditer(text)]
+    starts = [match.start() for match in _JSON_LINE.finditer(text)]
     for start in islice(_outside_fences(text, 0, starts), _MOST_STARTS):
         if start >= read_to:
             calls, read_to = _read_json(text, start, names)
@@ -276,7 +276,7 @@ def _calls_in(value: Any, names: set[str] | None) -> Calls:
         return [call for calls in found for call in calls] if all(found) else []
     if not isinstance(value, dict):
         return []
-    said = {key: item for key, item in value.items() if key not in _OTHER_KEYS}
+    said = {key: item for key, item in value.items() if key not in _KEYS_BESIDE}
     if len(said) == 1 and isinstance(inside := next(iter(said.values())), dict | list):
         return _calls_in(inside, names) if _CALLS_KEY.fullmatch(next(iter(said))) else []
     name = [said.pop(key) for key in _NAME_KEYS if key in said]

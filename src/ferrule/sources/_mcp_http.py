@@ -43,7 +43,7 @@ _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
-_JSON, _EVENTS = "application/json", "text/event-stream"
+_JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
 _MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
 """Milliseconds until a stream is asked for again, whatever the server says."""
@@ -136,7 +136,7 @@ class HttpClient(httpx2.AsyncClient):
         if request.method == "GET":
             await asyncio.sleep(_ASKED.get() + _BETWEEN_STREAMS - asyncio.get_running_loop().time())
         else:
-            _EXCHANGE.set(_Exchange(request.content, self._log) if request.method == "POST" else None)
+            _EXCHANGE.set(_Exchange(request.read(), self._log) if request.method == "POST" else None)
         _ASKED.set(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
@@ -181,9 +181,9 @@ class HttpClient(httpx2.AsyncClient):
         with suppress(httpx2.RequestError, TimeoutError):
             async with (
                 asyncio.timeout(_LEAVE_SECONDS),
-                self.stream("GET", url, headers={"accept": _EVENTS}) as response,
+                self.stream("GET", url, headers={"accept": _EVENTS_TYPE}) as response,
             ):
-                if response.status_code == 200 and _has_type(response, _EVENTS):
+                if response.status_code == 200 and _has_type(response, _EVENTS_TYPE):
                     async for chunk in response.aiter_bytes():
                         begin += chunk
                         if len(begin) > _MOST_BEGIN or b"\n" in begin.lstrip():
@@ -207,7 +207,7 @@ class HttpClient(httpx2.AsyncClient):
     async def _came(self, response: httpx2.Response) -> None:
         """Bound the body of a response, whoever reads it."""
         answers = self._mark in response.request.extensions and response.is_success
-        has_events = answers and _has_type(response, _EVENTS)
+        has_events = answers and _has_type(response, _EVENTS_TYPE)
         most: tuple[float, float | None] = (_MOST_BESIDE, _LONGEST_BESIDE)
         if has_events:
             most = math.inf, None
@@ -222,14 +222,14 @@ class HttpClient(httpx2.AsyncClient):
             response.headers.pop(key, None)
         if has_events:
             response.stream = _Events(response.stream, _EXCHANGE.get() or _Exchange(b"", self._log))
-            response.headers["content-type"] = _EVENTS  # in UTF-8, whatever it said
+            response.headers["content-type"] = _EVENTS_TYPE  # in UTF-8, whatever it said
 
     def _error(
         self, request: httpx2.Request, status: int, code: int, message: str, fate: Fate | None = None
     ) -> httpx2.Response:
         error = {"code": code, "message": message, **({} if fate is None else {"data": {self._mark: fate}})}
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-        return httpx2.Response(status, headers={"content-type": _JSON}, content=body, request=request)
+        return httpx2.Response(status, headers={"content-type": _JSON_TYPE}, content=body, request=request)
 
 
 def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
@@ -284,14 +284,18 @@ class _Events(httpx2.AsyncByteStream):
     def _rewrite(self, event: list[bytes]) -> bytes:
         """Return an event as the SDK can read it: each message in one of its own."""
         fields: dict[bytes, bytes] = {}
+        data: list[bytes] = []
         for line in event:
             name, _, value = line.partition(b":")
             value = value.removeprefix(b" ")
-            fields[name] = fields[name] + b"\n" + value if name == b"data" and name in fields else value
+            if name == b"data":
+                data.append(value)
+            else:
+                fields[name] = value
         if (retry := fields.pop(b"retry", b"")).isdigit():
             fields[b"retry"] = b"%d" % min(int(retry[:9]), _LONGEST_RETRY)
-        kind, data = fields.get(b"event", b""), fields.pop(b"data", b"")
-        messages = self._exchange.read(data) if kind in (b"", b"message") else ()
+        is_message = fields.get(b"event", b"") in (b"", b"message")
+        messages = self._exchange.read(b"\n".join(data)) if is_message and data else ()
         head = b"".join(b"%b:%b\n" % field for field in fields.items())
         return head + b"\n".join([b"data:%b\n" % _dump(message) for message in messages] or [b""]) + b"\n"
 
@@ -350,7 +354,7 @@ async def _readable(response: httpx2.Response, request: httpx2.Request, exchange
     Raises:
         UnreadableAnswerError: If it is neither.
     """
-    if _has_type(response, _EVENTS):
+    if _has_type(response, _EVENTS_TYPE):
         response.status_code = 200  # or the SDK does not read it
         return response
     if not (_is_json(response) and response.content):
@@ -358,7 +362,7 @@ async def _readable(response: httpx2.Response, request: httpx2.Request, exchange
         await response.aclose()
         raise UnreadableAnswerError(f"HTTP {response.status_code}, {response.headers.get('content-type', 'no type')}")
     session = response.headers.get(MCP_SESSION_ID)
-    headers = {"content-type": _JSON} | ({} if session is None else {MCP_SESSION_ID: session})
+    headers = {"content-type": _JSON_TYPE} | ({} if session is None else {MCP_SESSION_ID: session})
     body = _dump(exchange.answer(response.content))
     return httpx2.Response(200, headers=headers, content=body, request=request)
 
@@ -372,7 +376,7 @@ def _has_type(response: httpx2.Response, kind: str) -> bool:
 
 
 def _is_json(response: httpx2.Response) -> bool:
-    return _has_type(response, _JSON)
+    return _has_type(response, _JSON_TYPE)
 
 
 def _text_of(error: Exception) -> str:
