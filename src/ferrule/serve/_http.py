@@ -71,7 +71,8 @@ class MCPApp:
             token_verifier=verifier,
         )
         self._app.add_middleware(_RequestIds, most=max_body)
-        # Without tokens there is nobody to share with. Added first it is the innermost, and knows whose a request is.
+        # Without tokens there is nobody to share with. Added before the others it comes behind them, and knows whose a
+        # request is.
         each = _MOST_SESSIONS if verifier is None else _MOST_SESSIONS_EACH
         self._app.add_middleware(SessionRoom, most=_MOST_SESSIONS, most_each=each)
         if verifier is not None:
@@ -111,7 +112,8 @@ class MCPApp:
 
 
 class _RequestIds:
-    """An ASGI app before the SDK's, which answers nothing to a request of 2025 with null for its id.
+    """An ASGI app before the SDK's, which refuses a request with null for its id. The SDK takes one of 2025 for a
+    notification.
 
     Args:
         app: The SDK's.

@@ -271,15 +271,15 @@ class _Events(httpx2.AsyncByteStream):
             text = chunk.removeprefix(b"\n") if after_return else chunk
             after_return = chunk.endswith(b"\r")
             for line in lines.feed(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
-                if line:
+                if not line:
+                    yield self._rewrite(event)
+                    event, size = [], 0
+                    await asyncio.sleep(0)  # a flood of events must not hold the loop
+                elif not line.startswith(b":"):  # that is a comment
                     size += len(line)
                     if size > _MOST_EVENT:
                         raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
                     event.append(line.removeprefix(b"\xef\xbb\xbf"))
-                    continue
-                yield self._rewrite(event)
-                event, size = [], 0
-                await asyncio.sleep(0)  # a flood of events must not hold the loop
 
     def _rewrite(self, event: list[bytes]) -> bytes:
         """Return an event as the SDK can read it: each message in one of its own."""
