@@ -7,7 +7,7 @@ import base64
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ferrule import Runner, ToolResult
 from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, replace_broken_characters
 from ferrule.sources import _mcp_http, _mcp_stdio, mcp
 from ferrule.sources._mcp_log import ServerLog
+from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_stdio import read_messages
 
 PROGRAM = [sys.executable, str(Path(__file__).parent / "raw_server.py")]
@@ -378,6 +379,33 @@ def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answe
             assert again.output == "there"
 
     go(main())
+
+
+def test_a_body_that_must_not_be_there_is_not_the_next_answer() -> None:
+    request = b'{"jsonrpc":"2.0","id":7,"method":"tools/call"}'
+    right = OK.replace(b"@ID@", b"7")
+    answers = [b"HTTP/1.1 204 No Content\r\n\r\n" + right, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"]
+    answers[1] += b"Content-Length: %d\r\n\r\n%b" % (len(right), right)
+
+    handlers: list[Any] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(request)
+                writer.write(answers.pop(0))
+        writer.close()
+
+    async def main() -> list[int]:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+            async with _mcp_http.HttpClient({}, None, Reach(address), ServerLog("s")) as client:
+                found = [(await client.post(address, content=request)).status_code for _ in range(2)]
+            await asyncio.gather(*handlers)
+            return found
+
+    assert go(main()) == [502, 200]
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
