@@ -133,6 +133,7 @@ ANSWERS = [
     f"| Llama | {READABLE['llama']} |",
     "They write <tool_call>{…}</tool_call> and then stop.",
     "<tool_call> and </tool_call> stand around a call.",
+    "They write it so: <tool_call>name and arguments</tool_call>",
     "DeepSeek begins its calls with <｜tool▁calls▁begin｜>, and each with <｜tool▁call▁begin｜>.",
     "[TOOL_CALLS] is Mistral's mark.",
     "The token <|python_tag|> comes before code, and <|tool_calls_section_begin|> is Kimi's.",
@@ -241,7 +242,7 @@ def test_two_calls_are_two_however_they_are_joined(text: str) -> None:
     response = ALL["openai_chat"].write(f"I shall.\n{text}", [], "done")
     assert openai_chat.stop(response, TOOLS) == "malformed"
     found = openai_chat.calls(openai_chat.with_text_calls(response, TOOLS))
-    assert [call.arguments["item"] for call in found] == ["a", "b"]
+    assert [call.arguments["item"] for call in found] == ["a", "b"] and found[0].id != found[1].id
 
 
 DOUBTFUL = [
