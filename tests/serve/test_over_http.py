@@ -879,3 +879,28 @@ def test_a_body_that_is_too_large_is_refused(era: str) -> None:
             return (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code
 
     assert go(main()) == 413
+
+
+@both_eras
+def test_a_request_has_an_id_that_is_not_null(era: str) -> None:
+    async def main() -> list[tuple[int, Any]]:
+        headers, body = request()
+        found = []
+        async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
+            if era != MODERN:
+                headers = {**STANDARD, "Mcp-Session-Id": await begin(http, url)}
+                note = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
+                assert (await http.post(f"{url}/mcp", headers=headers, json=note)).status_code == 202
+            answer = await http.post(f"{url}/mcp", headers=headers, json=body | {"id": None})
+            found.append((answer.status_code, (answer.json()["id"], answer.json()["error"]["code"])))
+            pieces = [json.dumps(body).encode()[:50], json.dumps(body).encode()[50:]]
+
+            async def in_pieces() -> AsyncIterator[bytes]:
+                for piece in pieces:
+                    yield piece
+
+            answer = await http.post(f"{url}/mcp", headers=headers, content=in_pieces())
+            found.append((answer.status_code, "result" in answer.text))
+        return found
+
+    assert go(main()) == [(400, (None, wire.INVALID_REQUEST)), (200, True)]

@@ -300,7 +300,9 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         tools: dict[tuple[str, str], _TapedTool] = {}
         for one in read["tools"]:
             key = (one["tool"], one["fingerprint"])
-            tools.setdefault(key, _TapedTool(*key, one["definition"])).calls += [_recording_of(call) for call in one["calls"]]
+            tools.setdefault(key, _TapedTool(*key, one["definition"])).calls += [
+                _recording_of(call) for call in one["calls"]
+            ]
     except FileNotFoundError:
         raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
