@@ -86,9 +86,8 @@ def _summary(left: list[str], count: int) -> str:
     if not left:
         return f"all {count} tools are as the lock has them"
     accepted = " ".join(f"--accept {name!r}" for name in left)
-    return printable(
-        f"{len(left)} {'tool is' if len(left) == 1 else 'tools are'} not as in the lock; if that is right: ferrule lock {accepted}"
-    )
+    differ = "1 tool is" if len(left) == 1 else f"{len(left)} tools are"
+    return printable(f"{differ} not as in the lock; if that is right: ferrule lock {accepted}")
 
 
 def _tools(options: argparse.Namespace) -> Toolset:

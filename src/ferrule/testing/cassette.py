@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
+from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.paths import read_file
 from ferrule.pipeline.hiding import redactor_of
@@ -300,9 +301,8 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         tools: dict[tuple[str, str], _TapedTool] = {}
         for one in read["tools"]:
             key = (one["tool"], one["fingerprint"])
-            tools.setdefault(key, _TapedTool(*key, one["definition"])).calls += [
-                _recording_of(call) for call in one["calls"]
-            ]
+            tape = tools.setdefault(key, _TapedTool(*key, one.get("definition", {})))
+            tape.calls += [_recording_of(call) for call in one["calls"]]
     except FileNotFoundError:
         raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
