@@ -113,9 +113,14 @@ def redactor_of(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], 
     """Return what puts stars for the secrets of a call into a text; `str` if the call knows none."""
     try:
         known = list(filter(None, _known_secrets(call, given)))  # mostly nothing: 1 µs, and 10 where one looks into it
-        forms = [_written_forms(secret) for secret in set(_secrets_in(known))] if known else ()
+        return redactor_for(known) if known else str
     except Exception:  # of a mapping of somebody's own
         return lambda text: SECRET_STARS
+
+
+def redactor_for(secrets: object) -> Callable[[str], str]:
+    """Return what puts stars for all secrets in a value into a text; `str` if there are none."""
+    forms = [_written_forms(secret) for secret in set(_secrets_in(secrets))]
     texts = sorted({one for form in forms for one in form.texts}, key=lambda one: len(one[1]), reverse=True)
     encoded = frozenset[bytes]().union(*(form.encoded for form in forms))
     return partial(_put_stars, texts, sorted(encoded, key=len, reverse=True)) if texts else str
