@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from connected import ERAS, Person, go, text
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from pydantic import BaseModel, SecretStr
+from pydantic import AnyUrl, BaseModel, SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -652,6 +653,8 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"secrets": {"key": b"a"}}, {"secrets": {"key": bytearray(b"a")}}),
     *(({"secrets": {"key": kind(key="a")}}, {"secrets": {"key": kind(key="b")}}) for kind in (KeyModel, KeyClass)),
     ({"deps": Tenant("a")}, {"deps": Tenant("b")}),
+    ({"secrets": {"db": AnyUrl("db://u:a@x")}}, {"secrets": {"db": AnyUrl("db://u:b@x")}}),
+    ({"deps": ip_address("10.0.0.1")}, {"deps": ip_address("10.0.0.2")}),
 ]
 
 
@@ -663,7 +666,7 @@ def test_contexts_that_look_alike_are_told_apart(one: dict[str, Any], other: dic
 
 def test_the_order_of_keys_and_what_may_change_in_deps_makes_no_other_caller() -> None:
     given: list[tuple[Any, Any]] = [({"a": 1, "b": [2]}, KeyClass("a")), ({"b": [2], "a": 1}, KeyClass("b"))]
-    one, other = (ToolContext(metadata=metadata, deps=deps) for metadata, deps in given)
+    one, other = (ToolContext(metadata=metadata, deps=[deps, deps.__init__]) for metadata, deps in given)
     assert identity_of("ann", one) == identity_of("ann", other)
 
 

@@ -17,13 +17,13 @@ import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
 from ferrule.http import NotReachableError, Transport, without_http_logs
+from ferrule.pipeline.hiding import redactor_for
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_operations import leads_elsewhere
 from ferrule.sources._openapi_requests import NOTHING_SENT, Request, request_of
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
-from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.redaction import redact_value
 
 log = logging.getLogger("ferrule")
@@ -37,6 +37,8 @@ _BOUNDED_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
 """Encodings of a body, one at most: what brotli, zstd or two of these make of a kilobyte has no bound."""
 _PERHAPS: Final = "The request may have been carried out."
 _SHORTEST_SECRET: Final = 8
+_LONGEST_SPELLING: Final = 6
+"""Characters that one of a credential may be in what comes back."""
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, where no deadline comes before."""
 
@@ -227,16 +229,8 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
     """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
     got. Of a text that is cut off, what may be the beginning of it goes too."""
-    if not hidden:
-        return value
-
-    def redact(text: str) -> str:
-        for secret in hidden:
-            text = text.replace(secret, SECRET_STARS)
-        return text
-
-    value = redact_value(value, redact)
-    return value if is_whole else value[: -max(map(len, hidden))]
+    value = redact_value(value, redactor_for(hidden))
+    return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
 
 
 def _body_text(response: httpx2.Response, body: bytes) -> str:
