@@ -105,8 +105,8 @@ def test_check_writes_nothing_and_ends_with_1_for_any_difference(ferrule: Ferrul
     assert ferrule(*check).returncode == 0
     for before, after, said in (
         ("Order more", "Get more", "-Order more of an article."),
-        ("def order(", "def buy(", "'order' is not there any more"),
-        ("def order(", "def buy(", "'buy' is new"),
+        ("def order(", "def purchase(", "'order' is not there any more"),
+        ("def order(", "def purchased(", "'purchased' is new"),
     ):
         edit(tmp_path, before, after)
         done = ferrule(*check)

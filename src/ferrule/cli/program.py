@@ -85,6 +85,7 @@ OPTIONS = {
     "--until": True,
     "--limit": True,
     "--follow": False,
+    "--every": False,
     "--prune": True,
     "--model": True,
     "--base-url": True,
