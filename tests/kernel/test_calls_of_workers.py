@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from datetime import date
 from typing import Any
 
@@ -79,6 +80,26 @@ def test_the_result_comes_with_its_call_and_what_was_repaired() -> None:
         assert arguments == {"day": "2026-01-02"} and len(repairs) == 2
 
     go(main())
+
+
+def test_it_ends_before_the_call_that_made_it_though_the_loop_was_blocked_past_the_deadline() -> None:
+    async def main() -> list[str]:
+        begun, watch, timeout = list[float](), Watch(), 0.1
+
+        @tool
+        async def endless(n: int = 0) -> None:
+            begun.append(timeout)
+            asyncio.get_running_loop().call_soon(time.sleep, timeout)
+            await asyncio.Event().wait()
+
+        runner = Runner([isolated(tools.asks_whole), endless], observers=[watch])
+        while not begun:  # until the handler is in time to ask for it
+            watch.events.clear()
+            timeout *= 2
+            assert (await runner.run("asks_whole", {"name": "endless"}, timeout=timeout)).status == "timeout"
+        return [event.call.name for event in watch.events if event.kind == "tool:error"]
+
+    assert go(main()) == ["endless", "asks_whole"]
 
 
 def test_it_is_cancelled_with_the_call_that_made_it() -> None:

@@ -59,7 +59,11 @@ class Children:
         if self._tasks:
             for task in (tasks := list(self._tasks.values())):
                 task.cancel()
-            await asyncio.wait(tasks)
+            try:
+                await asyncio.wait(tasks)
+            except asyncio.CancelledError:  # the deadline, noticed after its worker was killed: they still end first
+                await asyncio.wait(tasks)
+                raise
 
     async def _answer(self, number: int, name: str, arguments: str) -> None:
         head: dict[str, Any] = {"number": number}
