@@ -89,7 +89,7 @@ def test_it_ends_before_the_call_that_made_it_though_the_loop_was_blocked_past_t
         @tool
         async def endless(n: int = 0) -> None:
             begun.append(timeout)
-            asyncio.get_running_loop().call_soon(time.sleep, timeout)
+            asyncio.get_running_loop().call_soon(time.sleep, timeout + 0.3)  # the worker is killed meanwhile
             await asyncio.Event().wait()
 
         runner = Runner([isolated(tools.asks_whole), endless], observers=[watch])
