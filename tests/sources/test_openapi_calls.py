@@ -199,7 +199,7 @@ def test_a_document_names_no_secret() -> None:
     given = secured({"type": "http", "scheme": "bearer"})
     with pytest.raises(DefinitionError, match=r"say which of your secrets that is, credentials=\{'key': '…'\}"):
         imported(given)
-    with pytest.raises(DefinitionError, match=r"has no scheme 'other' that is known here; it has \['key'\]"):
+    with pytest.raises(DefinitionError, match=r"'other': '…'\}: .* no scheme of this name .* has \['key'\]"):
         imported(given, credentials={"other": "x"})
 
     async def calls(runner: Runner, wire: Wire) -> Any:

@@ -62,7 +62,8 @@ def schemes_of(document: Document, credentials: Mapping[str, str]) -> dict[str, 
             found[str(name)] = scheme._replace(secret=credentials.get(str(name), ""))
     if unknown := sorted(credentials.keys() - found.keys()):
         raise DefinitionError(
-            f"credentials: {document.name} has no scheme {unknown[0]!r} that is known here; it has {sorted(found)}"
+            f"{document.spelling.credential.format(unknown[0])}: {document.name} has no scheme of this name that is "
+            f"known here; it has {sorted(found)}"
         )
     return found
 
