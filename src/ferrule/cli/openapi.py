@@ -18,7 +18,7 @@ from ferrule.sources.openapi import import_operations
 BUDGET = 20_000
 _LONGEST_TOLD = 500
 _REPORTED = 20
-_SPELLING = Spelling(
+_OPTION_SPELLING = Spelling(
     server="--server {}",
     further_server="another --server",
     credential="--secret {}=VARIABLE",
@@ -92,7 +92,7 @@ def tools(options: argparse.Namespace, budget: int | None, *, calls: bool) -> To
             raise UsageError(f"--{name} is for --openapi FILE")
     if file is None:
         return Toolset()
-    named = {"only": options.only, "roots": options.root, "spelling": _SPELLING}
+    named = {"only": options.only, "roots": options.root, "spelling": _OPTION_SPELLING}
     if calls:
         named |= {
             "server": options.server or None,

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from ferrule.command_arguments import is_elsewhere
 from ferrule.commands import COMMAND_NAMES, targets
@@ -24,10 +23,10 @@ from ferrule.guards._arguments import (
     remedy,
     says_text,
 )
-from ferrule.paths import PATH_NAMES, Roots, contains, has_name_of, real
+from ferrule.paths import ALLOWED_PATHS, PATH_NAMES, Roots, contains, has_name_of, real
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
-from ferrule.values.context import RunningCall, ToolContext
+from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -78,23 +77,14 @@ def within(
             arguments = judge.mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
             return deny(_HIDDEN_OUTSIDE if refusal.place[0] in judge.hidden else str(refusal))
-        if judge.allowed_paths and context.running is not None:
-            _ALLOWED[context.running] = frozenset(judge.allowed_paths)
+        if judge.found_paths and context.running is not None:
+            ALLOWED_PATHS[context.running] = frozenset(judge.found_paths)
         return allow(arguments=arguments) if judge.changed else None
 
     vars(guard)["roots"] = tuple(fixed.seen_from(None))  # for who has to keep something apart from them
     vars(guard)["asks"] = False
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
     return guard
-
-
-_ALLOWED: WeakKeyDictionary[RunningCall, frozenset[str]] = WeakKeyDictionary()
-
-
-def allowed_paths(context: ToolContext) -> frozenset[str]:
-    """Return the real paths that a `within` guard lets this call have; none if no such guard has judged it. For a
-    handler that reads files only under such a guard. See docs/guards.md#paths."""
-    return frozenset() if context.running is None else _ALLOWED.get(context.running, frozenset())
 
 
 class _Outside(Exception):
@@ -129,7 +119,7 @@ class _Judge:
         self.tool = getattr(context, "tool", None)
         self.hidden = getattr(self.tool, "hidden", ())
         self.changed = False
-        self.allowed_paths: set[str] = set()
+        self.found_paths: set[str] = set()
         places = call.arguments.places
         known = () if places is None else places.paths
         self.keys = {found.place for found in known if found.is_key}
@@ -188,7 +178,7 @@ class _Judge:
             raise _Outside(place, f"{quoted_value(place, value)} is a URL; write a path in {self.allowed}")
         found = self.real_path(value, place, quoted_value(place, value))
         self.changed = self.changed or found != value
-        self.allowed_paths.add(found)
+        self.found_paths.add(found)
         return found
 
     def not_outside(self, text: str, place: Place, *, is_key: bool = False) -> None:

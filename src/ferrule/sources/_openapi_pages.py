@@ -28,14 +28,14 @@ Pointer: TypeAlias = tuple[str, ...]
 """The names that lead to a field in a body."""
 
 _MOST_FIELDS: Final = 1_000
-_MOST_LEVELS: Final = 3
-_MOST_FORMS: Final = 20
+_DEEPEST_FIELD: Final = 3
+_MOST_ALTERNATIVES: Final = 20
 _OF_BODY: Final = "$response.body#/"
-_ADDRESS = re.compile(r"(odata)?next(page)?(url|uri|link|href)")
-_PAGE: Final = frozenset({"page", "pagenumber", "pageno"})
-_MORE: Final = frozenset({"hasmore", "hasnext", "hasnextpage"})
-_PAGES: Final = frozenset({"totalpages", "pagecount", "lastpage", "numpages", "pages"})
-_ITEMS: Final = frozenset({"total", "totalcount", "totalitems", "totalresults", "totalrecords"})
+_NEXT_ADDRESS = re.compile(r"(odata)?next(page)?(url|uri|link|href)")
+_PAGE_NAMES: Final = frozenset({"page", "pagenumber", "pageno"})
+_MORE_NAMES: Final = frozenset({"hasmore", "hasnext", "hasnextpage"})
+_PAGE_COUNTS: Final = frozenset({"totalpages", "pagecount", "lastpage", "numpages", "pages"})
+_ITEM_COUNTS: Final = frozenset({"total", "totalcount", "totalitems", "totalresults", "totalrecords"})
 _TOTAL_HEADER: Final = "x-total-count"
 
 
@@ -112,15 +112,15 @@ class Paging:
     def next(self, answered: Answered, server: Server) -> NextPage | None:
         """Return what leads to the next page; `None` if this is the last one, or the answer does not say."""
         body = answered.body
-        if self.more is not None and _field(body, self.more) is False:
+        if self.more is not None and _value_at(body, self.more) is False:
             return None
         if self.has_link and answered.links:
             return self._at_address(answered.links.get("next"), answered, server)
         if self.address is not None:
-            return self._at_address(_field(body, self.address), answered, server)
+            return self._at_address(_value_at(body, self.address), answered, server)
         if self.cursor is not None:
             name, place = self.cursor
-            value = _as_argument(_field(body, place), self.schemas[name])
+            value = _as_argument(_value_at(body, place), self.schemas[name])
             return None if value in (None, "") else NextPage({name: value})
         return self._next_number(answered)
 
@@ -130,15 +130,15 @@ class Paging:
         given = answered.arguments.get(self.page)
         present = _whole(given)
         if given is None:
-            present = _whole(_field(answered.body, self.present)) if self.present else None
+            present = _whole(_value_at(answered.body, self.present)) if self.present else None
             present = self.first if present is None else present
         if present is None:
             return None
         first = 1 if self.first is None else self.first
-        pages = _whole(_field(answered.body, self.pages)) if self.pages else None
-        total = _whole(_field(answered.body, self.total)) if self.total else _whole(answered.total)
+        pages = _whole(_value_at(answered.body, self.pages)) if self.pages else None
+        total = _whole(_value_at(answered.body, self.total)) if self.total else _whole(answered.total)
         if self.more is not None:
-            goes_on = _field(answered.body, self.more) is True
+            goes_on = _value_at(answered.body, self.more) is True
         elif pages is not None:
             goes_on = present - first + 1 < pages
         else:  # how many items there are before the first page that was read, nobody knows
@@ -180,7 +180,7 @@ def paging_of(operation: Operation, document: Document, signature: Signature) ->
     try:
         response = declared_response(operation, document, 200)
         schema = declared_schema(response, "application/json", document)
-        fields = dict(islice(_fields(schema, document), _MOST_FIELDS)) if schema is not None else {}
+        fields = dict(islice(_declared_fields(schema, document), _MOST_FIELDS)) if schema is not None else {}
         linked = [*_linked_cursors(response, operation, document)]
     except WholeDocumentError:
         raise
@@ -193,7 +193,9 @@ def paging_of(operation: Operation, document: Document, signature: Signature) ->
         for one in declared_parameters(operation, document, [])
         if one.place == "query" and one.wire in taken
     }
-    page = _only(name for wire, name in taken.items() if _folded(wire) in _PAGE and _takes(schemas[name], "integer"))
+    page = _only(
+        name for wire, name in taken.items() if _folded(wire) in _PAGE_NAMES and _takes_type(schemas[name], "integer")
+    )
     first = schemas[page] if page and isinstance(schemas[page], Mapping) else {}
     found = Paging(
         names=taken,
@@ -203,30 +205,32 @@ def paging_of(operation: Operation, document: Document, signature: Signature) ->
         cursor=_only((taken[wire], place) for wire, place in linked if wire in taken) or _only(_cursors(fields, taken)),
         page=page,
         first=_whole(first.get("default", first.get("minimum"))),
-        present=_named(fields, _PAGE | {"currentpage"}, "integer"),
-        more=_named(fields, _MORE, "boolean"),
-        pages=_named(fields, _PAGES, "integer"),
-        total=_named(fields, _ITEMS, "integer"),
+        present=_field_named(fields, _PAGE_NAMES | {"currentpage"}, "integer"),
+        more=_field_named(fields, _MORE_NAMES, "boolean"),
+        pages=_field_named(fields, _PAGE_COUNTS, "integer"),
+        total=_field_named(fields, _ITEM_COUNTS, "integer"),
         has_total=_TOTAL_HEADER in headers,
     )
     ends = found.more or found.pages or found.total or found.has_total
     return found if found.has_link or found.address or found.cursor or (page and ends) else None
 
 
-def _fields(node: Node, document: Document, above: Pointer = (), forms: int = 0) -> Iterator[tuple[Pointer, Node]]:
+def _declared_fields(
+    node: Node, document: Document, above: Pointer = (), forms: int = 0
+) -> Iterator[tuple[Pointer, Node]]:
     """Yield the fields that a body declares, and those of the objects in it."""
     value, base = document.follow(node)
-    if not isinstance(value, Mapping) or len(above) == _MOST_LEVELS or forms == _MOST_LEVELS:
+    if not isinstance(value, Mapping) or len(above) == _DEEPEST_FIELD or forms == _DEEPEST_FIELD:
         return
     properties = value.get("properties")
     for name, one in properties.items() if isinstance(properties, Mapping) else ():
         document.spend(10)
         place = (*above, str(name))
         yield place, document.follow(Node(one, base))
-        yield from _fields(Node(one, base), document, place)
+        yield from _declared_fields(Node(one, base), document, place)
     for keyword in ("allOf", "anyOf", "oneOf"):
-        for one in listed[:_MOST_FORMS] if isinstance(listed := value.get(keyword), list) else ():
-            yield from _fields(Node(one, base), document, above, forms + 1)
+        for one in listed[:_MOST_ALTERNATIVES] if isinstance(listed := value.get(keyword), list) else ():
+            yield from _declared_fields(Node(one, base), document, above, forms + 1)
 
 
 def _linked_cursors(response: Node, operation: Operation, document: Document) -> Iterator[tuple[str, Pointer]]:
@@ -263,11 +267,11 @@ def _cursors(fields: Mapping[Pointer, Node], taken: Mapping[str, str]) -> Iterat
 def _is_address(place: Pointer, field: Node) -> bool:
     is_url = isinstance(field.value, Mapping) and field.value.get("format") in ("uri", "uri-reference", "url")
     name = _folded(place[-1])
-    is_named = any(_ADDRESS.fullmatch(one) for one in (name, _folded("".join(place[-2:]))))  # or `next: {href: …}`
+    is_named = any(_NEXT_ADDRESS.fullmatch(one) for one in (name, _folded("".join(place[-2:]))))  # or `next: {href: …}`
     return _is(field.value, "string") and (is_named or (name == "next" and is_url))
 
 
-def _named(fields: Mapping[Pointer, Node], names: frozenset[str], kind: str) -> Pointer | None:
+def _field_named(fields: Mapping[Pointer, Node], names: frozenset[str], kind: str) -> Pointer | None:
     found: Pointer | None = _only(
         place for place, one in fields.items() if _folded(place[-1]) in names and _is(one.value, kind)
     )
@@ -280,7 +284,7 @@ def _only(found: Iterator[Any]) -> Any:
     return listed[0] if len(listed) == 1 else None
 
 
-def _takes(schema: Any, kind: str) -> bool:
+def _takes_type(schema: Any, kind: str) -> bool:
     """Whether a parameter takes values of a type; one whose schema says nothing of types does."""
     is_open = isinstance(schema, Mapping) and not schema.keys() & {"type", "anyOf", "oneOf", "allOf", "enum"}
     return is_open or _is(schema, kind)
@@ -300,7 +304,7 @@ def _folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _field(body: Any, place: Pointer) -> Any:
+def _value_at(body: Any, place: Pointer) -> Any:
     for name in place:
         body = body.get(name) if isinstance(body, Mapping) else None
     return body
@@ -314,11 +318,12 @@ def _whole(value: Any) -> int | None:
 
 def _as_argument(value: Any, schema: Any) -> str | int | None:
     """Return a text or a whole number as the schema wants it; `None` for what does not fit."""
+    if isinstance(value, str) and _takes_type(schema, "string"):
+        return value
     number = _whole(value)
-    if number is not None and _takes(schema, "integer"):
+    if number is None or _takes_type(schema, "integer"):
         return number
-    text = str(number) if isinstance(value, int) and number is not None else value
-    return text if isinstance(text, str) and _takes(schema, "string") else None
+    return str(number) if _takes_type(schema, "string") else None
 
 
 # -- one list of several pages -----------------------------------------------------------------------------------------
@@ -338,7 +343,7 @@ class PagedList:
 
     def __init__(self, body: Any) -> None:
         self.body, self.place, self.read = body, _place_of_list(body), 1
-        self._items: list[Any] = [] if self.place is None else [*_field(body, self.place)]
+        self._items: list[Any] = [] if self.place is None else [*_value_at(body, self.place)]
         self._new = len(self._items)
 
     def add(self, body: Any) -> None:
@@ -347,7 +352,7 @@ class PagedList:
         Raises:
             ValueError: if it has no list where the first page has one.
         """
-        found = None if self.place is None else _field(body, self.place)
+        found = None if self.place is None else _value_at(body, self.place)
         if not isinstance(found, list):
             raise ValueError("it has no list where the first page has one")
         self._items += found

@@ -156,7 +156,7 @@ def _field_pairs(value: Mapping[str, Any]) -> list[Pair]:
     return [(str(key), _plain_text(item)) for key, item in value.items() if item is not None]
 
 
-def _joined(texts: Sequence[str], separator: str) -> str:
+def _join_apart(texts: Sequence[str], separator: str) -> str:
     """Join texts that are written already, so that the server can take them apart again.
 
     Raises:
@@ -194,7 +194,7 @@ def _in_path(encoding: Encoding, name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         if encoding.explode:
             pairs = [f"{_percent_encoded(key)}={_percent_encoded(item)}" for key, item in _field_pairs(value)]
-            return f"{lead}{_joined(pairs, joint)}"
+            return f"{lead}{_join_apart(pairs, joint)}"
         texts = [part for pair in _field_pairs(value) for part in pair]
     elif isinstance(value, list | tuple):
         texts = _item_texts(value)
@@ -204,7 +204,7 @@ def _in_path(encoding: Encoding, name: str, value: Any) -> str:
         texts = [_plain_text(value)]
     separator = joint if encoding.explode and not named else ","
     text = (
-        _joined([_percent_encoded(one) for one in texts], separator)
+        _join_apart([_percent_encoded(one) for one in texts], separator)
         if isinstance(value, list | tuple | Mapping)
         else _percent_encoded(texts[0])
     )
@@ -249,7 +249,7 @@ def _query_pairs(encoding: Encoding, name: str, value: Any) -> Iterator[str]:
             else [part for both in _field_pairs(value) for part in both]
         )
         joint = _SEPARATORS.get(encoding.style, ",")
-        yield f"{_percent_encoded(name)}={_joined([quote(text, safe=safe) for text in flat], joint)}"
+        yield f"{_percent_encoded(name)}={_join_apart([quote(text, safe=safe) for text in flat], joint)}"
     else:
         yield pair(name, _plain_text(value))
 
@@ -277,9 +277,9 @@ def _write_header(made: Request, argument: Argument, value: Any) -> None:
         texts = (
             [f"{key}={item}" for key, item in pairs] if encoding.explode else [part for pair in pairs for part in pair]
         )
-        text = _joined(texts, ",")
+        text = _join_apart(texts, ",")
     else:
-        text = _joined(_item_texts(value), ",") if isinstance(value, list | tuple) else _plain_text(value)
+        text = _join_apart(_item_texts(value), ",") if isinstance(value, list | tuple) else _plain_text(value)
     if text and not PRINTABLE.fullmatch(text):
         raise _NotWritable("goes into a header, which holds printable ASCII alone")
     made.headers.append((argument.wire, text))

@@ -143,7 +143,7 @@ def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mappi
         names = " or ".join(str([one.secret for one in some]) for some in alternatives)
         log.error("tool %r was not called: its API needs %s, by Runner(…, secrets={…}) or the context's", tool, names)
     text = f"{tool} needs a credential that this program does not have. Nothing was sent."
-    raise ToolError(text, executed=False)
+    raise ToolError(text, executed=False, retryable=False)
 
 
 def _put_on(request: Request, scheme: Scheme, secret: Any) -> list[str]:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ferrule import ToolContext, ToolError
-from ferrule.guards.within import allowed_paths
-from ferrule.paths import open_exactly
+from ferrule.paths import ALLOWED_PATHS, open_exactly
 from ferrule.sources._openapi_arguments import Argument, Signature
 from ferrule.sources._openapi_operations import Operation
 from ferrule.sources._openapi_servers import Server
@@ -32,14 +31,14 @@ async def read_uploads(signature: Signature, arguments: Mapping[str, Any], conte
     """
     found: dict[str, bytes] = {}
     left = MOST_UPLOADED
-    for argument, given in _files(signature, arguments):
+    for argument, given in _given_files(signature, arguments):
         path = given.get("path")
         if path is None or path in found:
             continue
-        if path not in allowed_paths(context):
+        if context.running is None or path not in ALLOWED_PATHS.get(context.running, ()):
             raise _not_read(argument, "this program lets no upload read files; give its text or data")
         try:
-            found[path] = await asyncio.to_thread(_read, path, left)
+            found[path] = await asyncio.to_thread(_read_upload, path, left)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise _not_read(argument, f"the file {os.path.basename(path)!r:.200} cannot be read: {why}") from None
@@ -51,7 +50,7 @@ def _not_read(argument: Argument, why: str) -> ToolError:
     return ToolError(f"{argument.name!r}: {why}. Nothing was sent.", executed=False, retryable=False)
 
 
-def _read(path: str, most: int) -> bytes:
+def _read_upload(path: str, most: int) -> bytes:
     with os.fdopen(open_exactly(path), "rb") as file:
         content = file.read(most + 1) or b""  # None for some files of /proc
     if len(content) > most:
@@ -59,7 +58,7 @@ def _read(path: str, most: int) -> bytes:
     return content
 
 
-def _files(signature: Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[Argument, Mapping[str, Any]]]:
+def _given_files(signature: Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[Argument, Mapping[str, Any]]]:
     """Yield the files that a call uploads, with their arguments."""
     for argument in signature.arguments:
         value = arguments.get(argument.name) if argument.is_file else None
@@ -87,7 +86,7 @@ def preview_upload(operation: Operation, server: Server, signature: Signature, a
     """Return what a call would send, for the person who is asked: of each file its name, its type and its size."""
     lines = [f"{operation} at {server.url}"]
     uploads = {argument.name for argument in signature.arguments if argument.is_file}
-    for argument, given in _files(signature, arguments):
+    for argument, given in _given_files(signature, arguments):
         name, media = name_and_type(given, one_type(argument.encoding.media))
         source = f", from {given['path']!r}" if given.get("path") is not None else ""
         lines.append(f"{argument.name}: {name!r}, {media!r}, {_size(given)}{source}")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Tool
 from ferrule.characters import inert
-from ferrule.middleware import after
 from ferrule.patterns import ForeignSchema, Patterns
+from ferrule.pipeline.hooks import Hook
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature, folded_name, signature_of
 from ferrule.sources._openapi_document import IN_PYTHON, Document, Spelling, WholeDocumentError
@@ -305,7 +305,7 @@ class _ToolMaker:
             input_schema=ForeignSchema(signature.schema, self._patterns),
             server=_wire_digest(server, operation, signature, security),
             tags=operation.tags,
-            inside=[after(add_answer)],
+            inside=[Hook(after=add_answer)],
             preview=partial(preview_upload, operation, server, signature) if uploads else None,
             metadata={
                 "openapi": {
