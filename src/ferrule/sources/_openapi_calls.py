@@ -21,7 +21,7 @@ from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_operations import leads_elsewhere
-from ferrule.sources._openapi_pages import Answered, NextPage, PagedList, Paging
+from ferrule.sources._openapi_pages import ListAnswer, NextPage, PagedList, Paging
 from ferrule.sources._openapi_requests import NOTHING_SENT, Request, request_of
 from ferrule.sources._openapi_responses import Responses
 from ferrule.sources._openapi_security import Alternatives, sign
@@ -407,9 +407,11 @@ class Endpoint(NamedTuple):
     def _next_page(self, answer: Answer, pages: PagedList, payload: dict[str, Any]) -> NextPage | None:
         if self.paging is None:
             return None
-        links = {str(rel): link.get("url", "") for rel, link in answer.response.links.items()}
+        links = {
+            rel: link["url"] for rels, link in answer.response.links.items() for rel in (rels or "").lower().split()
+        }
         url, total = str(answer.request.url), answer.header("x-total-count")
-        return self.paging.next(Answered(payload, url, links, total, pages), self.server)
+        return self.paging.next(ListAnswer(payload, url, links, total, pages), self.server)
 
     async def _read_page(self, signed: Signed, most: int, until: float, context: ToolContext) -> Answer:
         """Read a further page, in time for the call to give what there is if it does not come.
@@ -442,7 +444,7 @@ class Endpoint(NamedTuple):
             ToolError: if it cannot be written.
         """
         signed = await self._signed_request(arguments, context)
-        if page.arguments is not None or page.address is None:
+        if page.address is None:
             return signed
         address, _, query = page.address.partition("#")[0].partition("?")
         own = {unquote_plus(pair.partition("=")[0]) for pair in signed.query}

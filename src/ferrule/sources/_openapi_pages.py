@@ -56,7 +56,7 @@ class NextPage(NamedTuple):
         return self.arguments is not None or self.address is not None
 
 
-class Answered(NamedTuple):
+class ListAnswer(NamedTuple):
     """What one answer says about the list.
 
     Attributes:
@@ -109,55 +109,55 @@ class Paging:
     total: Pointer | None
     has_total: bool
 
-    def next(self, answered: Answered, server: Server) -> NextPage | None:
+    def next(self, answer: ListAnswer, server: Server) -> NextPage | None:
         """Return what leads to the next page; `None` if this is the last one, or the answer does not say."""
-        body = answered.body
+        body = answer.body
         if self.more is not None and _value_at(body, self.more) is False:
             return None
-        if self.has_link and answered.links:
-            return self._at_address(answered.links.get("next"), answered, server)
+        if self.has_link and answer.links:
+            return self._at_address(answer.links.get("next"), answer, server)
         if self.address is not None:
-            return self._at_address(_value_at(body, self.address), answered, server)
+            return self._at_address(_value_at(body, self.address), answer, server)
         if self.cursor is not None:
             name, place = self.cursor
             value = _as_argument(_value_at(body, place), self.schemas[name])
             return None if value in (None, "") else NextPage({name: value})
-        return self._next_number(answered)
+        return self._next_number(answer)
 
-    def _next_number(self, answered: Answered) -> NextPage | None:
+    def _next_number(self, answer: ListAnswer) -> NextPage | None:
         if self.page is None:
             return None
-        given = answered.arguments.get(self.page)
+        given = answer.arguments.get(self.page)
         present = _whole(given)
         if given is None:
-            present = _whole(_value_at(answered.body, self.present)) if self.present else None
+            present = _whole(_value_at(answer.body, self.present)) if self.present else None
             present = self.first if present is None else present
         if present is None:
             return None
         first = 1 if self.first is None else self.first
-        pages = _whole(_value_at(answered.body, self.pages)) if self.pages else None
-        total = _whole(_value_at(answered.body, self.total)) if self.total else _whole(answered.total)
+        pages = _whole(_value_at(answer.body, self.pages)) if self.pages else None
+        total = _whole(_value_at(answer.body, self.total)) if self.total else _whole(answer.total)
         if self.more is not None:
-            goes_on = _value_at(answered.body, self.more) is True
+            goes_on = _value_at(answer.body, self.more) is True
         elif pages is not None:
             goes_on = present - first + 1 < pages
         else:  # how many items there are before the first page that was read, nobody knows
-            pages_read, new, items_read = answered.pages.counts
+            pages_read, new, items_read = answer.pages.counts
             goes_on = total is not None and present - pages_read + 1 == first and new > 0 and items_read < total
         return NextPage({self.page: present + 1}) if goes_on else None
 
-    def _at_address(self, url: Any, answered: Answered, server: Server) -> NextPage | None:
+    def _at_address(self, url: Any, answer: ListAnswer, server: Server) -> NextPage | None:
         if not isinstance(url, str) or not url:
             return None
         try:
-            where = urljoin(answered.url, url)
+            where = urljoin(answer.url, url)
         except ValueError:
             return NextPage()
-        return NextPage(self._arguments_of(where, answered), where) if has_below(server, where) else NextPage()
+        return NextPage(self._arguments_of(where, answer), where) if has_below(server, where) else NextPage()
 
-    def _arguments_of(self, url: str, answered: Answered) -> dict[str, Any] | None:
+    def _arguments_of(self, url: str, answer: ListAnswer) -> dict[str, Any] | None:
         """Return the arguments that lead to a URL, beside those of the request; `None` if no arguments do."""
-        here, there = urlsplit(answered.url), urlsplit(url)
+        here, there = urlsplit(answer.url), urlsplit(url)
         if unquote(there.path) != unquote(here.path):
             return None
         sent = parse_qsl(here.query, keep_blank_values=True)

@@ -241,7 +241,7 @@ class _ToolMaker:
         tools: list[Tool] = []
         entries: list[Taken] = []
         left_out: list[LeftOut] = []
-        missing: MissingCredentialError | None = None
+        missing = ""
         tokens = 0
         for name, operation in operations:
             self._document.spend(_AN_OPERATION)
@@ -255,17 +255,17 @@ class _ToolMaker:
                     if isinstance(error, DefinitionError | ValueError)
                     else f"{type(error).__name__}: {error}"
                 )
-                if missing is None and isinstance(error, MissingCredentialError):
-                    missing = error
                 left_out.append(_told_left_out(str(operation), said))
+                if isinstance(error, MissingCredentialError):
+                    missing = missing or f"{left_out[-1].what}: {error}"
                 continue
             tools.append(tool)
             entries.append(taken(tool, one_line(str(operation), _LONGEST_OF_REPORT), notes))
             tokens += entries[-1].tokens
             if self._most is not None and tokens > self._most:
                 raise _over_budget(self._document, operations, f"over {self._most:,}", self._most // _TIMES_THE_BUDGET)
-        if missing is not None and not tools:
-            raise WholeDocumentError(f"{self._document.name}: {left_out[0].what}: {missing}")
+        if missing and not tools:
+            raise WholeDocumentError(f"{self._document.name}: {missing}")
         return tools, entries, left_out
 
     def _tool(self, operation: Operation, name: str) -> tuple[Tool, tuple[str, ...]]:
