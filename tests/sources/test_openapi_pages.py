@@ -162,6 +162,16 @@ def test_the_model_reads_of_a_next_page_to_which_no_argument_leads() -> None:
     assert result.output == [1, 2] and [one.split()[1] for one in wire.lines] == ["/x", "/y?after=b"]
 
 
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_the_next_page_of_what_is_no_json_or_no_get_is_told_and_not_followed(method: str) -> None:
+    one = listing("at", INTEGER, headers=LINK)["paths"]["/x"]["get"]
+    kind = {"get": "text/csv", "post": "application/json"}[method]
+    first = answer("200 OK", b"[1]", content_type=kind, link='</x?at=2>; rel="next last"')
+    result, wire = called(document({"/x": {method: one}}), {}, first, pages=5)
+    assert len(wire.heard) == 1 and result.metadata["next_page"] == {"at": 2}
+    assert result.text.endswith('call op with {"at": 2} and the other arguments as they are.')
+
+
 @pytest.mark.parametrize(
     "target",
     [

@@ -184,7 +184,7 @@ class Endpoint(NamedTuple):
         try:
             body = answer.json()
         except (ValueError, RecursionError):
-            return self._result(answer, signed.hidden)
+            return self._result(answer, signed.hidden, _ferrule_payload)
         return await self._json_result(answer, body, signed.hidden, _ferrule_payload, context, until)
 
     async def _signed_request(self, payload: dict[str, Any], context: ToolContext) -> Signed:
@@ -318,13 +318,14 @@ class Endpoint(NamedTuple):
         made = ToolResult(output, metadata=metadata, content=content)
         return made.replace(content=[*made.content, Text(" ".join(words))]) if words else made
 
-    def _result(self, answer: Answer, hidden: list[str]) -> ToolResult:
+    def _result(self, answer: Answer, hidden: list[str], payload: dict[str, Any]) -> ToolResult:
         """Return the result of an answer that is no JSON."""
         status = _without_credentials(answer.status_text, hidden)
         about, words = self._metadata(answer.response, hidden), self._words(answer, hidden)
         if self.method == "HEAD":
             kept = {key: value for key, value in answer.response.headers.items() if key.lower() != "set-cookie"}
             return ToolResult(_without_credentials(kept, hidden), metadata=about)
+        self._add_next_page(self._next_page(answer, PagedList(None), payload), about, words, hidden)
         if not answer.body:
             location = answer.header("location")
             text = _without_credentials(f"{status}, Location: {location}" if location else status, hidden)
@@ -399,9 +400,7 @@ class Endpoint(NamedTuple):
             about["pages"] = pages.read
         if problem:
             words.append(f"The list is not complete: page {pages.read + 1} could not be read ({problem}).")
-        if found is not None:
-            shown = about["next_page"] = _without_credentials(found.arguments, hidden)
-            words.append(self._words_of_next(found, shown))
+        self._add_next_page(found, about, words, hidden)
         return self._made(_without_credentials(pages.output, hidden), about, words)
 
     def _next_page(self, answer: Answer, pages: PagedList, payload: dict[str, Any]) -> NextPage | None:
@@ -429,13 +428,18 @@ class Endpoint(NamedTuple):
             raise ToolError(f"all pages together have over {MOST_ANSWER:,} bytes")
         return page
 
-    def _words_of_next(self, page: NextPage, arguments: Any) -> str:
+    def _add_next_page(self, page: NextPage | None, about: dict[str, Any], words: list[str], hidden: list[str]) -> None:
+        """Say what leads to the next page, if there is one: to the program in `about`, to the model in `words`."""
+        if page is None:
+            return
+        arguments = about["next_page"] = _without_credentials(page.arguments, hidden)
         if arguments is not None:
             given = json.dumps(arguments)
-            return f"There is a next page: call {self.tool} with {given} and the other arguments as they are."
-        if page.address is not None:
-            return f"There is a next page, to which no argument of {self.tool} leads."
-        return "There is a next page on another server, and it is not read."
+            words.append(f"There is a next page: call {self.tool} with {given} and the other arguments as they are.")
+        elif page.address is not None:
+            words.append(f"There is a next page, to which no argument of {self.tool} leads.")
+        else:
+            words.append("There is a next page on another server, and it is not read.")
 
     async def _page_request(self, page: NextPage, arguments: dict[str, Any], context: ToolContext) -> Signed:
         """Write the request of a further page, with the credentials of the call.

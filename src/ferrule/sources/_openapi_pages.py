@@ -174,14 +174,14 @@ class Paging:
 
 
 def paging_of(operation: Operation, document: Document, signature: Signature) -> Paging | None:
-    """Return how an operation gives a list in pages; `None` if its document does not say."""
-    if operation.method != "GET":
-        return None
+    """Return how an operation gives a list in pages; `None` if its document does not say. Of what is no `GET` only the
+    headers count: a body that comes back from a change is no list."""
+    reads = operation.method == "GET"
     try:
         response = declared_response(operation, document, 200)
-        schema = declared_schema(response, "application/json", document)
+        schema = declared_schema(response, "application/json", document) if reads else None
         fields = dict(islice(_declared_fields(schema, document), _MOST_FIELDS)) if schema is not None else {}
-        linked = [*_linked_cursors(response, operation, document)]
+        linked = [*_linked_cursors(response, operation, document)] if reads else []
     except WholeDocumentError:
         raise
     except DefinitionError:  # a reference that leads nowhere

@@ -294,7 +294,7 @@ class _ToolMaker:
             self._client,
             Responses(name, operation, self._document, self._responses),
             paging_of(operation, self._document, signature),
-            self._pages,
+            self._pages if operation.method == "GET" else 1,
         )
         uploads = any(one.is_file for one in signature.arguments)
         value = operation.node.value
