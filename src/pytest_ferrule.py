@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ferrule import Toolset
     from ferrule.testing import Cassette, ManualClock, Recorder
 
+_LIBRARIES = {"site-packages", "asyncio"}
 _PASSED: pytest.StashKey[bool] = pytest.StashKey()
 
 
@@ -45,7 +48,31 @@ def pytest_runtest_makereport(
             report.sections.append(("what the tools were called with (Ferrule)", str(shown())))
         if misses := getattr(_given(item, "cassette"), "misses", None):
             report.sections.append(("calls without a recording (Ferrule)", "\n\n".join(map(str, misses))))
+        if call.excinfo is not None and _is_of_contract(item):
+            report.longrepr = _ContractFailure(call.excinfo)
     return report
+
+
+def _is_of_contract(item: pytest.Item) -> bool:
+    return str(getattr(getattr(item, "function", None), "__module__", "")).startswith("ferrule.testing.")
+
+
+class _ContractFailure(str):
+    """What a contract found: its sentence, and the frames of your own code. Those of Ferrule say nothing to you."""
+
+    reprcrash: Any
+
+    def __new__(cls, failure: pytest.ExceptionInfo[BaseException]) -> _ContractFailure:
+        frames = [frame for frame in traceback.extract_tb(failure.tb) if _is_own_code(Path(frame.filename))]
+        text = str(failure.value) if isinstance(failure.value, AssertionError) else failure.exconly()
+        made = super().__new__(cls, "\n".join([text, "", *traceback.format_list(frames)]).rstrip())
+        made.reprcrash = SimpleNamespace(message=text)
+        return made
+
+
+def _is_own_code(file: Path) -> bool:
+    ours = Path(__file__)
+    return ours != file and ours.with_name("ferrule") not in file.parents and not _LIBRARIES & {*file.parts}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +128,7 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
     if mode != "record" and not path.exists():
         pytest.fail(f"there is no recording {path}: make it with pytest --cassettes=record", pytrace=False)
     made = opened(path, mode)
+    made.remedy = "pytest --cassettes=record"
     yield made
     passed = request.node.stash.get(_PASSED, False)
     made.close(keep=passed)

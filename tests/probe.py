@@ -67,12 +67,12 @@ def locked(limiter: Limiter) -> AbstractContextManager[Any]:
 
 def keys_held(what: Runner | KeyLocks) -> int:
     """How many keys are held or waited for."""
-    return len(_locks(what)._held)
+    return len(_locks(what).held)
 
 
 def joined(what: Runner | KeyLocks) -> int:
     """How many hold a key or wait for one, counted for each key."""
-    return sum(len(key.holders) + len(key.waiting) for key in _locks(what)._held.values())
+    return sum(len(key.holders) + len(key.waiting) for key in _locks(what).held.values())
 
 
 def _locks(what: Runner | KeyLocks) -> KeyLocks:

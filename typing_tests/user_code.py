@@ -457,8 +457,10 @@ def about(event: Event) -> str:
     """Every kind of event."""
     kind: EventKind = event.kind
     match event.kind:
-        case "tool:pre" | "tool:decided" | "tool:started" | "tool:progress" | "tool:suspended" | "tools:changed":
+        case "tool:pre" | "tool:decided" | "tool:started" | "tool:progress" | "tool:suspended":
             return kind
+        case "tools:changed" | "client:refused":
+            return "of no call"
         case "tool:post" | "tool:error":
             return "the end"
 

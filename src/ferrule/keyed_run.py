@@ -51,9 +51,9 @@ class RunKeyError(FerruleError):
 
 
 class SavedTurn(Part):
-    """One turn of a run: what the model was told and offered, its answer, and what the calls came to."""
+    """One turn of a run: what the model was given and offered, its answer, and the results of its calls."""
 
-    told: list[dict[str, Any]]
+    new_messages: list[dict[str, Any]]
     """The messages that were added before the model was asked."""
     offered: list[str] | None
     """The names of the tools that it might call; `None` for all."""
@@ -71,10 +71,10 @@ class SavedTurn(Part):
     """The `pending` of the suspended calls, by their ids."""
 
     @classmethod
-    def of(cls, told: Iterable[Message], offered: Toolset | None, found: list[str], reply: Reply) -> SavedTurn:
+    def of(cls, new_messages: Iterable[Message], offered: Toolset | None, found: list[str], reply: Reply) -> SavedTurn:
         """Save an answer of the model."""
         return cls(
-            told=plain(list(told), keep_bytes=True),
+            new_messages=plain(list(new_messages), keep_bytes=True),
             offered=None if offered is None else [tool.name for tool in offered],
             found=found,
             text=reply.text,
@@ -130,14 +130,14 @@ class KeyedRun:
 
     Attributes:
         turns: What is known of the run.
-        came_to: The status that the run ended with, once it has ended.
+        final_status: The status that the run ended with, once it has ended.
     """
 
     def __init__(self, journal: Journal, key: str, id: str, digest: str | None, context: ToolContext) -> None:
         self.key = key
         self.id = id
         self.turns: list[SavedTurn] = []
-        self.came_to: Any = None
+        self.final_status: Any = None
         self._journal = journal
         self._digest = digest
         self._context = context
@@ -165,7 +165,7 @@ class KeyedRun:
                 raise RunKeyError(self.key, "is not in this journal: give the runner the journal that it began with")
             if kept is not None:
                 self._read(kept)
-            if self.came_to is not None:
+            if self.final_status is not None:
                 return
             intent = self._intent = self._new_intent(kept)
             try:
@@ -192,7 +192,7 @@ class KeyedRun:
             self.turns = [SavedTurn.model_validate(with_bytes(turn)) for turn in turns]
         except (ValueError, LookupError, TypeError) as error:
             raise RunKeyError(self.key, f"cannot be read in the journal: {error}") from error
-        self.came_to = (kept.outcome or {}).get("came_to")
+        self.final_status = (kept.outcome or {}).get("final_status")
 
     def _new_intent(self, kept: Kept | None) -> Intent:
         return Intent(
@@ -229,8 +229,8 @@ class KeyedRun:
             self._intent = None
             raise RunKeyError(self.key, "was taken over by another process")
 
-    async def close(self, came_to: str | None = None) -> None:
-        """Let go of the row: the run has ended, or is put aside where `came_to` is `None`. Once; then nothing is done.
+    async def close(self, final_status: str | None = None) -> None:
+        """Let go of the row: the run has ended, or is put aside if `final_status` is None. Do nothing the second time.
 
         Raises:
             JournalError: where the journal cannot be written.
@@ -239,7 +239,7 @@ class KeyedRun:
         if intent is None:
             return
         outcome: dict[str, Any] | None = {"status": "suspended"} if self.turns else None
-        if came_to is not None:
-            outcome = {"status": "ok", "came_to": came_to}
+        if final_status is not None:
+            outcome = {"status": "ok", "final_status": final_status}
         # A task of its own: it is written also where who waits for it is cancelled once more.
         await asyncio.shield(asyncio.ensure_future(self._journal.end(intent, outcome)))

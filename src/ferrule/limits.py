@@ -31,7 +31,7 @@ from itertools import count
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ferrule.errors import DefinitionError
-from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_until, wake
+from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_until, wake_from_any_thread
 from ferrule.store import JsonValue, Postgres, Store, StoreError
 from ferrule.types import Journal, Lease
 
@@ -160,16 +160,11 @@ async def answer(order: Future[T]) -> T:
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
-    order.add_done_callback(lambda _: _wake_in(loop, waiter))
+    order.add_done_callback(lambda _: wake_from_any_thread(waiter))
     await wait_until(waiter, loop.time() + SECONDS)
     if not order.done():
         raise StoreError(f"the store did not answer within {SECONDS:g} s")
     return order.result()
-
-
-def _wake_in(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-    with suppress(RuntimeError):  # it is closed: nobody waits any more
-        loop.call_soon_threadsafe(wake, waiter)
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------
@@ -266,7 +261,7 @@ class _CallLease:
         """Wake who waits, from any thread."""
         waiter = self._waiter
         if waiter is not None:
-            _wake_in(waiter.get_loop(), waiter)
+            wake_from_any_thread(waiter)
 
     def fail(self, error: StoreError) -> None:
         """It is not to be had; from any thread."""

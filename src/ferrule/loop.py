@@ -611,7 +611,7 @@ class Run:
             self._saved_turns.extend(record.turns)
             return
         saved, answers, _ = self._taken_up
-        last = record.turns[-1] if record.came_to is None and len(record.turns) == saved.turns else None
+        last = record.turns[-1] if record.final_status is None and len(record.turns) == saved.turns else None
         waiting = {} if last is None else last.waiting
         for call_id in answers or saved.waiting:  # an answer is one to the very question that was asked
             if call_id not in waiting or waiting[call_id]["key"] != saved.waiting[call_id].get("key"):
@@ -633,9 +633,9 @@ class Run:
                 elif not await self._select():
                     status = "cancelled"
                     break
-                told = len(self.messages)
+                count = len(self.messages)
                 self._begin_turn(saved)
-                offered, found, told_messages = self._offered, self._found, self.messages[told:]
+                offered, found, new_messages = self._offered, self._found, self.messages[count:]
                 yield TurnStarted(self._turns + 1, tuple(tool.name for tool in self.offered))
                 async with aclosing(self._ask(saved)) as said:
                     async for text in said:
@@ -645,7 +645,7 @@ class Run:
                     break
                 reply = self._reply
                 if self._record is not None and saved is None:
-                    self._record.turns.append(SavedTurn.of(told_messages, offered, found, reply))
+                    self._record.turns.append(SavedTurn.of(new_messages, offered, found, reply))
                     await self._record.write()
                 answering = self._answer(reply, self._refusal(degraded), saved)
             async with aclosing(answering) as events:
@@ -673,7 +673,7 @@ class Run:
         if saved.offered is not None:
             tools = map(self._runner.tools.find, saved.offered)
             self._offered, self._found = Toolset(tool for tool in tools if tool is not None), list(saved.found)
-        self.messages += saved.told
+        self.messages += saved.new_messages
 
     async def _keep_results(self, results: Sequence[ToolResult]) -> None:
         """Write down what the calls of the last turn came to, where that is not in the journal yet."""
@@ -689,8 +689,8 @@ class Run:
         """The status that the run had at this turn when it came before; `status` behind the turns of then."""
         if self._saved_turns:
             return None
-        came_to: Status | None = None if self._record is None else self._record.came_to
-        return came_to or status
+        final_status: Status | None = None if self._record is None else self._record.final_status
+        return final_status or status
 
     async def _select(self) -> bool:
         """Asks the selector, where there is one, once, and offers what it gives; `False` where the run was cancelled.

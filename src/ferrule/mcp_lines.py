@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, Self
@@ -22,11 +23,11 @@ from mcp_types import (
     JSONRPCResponse,
     RequestId,
 )
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 UNREADABLE_ANSWER = "its answer could not be read"
 """How the error begins that a request gets in place of an answer that cannot be read."""
-_LOST = ErrorData(code=PARSE_ERROR, message=UNREADABLE_ANSWER)
+LOST = ErrorData(code=PARSE_ERROR, message=UNREADABLE_ANSWER)
 MOST_VALUES = 200_000
 """Of one message. The parser makes an object of each on the event loop, which takes at least 2.6 µs."""
 _JSON_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -52,12 +53,22 @@ _HALF_PAIR = re.compile(
     re.DOTALL,
 )
 _MOST_HALVES, _LONGEST_REPAIRED_LINE = 10_000, 10_000_000
+_LONGEST_LOGGED = 4_000
 
 
 class _Notification(JSONRPCNotification):
     """A notification, which has no id: one that is not valid belongs to a request."""
 
     id: None = None
+
+    @model_validator(mode="after")
+    def _check_progress(self) -> Self:
+        """Refuse numbers too large for a float: the SDK's reader breaks of them."""
+        if self.method == "notifications/progress":
+            for key in ("progress", "total"):
+                if isinstance(number := (self.params or {}).get(key), int) and abs(number) > sys.float_info.max:
+                    raise ValueError(f"{key} is too large")
+        return self
 
 
 _MESSAGE: TypeAdapter[JSONRPCMessage] = TypeAdapter(
@@ -199,7 +210,7 @@ class OpenRequests:
     """
 
     def __init__(self) -> None:
-        self._open: set[RequestId] = set()
+        self._open: dict[RequestId, str] = {}  # with their methods
         self._suspects: set[RequestId] = set()
         self._lost = 0
 
@@ -209,9 +220,34 @@ class OpenRequests:
             if message.method == "initialize":
                 self._open.clear()  # a probe that came before it is given up without a word
             if message.method != "subscriptions/listen":  # its answer comes when listening ends
-                self._open.add(coerce_request_id(message.id))
+                self._open[coerce_request_id(message.id)] = message.method
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
             self._give_up(coerce_request_id((message.params or {})["requestId"]))
+
+    def parse(self, line: bytes) -> JSONRPCMessage | UnreadableLine:
+        """Parse a line of the other side. An open request that it sends back is not one of its own."""
+        found = parse_line(line)
+        if isinstance(found, JSONRPCRequest) and self._open.get(coerce_request_id(found.id)) == found.method:
+            return UnreadableLine(INVALID_REQUEST, _read_envelopes(line, is_json=True))
+        return found
+
+    def read(self, line: bytes, log: Callable[[str], object]) -> Iterator[JSONRPCMessage]:
+        """Yield the message of a server's line, after repair of its characters if it needs that, and an error for each
+        request whose answer is lost. Anything else is noise, which is logged."""
+        found = self.parse(line)
+        if isinstance(found, UnreadableLine) and (repaired := replace_broken_characters(line)) != line:
+            found = self.parse(repaired)
+        if isinstance(found, UnreadableLine):
+            # What may be an answer is taken for one: a request of the server's is lost either way.
+            answers = [one.id for one in found.envelopes if one.is_answer is not False]
+            for request_id in answers:
+                yield from self.on_lost_answer(request_id)
+            if (said := line[:_LONGEST_LOGGED].decode("utf-8", "replace")).strip():
+                log(f"{'an answer could not be read' if answers else 'no message'}: {said}")
+        elif isinstance(found, JSONRPCResponse | JSONRPCError):
+            yield from self.on_answer(found)
+        else:
+            yield found
 
     def on_answer(self, answer: JSONRPCResponse | JSONRPCError) -> Iterator[JSONRPCMessage]:
         """Yield the answer, and an error for each request that must have failed. An error without an id says that the
@@ -221,11 +257,11 @@ class OpenRequests:
             yield from self._fail(self._lose(None), answer.error)
         else:
             yield answer
-            yield from self._fail(self._remove(coerce_request_id(answer.id)), _LOST)
+            yield from self._fail(self._remove(coerce_request_id(answer.id)), LOST)
 
     def on_lost_answer(self, request_id: RequestId | None) -> Iterator[JSONRPCMessage]:
         """Yield an error for each request that has failed because an answer could not be read."""
-        yield from self._fail(self._lose(None if request_id is None else coerce_request_id(request_id)), _LOST)
+        yield from self._fail(self._lose(None if request_id is None else coerce_request_id(request_id)), LOST)
 
     def _fail(self, failed: set[RequestId], error: ErrorData) -> Iterator[JSONRPCMessage]:
         for request_id in failed:
@@ -233,13 +269,13 @@ class OpenRequests:
 
     def _remove(self, request_id: RequestId) -> set[RequestId]:
         """Remove a request that was answered. Return the requests that have failed by that."""
-        self._open.discard(request_id)
+        self._open.pop(request_id, None)
         self._suspects.discard(request_id)
         return self._take_failed()
 
     def _give_up(self, request_id: RequestId) -> None:
         """Remove a request for whose answer nobody waits. A suspect was probably given up for its lost answer."""
-        self._open.discard(request_id)
+        self._open.pop(request_id, None)
         if request_id in self._suspects:
             self._suspects.discard(request_id)
             self._lost -= 1
@@ -248,11 +284,11 @@ class OpenRequests:
 
     def _lose(self, request_id: RequestId | None) -> set[RequestId]:
         if request_id is not None:
-            named = {request_id} & self._open
+            named = {request_id} & self._open.keys()
             return named | self._remove(request_id)
         if not self._open:
             return set()
-        self._suspects |= self._open
+        self._suspects |= self._open.keys()
         self._lost += 1
         return self._take_failed()
 
@@ -260,7 +296,8 @@ class OpenRequests:
         if len(self._suspects) > self._lost:
             return set()
         failed = self._suspects
-        self._open -= failed
+        for request_id in failed:
+            self._open.pop(request_id, None)
         self._suspects, self._lost = set(), 0
         return failed
 
@@ -275,6 +312,15 @@ def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         code = PARSE_ERROR if first["type"] == "json_invalid" else INVALID_REQUEST
         return UnreadableLine(code, _read_envelopes(line, is_json=code == INVALID_REQUEST))
+
+
+def is_request_without_id(message: object) -> bool:
+    """Whether a message is a request with null for its id, which MCP forbids. A notification may have a null there."""
+    return (
+        isinstance(message, _Notification)
+        and "id" in message.model_fields_set
+        and not message.method.startswith("notifications/")
+    )
 
 
 def has_too_many_values(message: bytes) -> bool:
@@ -323,11 +369,11 @@ def _read_envelopes(line: bytes, *, is_json: bool) -> list[Envelope]:
 def _is_answer(object_: dict[bytes, bytes | None], *, is_json: bool) -> bool | None:
     keys = object_.keys()
     has_version = b"jsonrpc" in keys
-    if b"method" in keys:
-        return False
-    if b"result" in keys or b"error" in keys:
+    if b"result" in keys or b"error" in keys:  # beside a method, too, in an answer written into its request
         # Log lines are often JSON, too: without a version, only what looks like nothing else is an answer.
         return has_version or (keys <= _ANSWER_KEYS and (not is_json or b"id" in keys))
+    if b"method" in keys:
+        return False
     return None if has_version or (keys <= _ANSWER_KEYS and not is_json) else False
 
 

@@ -55,7 +55,7 @@ from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import MOST_MEDIA, clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision
-from ferrule.values.event import emit
+from ferrule.values.event import EventKind, emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
 
@@ -235,8 +235,12 @@ class Runner:
         made = object.__new__(Runner)
         made._set_up(state)
         if tools is not None:
-            emit(state.observers, "tools:changed", ToolCall("", ""), changes(self.tools, state.tools))
+            made.tell("tools:changed", changes(self.tools, state.tools))
         return made
+
+    def tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
+        """Tell the observers and the journal of something that belongs to no call, such as `client:refused`."""
+        emit(self._state.observers, kind, ToolCall("", ""), data)
 
     @property
     def tools(self) -> Toolset:
@@ -518,7 +522,7 @@ class Runner:
             raise Rejected("denied", hide(state, rejection.error)) from None
         return state
 
-    def is_sealed(self, record: JsonObject) -> bool:
+    def is_sealed(self, record: ToolResult | JsonObject) -> bool:
         """Whether the record of a suspended call is as this runner, or one with its `resume_key`, has made it.
 
         Raises:
@@ -528,7 +532,7 @@ class Runner:
 
     async def resume(
         self,
-        record: Mapping[str, object],
+        record: ToolResult | Mapping[str, object],
         answer: Decision | bool | ToolResult,
         context: ToolContext[Any] | None = None,
         *,
@@ -543,7 +547,8 @@ class Runner:
         `invalid`; where the journal knows what came of it, it is that, with `metadata["resumed_already"]`.
 
         Args:
-            record: The suspended result's `.record()`, perhaps from another process. Of it `pending` alone is read.
+            record: The suspended result, its `.pending` or its `.record()`, perhaps from another process. Of it
+                `pending` alone is read.
             answer: `allow(…)` or `True` runs it, `ask(…)` suspends it again, everything else denies. Of deferred work
                 (`pending["kind"]` is `"work"`), the `ToolResult` that it came to, which ends it; `True`, which has the
                 handler look; or `False`, which gives it up. See docs/long-work.md#work-that-ends-elsewhere.

@@ -663,6 +663,15 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
+class One(BaseModel):
+    k: Literal[Level.LOW]
+
+
+class Two(BaseModel):
+    k: Literal[2]
+    x: int = 0
+
+
 class Share(enum.Enum):
     HALF = 0.5
     WHOLE = "1"
@@ -710,6 +719,9 @@ def test_a_text_that_names_one_choice_is_read_as_that_choice(choices: list[Any],
         (Level | None, "1", Level.LOW),
         (list[Level], ["1", 2], [Level.LOW, Level.HIGH]),
         (Literal[1, "1"], "1", "1"),
+        (Annotated[One | Two, Field(discriminator="k")], {"k": "2", "x": "4"}, Two(k=2, x=4)),
+        (list[Annotated[One | Two, Field(discriminator="k")]], [{"k": "1"}, {"k": 2}], [One(k=Level.LOW), Two(k=2)]),
+        (Annotated[One | Two, Field(discriminator="k")], {"k": "3"}, None),
         (Literal[1, 2] | str, "2", "2"),
         (Literal[1, 2] | float, "2.5", 2.5),
         *((Literal[1, 2], text, None) for text in ("3", " 2", "02", "2.0", "two", "", "true", "null", "[2]")),

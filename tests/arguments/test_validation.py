@@ -935,7 +935,11 @@ class Cow(BaseModel):
         (Literal["x", "y", "z"], "w", "'value' must be 'x', 'y' or 'z', got"),
         (Literal[True, 2], 1, "'value' must be True or 2, got integer 1"),
         (Color, "z", "'value' must be 'red'"),
-        (Annotated[Cat | Cow, Field(discriminator="kind")], {"kind": "dog"}, "expected tags: 'cat', 'cow'"),
+        (
+            Annotated[Cat | Cow, Field(discriminator="kind")],
+            {"kind": "dog"},
+            "'value.kind' must be 'cat' or 'cow', got",
+        ),
     ],
 )
 def test_the_values_that_are_wanted_are_told(annotation: Any, value: Any, wanted: str) -> None:

@@ -313,7 +313,7 @@ def test_lint_ends_with_0_where_nothing_would_be_refused(here: Path) -> None:
 
 
 def test_lint_ends_with_1_where_something_would_be_refused(here: Path) -> None:
-    done = lint("--tools", "tools.py", "--strict", "--provider", "anthropic", cwd=here)
+    done = lint("--tools", "tools.py", "--strict-schemas", "--provider", "anthropic", cwd=here)
     assert done.returncode == 1, done.stderr
     assert "$.properties.options" in done.stdout and "1 error, 2 warnings" in done.stdout
 
@@ -330,7 +330,7 @@ def test_what_is_the_same_of_several_providers_is_one_row(here: Path) -> None:
 
 
 def test_lint_says_the_same_to_machines(here: Path) -> None:
-    words = ("--json", "--strict", "--provider", "mistral", "--provider", "gemini", "--tools", "tools.py")
+    words = ("--json", "--strict-schemas", "--provider", "mistral", "--provider", "gemini", "--tools", "tools.py")
     done = lint(*words, cwd=here)
     said = json.loads(done.stdout)
     assert done.returncode == 1

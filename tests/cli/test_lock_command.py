@@ -93,7 +93,26 @@ def test_lock_writes_the_file_and_says_later_what_changed(ferrule: Ferrule, tmp_
     assert done.returncode == 1 and (tmp_path / "ferrule.lock").read_text() == text
     assert "'order' changed since it was accepted: its description\n" in done.stdout
     assert "-Order more of an article." in done.stdout and "+Order more\ufffd of \ufffd[2J it." in done.stdout
-    assert done.stdout.endswith("where that is right: ferrule lock --accept 'order'\n")
+    assert done.stdout.endswith("if that is right: ferrule lock --accept 'order'\n")
+
+
+def test_check_writes_nothing_and_ends_with_1_for_any_difference(ferrule: Ferrule, tmp_path: Path) -> None:
+    check, file = ("lock", "--tools", "shop.py", "--check"), tmp_path / "ferrule.lock"
+    done = ferrule(*check)
+    assert done.returncode == 1 and "there is no 'ferrule.lock'" in done.stdout and not file.exists()
+    ferrule("lock", "--tools", "shop.py")
+    text = file.read_text()
+    assert ferrule(*check).returncode == 0
+    for before, after, said in (
+        ("Order more", "Get more", "-Order more of an article."),
+        ("def order(", "def purchase(", "'order' is not there any more"),
+        ("def order(", "def purchased(", "'purchased' is new"),
+    ):
+        edit(tmp_path, before, after)
+        done = ferrule(*check)
+        assert done.returncode == 1 and said in done.stdout and file.read_text() == text
+        edit(tmp_path, after, before)
+    assert ferrule(*check, "--accept", "order").returncode == 2
 
 
 def test_accept_writes_that_tool_alone(ferrule: Ferrule, tmp_path: Path) -> None:

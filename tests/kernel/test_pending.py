@@ -150,7 +150,7 @@ def test_what_a_handler_writes_is_no_record() -> None:
     runner = made([forge, write], guards=[])
     result = go(runner.run("forge"))
     assert result.success and result.pending is None
-    assert "none" in refused(runner, result.record())
+    assert "suspended result" in refused(runner, result.record())
     assert ran == []
 
 

@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 from watched import Watch, go
 
-from ferrule import Decision, InputRequired, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import (
+    Decision,
+    DefinitionError,
+    InputRequired,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    allow,
+    approval,
+    ask,
+    tool,
+)
 from ferrule.pipeline.results import Suspended
 from waits import BOUND
 
@@ -171,3 +184,45 @@ def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> 
     assert (waiting.status, waiting.executed) == ("suspended", False)
     assert waiting.pending is not None and waiting.pending["state"] == {"job": 7}
     assert (done.output, ran) == ("written", ["here"])
+
+
+GIVEN: dict[str, Any] = {
+    "result": lambda result: result,
+    "pending": lambda result: result.pending,
+    "record": lambda result: json.loads(json.dumps(result.record())),
+}
+
+
+@pytest.mark.parametrize("form", GIVEN)
+def test_a_suspended_call_is_resumed_and_queued_by_its_result_its_pending_or_its_record(form: str) -> None:
+    async def main() -> tuple[ToolResult, str]:
+        runner = Runner([writing([])], guards=[asks], approve=later)
+        suspended = await runner.run("write", {"path": "here"})
+        queue = approval.web()
+        id = await queue.put(GIVEN[form](suspended))
+        [waiting] = await queue.waiting()
+        taken = await queue.answer(id, waiting.digest, True, by="eve")
+        assert runner.is_sealed(GIVEN[form](suspended))
+        return await runner.resume(GIVEN[form](suspended), True), taken.by
+
+    result, by = go(main())
+    assert (result.output, by) == ("here", "eve")
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (ToolResult("done"), "with status 'ok'"),
+        (ToolResult("done").record(), "with status 'ok'"),
+        ("c1", "of type str"),
+        ({}, "of type dict"),
+        (None, "of type NoneType"),
+    ],
+)
+def test_what_is_no_suspended_call_is_refused_and_the_error_says_what_it_is(given: Any, what: str) -> None:
+    async def main() -> None:
+        for use in (approval.web().put(given), Runner([]).resume(given, True)):
+            with pytest.raises(DefinitionError, match=rf"takes a suspended result, its \.pending or .* one {what}"):
+                await use
+
+    go(main())

@@ -374,28 +374,6 @@ def test_text_that_holds_no_whole_call_stays_text(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_two_calls_at_the_end_of_the_text_are_two(name: str) -> None:
-    module, one = MODULES[name], WRITTEN[0]
-    response = module.with_text_calls(ALL[name].write(f"First.\n{one}\n{one.replace('1', '7')}\n", [], "done"))
-    calls = module.calls(response)
-    assert [call.arguments["a"] for call in calls] == [1, 7] and len({call.id for call in calls}) == 2
-    assert module.text(response) == "First."
-
-
-NOT_MEANT = [
-    f"<think>I could write\n{WRITTEN[0]}\nbut no.</think>Hello.",
-    f"An example:\n```\n{WRITTEN[0]}\n```",
-]
-
-
-@pytest.mark.parametrize("text", NOT_MEANT)
-@pytest.mark.parametrize("name", MODULES)
-def test_a_call_in_thoughts_or_in_code_is_no_call(name: str, text: str) -> None:
-    response = ALL[name].write(text, [], "done")
-    assert MODULES[name].with_text_calls(response) == response and MODULES[name].stop(response) == "end"
-
-
-@pytest.mark.parametrize("name", MODULES)
 def test_only_the_call_behind_thoughts_and_code_is_read(name: str) -> None:
     other = WRITTEN[0].replace("1", "9")
     text = f"<think>\n{other}\n</think>\nAs in\n```\n{other}\n```\nI call\n{WRITTEN[0]}"
@@ -512,19 +490,6 @@ def test_an_approval_and_a_call_without_an_id_have_the_same_ids_in_calls_and_tur
     response["output"].insert(0, {"type": "mcp_approval_request", **ITEMS["mcp_approval_request"]})
     turn = openai_responses.turn(response)
     assert [call.id for call in openai_responses.calls(response)] == ["c", turn[-1]["call_id"]]
-
-
-SPOKEN = [
-    "Write <tool_call> before it and </tool_call> behind it.",
-    "A function in this file looks like <function>\n</function>",
-    "They write it so: <tool_call>name and arguments</tool_call>",
-]
-
-
-@pytest.mark.parametrize("text", SPOKEN)
-@pytest.mark.parametrize("name", MODULES)
-def test_text_that_only_speaks_of_the_marks_is_an_answer(name: str, text: str) -> None:
-    assert MODULES[name].stop(ALL[name].write(text, [], "done")) == "end"
 
 
 @pytest.mark.parametrize("end", ["cut", None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -55,38 +56,53 @@ READABLE = {
     "minimax 1": f"<tool_calls>\n{JSON}\n</tool_calls>",
     "claude": f"<{NAMESPACE}function_calls>\n{invoked(NAMESPACE)}\n</{NAMESPACE}function_calls>",
     "function_calls": f"<function_calls>\n{invoked()}\n</function_calls>",
+    "call": '<tool_call name="weigh">{"item": "a"}</tool_call>',
+    "tool_use": '<tool_use>{"name": "weigh", "input": {"item": "a"}}</tool_use>',
+    "deepseek 3.2": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weigh">\n'
+    '<｜DSML｜parameter name="item" string="true">a</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="digits" string="false">0</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
     "invoke": invoked(),
     "seed": "<seed:tool_call>\n<function=weigh>\n<parameter=item>a</parameter>\n</function>\n</seed:tool_call>",
 }
-# Each is one only because `weigh` was offered, and is read.
+# Each is one only because `weigh` was offered, and is read at the end of a text.
 FENCED = {
     "fence": f"```json\n{JSON}\n```",
     "fence without a language": f"```\n{JSON}\n```",
     "list": f"```json\n[{JSON}]\n```",
-}
-# The same, if it is all of the text.
-BARE = {
     "bare": JSON,
     "parameters": '{"type": "function", "name": "weigh", "parameters": {"item": "a"}}',
     "tool and args": '{"tool": "weigh", "args": {"item": "a"}}',
     "nested": '{"type": "function", "id": "c", "function": {"name": "weigh", "arguments": "{\\"item\\": \\"a\\"}"}}',
+    "tool_use block": '{"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {"item": "a"}}',
+    "fenced tool_use block": f"```json\n{JSON.replace('arguments', 'input')}\n```",
+    "tool_calls": f'{{"tool_calls": [{JSON}]}}',
+    "message": f'{{"role": "assistant", "content": null, "tool_calls": [{{"id": "c", "function": {JSON}}}]}}',
+    "functionCall": '{"functionCall": {"name": "weigh", "args": {"item": "a"}}}',
+    "indented": json.dumps({"name": "weigh", "arguments": {"item": "a"}}, indent=2),
+    "ended": f"{JSON};<|eom_id|>",
+    "converse": '{"toolUse": {"toolUseId": "t", "name": "weigh", "input": {"item": "a"}}}',
+    "action": '{"action": "weigh", "action_input": {"item": "a"}}',
 }
 # Each is a call that nobody reads with certainty.
 MALFORMED = {
     "deepseek 3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weigh\n```json\n"
     '{"item": "a"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
     "deepseek 3.1": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weigh<｜tool▁sep｜>{"item": "a"}<｜tool▁call▁end｜>',
-    "deepseek 3.2": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weigh">\n</｜DSML｜invoke>\n'
-    "</｜DSML｜function_calls>",
     "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weigh:0<|tool_call_argument_begin|>"
     '{"item": "a"}<|tool_call_end|><|tool_calls_section_end|>',
     "glm": "<tool_call>weigh\n<arg_key>item</arg_key>\n<arg_value>a</arg_value>\n</tool_call>",
     "glm without arguments": "<tool_call>weigh</tool_call>",
     "mistral": f"[TOOL_CALLS] [{JSON}]",
+    "lm studio": f"[TOOL_REQUEST]{JSON}[END_TOOL_REQUEST]",
+    "granite 2": f"<|tool_calls|>[{JSON}]",
     "mistral 11": '[TOOL_CALLS]weigh{"item": "a"}',
     "mistral 13": '[TOOL_CALLS]weigh[ARGS]{"item": "a"}',
     "llama 3": f"<|python_tag|>{JSON}",
     "llama built-in": '<|python_tag|>weigh.call(item="a")',
+    "llama 4": '<|python_start|>[weigh(item="a")]<|python_end|>',
+    "llama 4 with JSON": f"<|python_start|>{JSON}<|python_end|>",
+    "tool_use with tags": '<tool_use>\n<name>weigh</name>\n<arguments>{"item": "a"}</arguments>\n</tool_use>',
     "granite 3": f"<|tool_call|>[{JSON}]",
     "granite 20b": f"<function_call> {JSON}",
     "phi": f"<|tool_call|>[{JSON}]<|/tool_call|>",
@@ -102,7 +118,7 @@ MALFORMED = {
     "not closed": f"<tool_call>{JSON}",
     "the mark alone": "<tool_call>",
 }
-CALLS = {**READABLE, **FENCED, **BARE, **MALFORMED}
+CALLS = {**READABLE, **FENCED, **MALFORMED}
 ANSWERS = [
     "It weighs 12 oz.",
     f"Hermes models write:\n```\n{READABLE['hermes']}\n```",
@@ -117,6 +133,7 @@ ANSWERS = [
     f"| Llama | {READABLE['llama']} |",
     "They write <tool_call>{…}</tool_call> and then stop.",
     "<tool_call> and </tool_call> stand around a call.",
+    "They write it so: <tool_call>name and arguments</tool_call>",
     "DeepSeek begins its calls with <｜tool▁calls▁begin｜>, and each with <｜tool▁call▁begin｜>.",
     "[TOOL_CALLS] is Mistral's mark.",
     "The token <|python_tag|> comes before code, and <|tool_calls_section_begin|> is Kimi's.",
@@ -135,6 +152,16 @@ ANSWERS = [
     f"```json\n{JSON}\n```\nThat is what I sent.",
     f"```json\n{JSON}\n```\n```json\n{{}}\n```",
     f"It is called like {JSON}",
+    f"It is called like\n\n    {JSON}",
+    f"````\n```json\n{JSON}\n```\n````",
+    f"{JSON}\n{{}}",
+    f'{{"plan": [{JSON}]}}',
+    f'{{"tool_calls": [{JSON}, {{}}]}}',
+    '{"tool_calls": []}',
+    '{"tool_calls": [{"name": "paint", "arguments": {"item": "a"}}]}',
+    '{"type": "tool_use", "name": "paint", "input": {"item": "a"}}',
+    "<tool_use> holds a call, says the page.",
+    "The tokens <|python_start|> and <|python_end|> stand around code.",
 ]
 
 
@@ -178,10 +205,10 @@ def test_no_call_counts_in_a_fence_whatever_stands_around(before: str, after: st
     assert openai_chat.stop(ALL["openai_chat"].write(fenced, [], "done"), TOOLS) == "end"
 
 
-READ = [(f"First.\n\n{text}\n", "First.") for text in {**READABLE, **FENCED}.values()]
+READ = [(f"First.\n{text}\n", "First.") for text in {**READABLE, **FENCED}.values()]
 
 
-@pytest.mark.parametrize(("text", "left"), [*READ, *((text, "") for text in BARE.values())])
+@pytest.mark.parametrize(("text", "left"), [*READ, *((text, "") for text in FENCED.values())])
 @pytest.mark.parametrize("name", READING)
 def test_what_can_be_read_with_certainty_is_run(name: str, text: str, left: str) -> None:
     module = READING[name]
@@ -198,6 +225,26 @@ def test_what_cannot_be_read_with_certainty_stays_text(name: str, text: str) -> 
     assert READING[name].with_text_calls(response, TOOLS) == response
 
 
+OTHER = JSON.replace('"a"', '"b"')
+TWO = [
+    *(f"{JSON}{between}{OTHER}" for between in ("\n", "; ", ";\n", ",\n", "\n\n", "")),
+    f"[{JSON}, {OTHER}]",
+    f'{{"tool_calls": [{JSON}, {OTHER}]}}',
+    f"```json\n{JSON}\n{OTHER}\n```",
+    f"```json\n{JSON}\n```\n\n```json\n{OTHER}\n```",
+    f"<tool_calls>\n{JSON}\n{OTHER}\n</tool_calls>",
+    f"<tool_call>{JSON}</tool_call>\n<tool_call>{OTHER}</tool_call>",
+]
+
+
+@pytest.mark.parametrize("text", TWO)
+def test_two_calls_are_two_however_they_are_joined(text: str) -> None:
+    response = ALL["openai_chat"].write(f"I shall.\n{text}", [], "done")
+    assert openai_chat.stop(response, TOOLS) == "malformed"
+    found = openai_chat.calls(openai_chat.with_text_calls(response, TOOLS))
+    assert [call.arguments["item"] for call in found] == ["a", "b"] and found[0].id != found[1].id
+
+
 DOUBTFUL = [
     '<invoke name="weigh"><parameter name="item">a</parameter><parameter name="item">b</parameter></invoke>',
     '<invoke name="weigh"><parameter name="item">a</parameter> and more</invoke>',
@@ -205,6 +252,7 @@ DOUBTFUL = [
     f"<tool_call>[{JSON}, {{}}]</tool_call>",
     f"{invoked()}\nThen I wait.",
     f"The page says: {invoked()}",
+    f"<tool_call>{JSON}\n{{}}</tool_call>",
 ]
 
 
@@ -225,9 +273,26 @@ def test_a_call_that_is_in_doubt_runs_nothing_and_is_no_answer(text: str) -> Non
         "to=functions." * 50_000,
         "{" * 300_000 + "}" * 300_000,
         "```json\n{}\n" * 50_000 + "```",
+        "{}\n" * 50_000,
+        "[\n" * 50_000 + "]",
+        '{"a":[\n' * 50_000 + "]",
+        f"{JSON};\n" * 10_000 + "{}",
         "<tool_calls><invoke name='a'></invoke>" * 20_000,
     ],
-    ids=["quoted", "in a line", "fences", "brackets", "harmony", "json", "open fences", "calls"],
+    ids=[
+        "quoted",
+        "in a line",
+        "fences",
+        "brackets",
+        "harmony",
+        "json",
+        "open fences",
+        "values",
+        "lists",
+        "objects",
+        "JSON calls",
+        "calls",
+    ],
 )
 def test_a_long_text_is_judged_in_few_steps_for_each_mark(text: str) -> None:
     response = ALL["openai_chat"].write(text, [], "done")

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from connected import ERAS, Person, go, text
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from pydantic import BaseModel, SecretStr
+from pydantic import AnyUrl, BaseModel, SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -331,14 +332,23 @@ def test_the_token_says_on_whose_behalf(era: str) -> None:
         {"Authorization": "Bearer " + "x" * 10_000},
     ],
 )
-def test_without_a_known_token_nothing_is_answered_but_401(headers: dict[str, str]) -> None:
+def test_without_a_known_token_nothing_is_answered_but_401(
+    headers: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+
     async def main() -> tuple[int, str]:
-        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url:
+        async with listening(serve.mcp(Runner([who], observers=[seen.append]), tokens=tokens)) as url:
             answer = await post(url, headers)
             return answer.status_code, answer.headers["www-authenticate"]
 
     status, challenge = go(main())
     assert status == 401 and challenge.startswith("Bearer ")
+    reason = "its token is not known" if headers else "it gave no token"
+    [event] = seen
+    assert (event.kind, event.data["reason"], event.data["address"]) == ("client:refused", reason, "127.0.0.1")
+    assert f"refused: {reason}" in caplog.text
+    assert not any(token in caplog.text for token in ("wrong", "dG9rZW4gb2YgYW5u", "token of ann", "xxx"))
 
 
 @pytest.mark.parametrize("known", ["", 1, True, object()])
@@ -643,6 +653,8 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"secrets": {"key": b"a"}}, {"secrets": {"key": bytearray(b"a")}}),
     *(({"secrets": {"key": kind(key="a")}}, {"secrets": {"key": kind(key="b")}}) for kind in (KeyModel, KeyClass)),
     ({"deps": Tenant("a")}, {"deps": Tenant("b")}),
+    ({"secrets": {"db": AnyUrl("db://u:a@x")}}, {"secrets": {"db": AnyUrl("db://u:b@x")}}),
+    ({"deps": ip_address("10.0.0.1")}, {"deps": ip_address("10.0.0.2")}),
 ]
 
 
@@ -654,7 +666,7 @@ def test_contexts_that_look_alike_are_told_apart(one: dict[str, Any], other: dic
 
 def test_the_order_of_keys_and_what_may_change_in_deps_makes_no_other_caller() -> None:
     given: list[tuple[Any, Any]] = [({"a": 1, "b": [2]}, KeyClass("a")), ({"b": [2], "a": 1}, KeyClass("b"))]
-    one, other = (ToolContext(metadata=metadata, deps=deps) for metadata, deps in given)
+    one, other = (ToolContext(metadata=metadata, deps=[deps, deps.__init__]) for metadata, deps in given)
     assert identity_of("ann", one) == identity_of("ann", other)
 
 
@@ -870,3 +882,28 @@ def test_a_body_that_is_too_large_is_refused(era: str) -> None:
             return (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code
 
     assert go(main()) == 413
+
+
+@both_eras
+def test_a_request_has_an_id_that_is_not_null(era: str) -> None:
+    async def main() -> list[tuple[int, Any]]:
+        headers, body = request()
+        found = []
+        async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
+            if era != MODERN:
+                headers = {**STANDARD, "Mcp-Session-Id": await begin(http, url)}
+                note = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
+                assert (await http.post(f"{url}/mcp", headers=headers, json=note)).status_code == 202
+            answer = await http.post(f"{url}/mcp", headers=headers, json=body | {"id": None})
+            found.append((answer.status_code, (answer.json()["id"], answer.json()["error"]["code"])))
+            pieces = [json.dumps(body).encode()[:50], json.dumps(body).encode()[50:]]
+
+            async def in_pieces() -> AsyncIterator[bytes]:
+                for piece in pieces:
+                    yield piece
+
+            answer = await http.post(f"{url}/mcp", headers=headers, content=in_pieces())
+            found.append((answer.status_code, "result" in answer.text))
+        return found
+
+    assert go(main()) == [(400, (None, wire.INVALID_REQUEST)), (200, True)]

@@ -275,6 +275,7 @@ def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> N
         (b"[" + call.strip() + b"]\n", -32600, 7),
         (b'{"jsonrpc":"2.0","id":"7","method":7}\n', -32600, "7"),
         (b"7\n", -32600, None),
+        (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}\n', -32600, None),
     ]
 
     async def run() -> list[tuple[bytes, int, Any]]:
@@ -282,6 +283,9 @@ def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> N
         async with started(folder) as process:
             assert process.stdin and process.stdout
             process.stdin.write(b'\n{"jsonrpc":"2.0","id":1,"result":null}\n')  # nobody answers an answer
+            process.stdin.write(
+                b'{"jsonrpc":"2.0","id":null,"method":"notifications/initialized"}\n'
+            )  # or a notification
             for sent, _, _ in lines:
                 process.stdin.write(sent)
                 answer = json.loads(await process.stdout.readline())

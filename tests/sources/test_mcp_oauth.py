@@ -26,6 +26,7 @@ from mcp_servers import go, made, serving
 from ferrule import DefinitionError, Event, Runner
 from ferrule.sources import mcp
 from ferrule.sources._mcp_http import HttpClient
+from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_oauth import provider
 from ferrule.sources._mcp_reach import Reach
 
@@ -258,7 +259,7 @@ def test_a_secret_is_sent_to_its_own_authorization_server_or_nowhere(way: str, t
             auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=open_it, **by_hand)
             reach = Reach(address)
             flow = await provider(address, auth, reach, nullcontext)
-            async with HttpClient({}, flow, reach, lambda secret: None) as client:
+            async with HttpClient({}, flow, reach, ServerLog("s")) as client:
                 said = [(await client.post(address, json={})).json()]
                 server.answers["/mcp"] = 403, {"www-authenticate": 'Bearer error="insufficient_scope"'}, {}
                 said += [(await client.post(address, json={})).json()]
@@ -284,7 +285,7 @@ def test_no_server_has_a_person_asked_for_more_than_the_developer_has_named(
             auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=shown.append, scopes=scopes, timeout=0.01)
             reach = Reach(address)
             flow = await provider(address, auth, reach, nullcontext)
-            async with HttpClient({}, flow, reach, lambda secret: None) as client:
+            async with HttpClient({}, flow, reach, ServerLog("s")) as client:
                 for status in (401, 403):
                     challenge = 'Bearer error="insufficient_scope", scope="admin:all"'
                     server.answers["/mcp"] = status, {"www-authenticate": challenge}, {}
@@ -307,7 +308,7 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
             auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), client_metadata_url=url)
             reach = Reach(address)
             flow = await provider(address, auth, reach, nullcontext)
-            async with HttpClient({}, flow, reach, lambda secret: None) as client:
+            async with HttpClient({}, flow, reach, ServerLog("s")) as client:
                 await client.post(address, json={})
                 server.answers["/mcp"] = 200, {}, {}
                 await client.post(address, json={})

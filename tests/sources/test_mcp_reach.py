@@ -19,6 +19,7 @@ from ferrule import Runner
 from ferrule.http import NotReachableError
 from ferrule.sources import mcp
 from ferrule.sources._mcp_http import HttpClient
+from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
 from ferrule.urls import kind_of
 
@@ -63,7 +64,7 @@ class Named(httpx2.Auth):
 async def sent(server: mcp.Http) -> str:
     """What a request to the server comes to."""
     reach = Reach(server.url, server.authorization_servers)
-    async with HttpClient(server.headers, server.auth, reach, lambda secret: None) as client:
+    async with HttpClient(server.headers, server.auth, reach, ServerLog("s")) as client:
         response = await client.post(server.url, json={})
         await response.aread()
     return str(response.json()["error"]["message"])
@@ -155,7 +156,7 @@ def test_where_a_server_is_counts_once_it_has_shown_who_it_is(monkeypatch: pytes
         async with serving(plain) as address:
             url = address.replace("http://127.0.0.1", f"{scheme}://mcp.example")
             reach = Reach(url)
-            async with HttpClient({}, Named("GET", url), reach, lambda secret: None) as client:
+            async with HttpClient({}, Named("GET", url), reach, ServerLog("s")) as client:
                 await client.post(url, json={})
             return "private" in reach._kinds
 
@@ -259,7 +260,7 @@ def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone(
 
 def test_events_that_were_packed_are_given_a_few_in_each_turn_of_the_loop() -> None:
     """As many as fit in 23 KB, two million, took 12 seconds in one turn of the loop, past every deadline."""
-    events = gzip.compress(b"data: \n\n" * 200_000)
+    events = gzip.compress(b"id: 1\n\n" * 200_000)
 
     async def packed(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -276,7 +277,7 @@ def test_events_that_were_packed_are_given_a_few_in_each_turn_of_the_loop() -> N
                 await asyncio.sleep(0)
 
         async with serving(packed) as address:
-            async with HttpClient({}, None, Reach(address), lambda secret: None) as client:
+            async with HttpClient({}, None, Reach(address), ServerLog("s")) as client:
                 async with client.stream("POST", address, json={}) as response:
                     counting = asyncio.ensure_future(count())
                     async for _ in httpx2.EventSource(response):
@@ -308,7 +309,7 @@ def test_an_answer_has_no_more_values_than_can_be_read_in_one_turn_of_the_loop(v
 
     async def main() -> httpx2.Response:
         async with serving(answers) as address:
-            async with HttpClient({}, None, Reach(address), lambda secret: None) as client:
+            async with HttpClient({}, None, Reach(address), ServerLog("s")) as client:
                 return await client.post(address, json={})
 
     response = go(main())

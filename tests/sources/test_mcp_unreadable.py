@@ -6,8 +6,8 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from mcp_servers import go, serving
 
 from ferrule import Runner, ToolResult
 from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, replace_broken_characters
-from ferrule.sources import _mcp_stdio, mcp
+from ferrule.sources import _mcp_http, _mcp_stdio, mcp
 from ferrule.sources._mcp_log import ServerLog
+from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_stdio import read_messages
 from waits import BOUND
 
@@ -98,12 +99,14 @@ NOISE = [
     b'{"jsonrpc":"2.0","method":"notifications/message","params":[]}',
     b"x" * 300_000,
 ]
-TOO_MUCH_PROGRESS = (
-    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":@ID@,"progress":'
-    + b"9" * 400
-    + b"}}"
+PROGRESS = (
+    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":@ID@,"progress":%s,"total":%s}}'
 )
-"""The SDK's reader breaks of that."""
+NOISE += [PROGRESS % numbers for numbers in ((b"9" * 400, b"1"), (b"1", b"-" + b"9" * 400), (b"1e999", b"NaN"))]
+ECHO = b'{"jsonrpc":"2.0","id":@ID@,"method":"tools/call","params":{"name":"odd","_meta":{"id":99}}}'
+NOISE += [ECHO, ECHO[:-1]]
+UNREADABLE["a result that is no object, written into its request"] = ECHO[:-1] + b',"result":null}'
+UNREADABLE["a cut answer, written into its request"] = ECHO[:-1] + b',"result":{'
 
 
 def connect() -> mcp.Servers:
@@ -175,14 +178,25 @@ def test_a_line_without_an_end_fails_its_call_and_is_skipped(monkeypatch: pytest
     go(main())
 
 
-def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_server_again() -> None:
+def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_server_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parse = OpenRequests.parse
+
+    def broken(requests: OpenRequests, line: bytes) -> Any:
+        if line == b"poison":
+            raise RuntimeError
+        return parse(requests, line)
+
+    monkeypatch.setattr(OpenRequests, "parse", broken)
+
     async def main() -> None:
         servers = connect()
         async with servers as toolset:
             runner = Runner(toolset, timeout=BOUND)
             pid = (await runner.run("s__pid")).output
             held = asyncio.ensure_future(runner.run("s__hold"))
-            died = await call(runner, TOO_MUCH_PROGRESS + b"\n")
+            died = await call(runner, b"poison\n")
             assert (died.status, died.executed) == ("failed", None) and "ended before its answer" in str(died.error)
             assert servers.status["s"].state == "down" and (await held).executed is None
             again = await runner.run("s__pid")
@@ -202,10 +216,15 @@ def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
         go(main())
 
 
+Answer = tuple[bytes, str, int]
+"""A body, its content type and the status."""
+
+
 @asynccontextmanager
-async def odd_over_http(kind: str) -> AsyncIterator[tuple[str, Callable[[bytes, int], None]]]:
-    """A server over HTTP, and what sets the body and the status of its next answer to a call."""
-    bodies: list[tuple[bytes, int]] = []
+async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]:
+    """A server over HTTP, and what calls its tool to get the next of these answers for each request."""
+    answers: list[Answer] = []
+    closed = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -220,66 +239,174 @@ async def odd_over_http(kind: str) -> AsyncIterator[tuple[str, Callable[[bytes, 
             "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": INFO},
             "tools/list": {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}]},
         }
-        body, status = json.dumps({"jsonrpc": "2.0", "id": message.get("id"), "result": None}).encode(), 200
-        content_type = b"application/json"
+        content_type, stays_open = "application/json", False
         if message.get("method") in results:
-            body = body.replace(b"null}", json.dumps(results[message["method"]]).encode() + b"}")
-        elif message.get("method") == "tools/call":
-            body, status = bodies.pop()
-            body = body.replace(b"@ID@", str(message["id"]).encode())
-            if kind == "events":
-                body, content_type = b"event: message\ndata: " + body + b"\n\n", b"text/event-stream"
-            elif kind == "a page":
-                content_type = b"text/html"
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
+            status, body = 200, json.dumps(answer).encode()
+        elif answers and (message.get("method") == "tools/call" or b"last-event-id" in dict(scope["headers"])):
+            body, content_type, status = answers.pop(0)
+            stays_open = body.endswith(OPEN)
+            body = body.removesuffix(OPEN).replace(b"@ID@", str(message.get("id")).encode())
         else:
             status, body = (202 if message else 405), b""
-        headers = [(b"content-type", content_type), *([(b"location", b"http://x/mcp")] if status == 302 else [])]
+        headers = [(b"content-type", content_type.encode())]
+        if status in LOCATIONS:
+            headers.append((b"location", LOCATIONS[status]))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        if stays_open:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await closed.wait()
+        await send({"type": "http.response.body", "body": b"" if stays_open else body})
 
-    async with serving(app) as address:
-        yield address, lambda body, status: bodies.append((body, status))
+    async with serving(app) as address, mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+
+        async def call_for(*given: Answer) -> ToolResult:
+            answers[:] = given
+            return await runner.run("s__odd")
+
+        try:
+            yield call_for
+        finally:
+            closed.set()
 
 
+LOCATIONS = {302: b"http://x/mcp", 307: b"?again"}
 INFO = {"name": "odd", "version": "1"}
-IN_JSON = [OK.replace(b"there", rb"\ud83d"), UNREADABLE["a result that is null"], UNREADABLE["a batch"]]
-NO_ANSWERS = [
-    OK.replace(b"@ID@", b"99"),
-    OK.replace(b"@ID@", b"99").replace(b'"content"', b'"structuredContent":{"id":@ID@},"content"'),
-    b'{"jsonrpc":"2.0","method":"notifications/x","params":{"id":@ID@}}',
-    b'{"jsonrpc":"2.0","id":@ID@,"method":"ping"}',
-    b" ",
+JSON, EVENTS = "application/json", "text/event-stream; charset=utf-16"
+OPEN = b"(and the stream stays open)"
+NO_ANSWERS = {
+    "another id": OK.replace(b"@ID@", b"99"),
+    "its id elsewhere": OK.replace(b"@ID@", b"99").replace(b'"content"', b'"structuredContent":{"id":@ID@},"content"'),
+    "an answer cut before its id": b'{"jsonrpc":"2.0",',
+}
+
+
+def event(data: bytes) -> bytes:
+    return b"event: message\ndata: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
+
+
+def test_over_http_an_answer_that_cannot_be_read_fails_its_call_at_once() -> None:
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            for what, data in {**UNREADABLE, **NO_ANSWERS}.items():
+                if what == "indented":  # a line alone cannot be
+                    continue
+                for answer in ((data, JSON, 203), (event(data) + OPEN, EVENTS, 200)):
+                    result = await call_for(answer)
+                    assert (result.status, result.executed, result.error) == ("failed", None, LOST), (what, answer[1])
+            assert (await call_for((OK, JSON, 200))).output == "there"
+
+    go(main())
+
+
+def test_over_http_broken_characters_are_replaced_and_noise_in_a_stream_is_passed_over() -> None:
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            for what, (data, text) in READABLE.items():
+                line = data.partition(b"\n")[0]
+                assert (await call_for((line, JSON, 200))).output == text, what
+                assert (await call_for((event(line) + OPEN, EVENTS, 200))).output == text, what
+            for noise in [*NOISE, b"x" * 900_000]:
+                if b"9999" not in noise or b"method" in noise:  # an answer here can be for one request alone
+                    result = await call_for((event(noise) + event(OK) + OPEN, EVENTS, 200))
+                    assert result.output == "there", noise[:100]
+
+    go(main())
+
+
+STREAMS = {
+    "carriage returns": event(OK).replace(b"\n", b"\r"),
+    "both": event(OK).replace(b"\n", b"\r\n"),
+    "a byte order mark": b"\xef\xbb\xbf" + event(OK).removeprefix(b"event: message\n"),
+    "comments": b": hi\n\n:\n" + event(OK),
+    "another event": b"event: error\ndata: " + OK.replace(b"there", b"no") + b"\n\n" + event(OK),
+    "no event": b"data" + b"\n\n" + event(OK),
+    "odd fields": b"retry: soon\nretry: " + b"9" * 4_000 + b"\nx: y\nid: a\0b\n" + event(OK),
+}
+
+
+def test_an_answer_is_found_in_any_stream_of_events() -> None:
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            for what, body in STREAMS.items():
+                assert (await call_for((body + OPEN, EVENTS, 200))).output == "there", what
+
+    go(main())
+
+
+BROKEN_OFF = [
+    (b"", EVENTS, 200),
+    (event(OK)[:-1], EVENTS, 200),
+    (b"data: " + b"x" * 2_000_000 + OPEN, EVENTS, 200),
+    (b"data: x\n" * 200_000 + OPEN, EVENTS, 200),
 ]
+NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302)]
 
 
-@pytest.mark.parametrize("kind", ["json", "events", "a page"])
-def test_over_http_nothing_is_said_to_be_refused_that_could_not_be_read(kind: str) -> None:
+def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
     async def main() -> None:
-        async with odd_over_http(kind) as (address, answer_with):
-            async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
-                runner = Runner(toolset, timeout=BOUND)
-                for body in [*IN_JSON, *(NO_ANSWERS if kind == "json" else ())]:
-                    for status in (200, 203) if kind == "json" else (200,):
-                        answer_with(body, status)
-                        result = await runner.run("s__odd")
-                        if kind == "json" and body is IN_JSON[0]:
-                            assert (result.status, result.output) == ("ok", "\ufffd")
-                        else:
-                            assert (result.status, result.executed, result.error) == ("failed", None, LOST), body
+        async with odd_over_http() as call_for:
+            for answers, error in ((BROKEN_OFF, "ended before its answer"), (NOT_READABLE, LOST)):
+                for answer in answers:
+                    result = await call_for(answer)
+                    assert (result.status, result.executed) == ("failed", None) and error in str(result.error), answer
 
     go(main())
 
 
-@pytest.mark.parametrize("status", [202, 302])
-def test_a_request_that_is_only_accepted_or_sent_elsewhere_has_no_readable_answer(status: int) -> None:
+def test_an_answer_may_come_from_elsewhere_on_the_server() -> None:
     async def main() -> None:
-        async with odd_over_http("json") as (address, answer_with):
-            async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
-                answer_with(b"", status)
-                result = await Runner(toolset, timeout=BOUND).run("s__odd")
-                assert (result.status, result.executed, result.error) == ("failed", None, LOST)
+        async with odd_over_http() as call_for:
+            for answer in ((OK, JSON, 200), (event(OK) + OPEN, EVENTS, 200)):
+                assert (await call_for((b"", "", 307), answer)).output == "there"
 
     go(main())
+
+
+def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_mcp_http, "_BETWEEN_STREAMS", 0.0)
+    monkeypatch.setattr(_mcp_http, "_LONGEST_RETRY", 1)
+    priming = b"id: 1\nretry: " + b"9" * 4_000 + b"\ndata:\n\n"
+
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            other = event(OK.replace(b"@ID@", b"99"))
+            lost = await call_for((priming, EVENTS, 200), (other + OPEN, EVENTS, 200))
+            assert (lost.status, lost.error) == ("failed", LOST)
+            again = await call_for((priming, EVENTS, 200), (event(OK.replace(b"@ID@", b"4")) + OPEN, EVENTS, 200))
+            assert again.output == "there"
+
+    go(main())
+
+
+def test_a_body_that_must_not_be_there_is_not_the_next_answer() -> None:
+    request = b'{"jsonrpc":"2.0","id":7,"method":"tools/call"}'
+    right = OK.replace(b"@ID@", b"7")
+    answers = [b"HTTP/1.1 204 No Content\r\n\r\n" + right, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"]
+    answers[1] += b"Content-Length: %d\r\n\r\n%b" % (len(right), right)
+
+    handlers: list[Any] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(request)
+                writer.write(answers.pop(0))
+        writer.close()
+
+    async def main() -> list[int]:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+            async with _mcp_http.HttpClient({}, None, Reach(address), ServerLog("s")) as client:
+                found = [(await client.post(address, content=request)).status_code for _ in range(2)]
+            await asyncio.gather(*handlers)
+            return found
+
+    assert go(main()) == [502, 200]
 
 
 # -- properties --------------------------------------------------------------------------------------------------------

@@ -306,6 +306,8 @@ ODD = "abc/def+ghi==XYZ"
         ({"type": "apiKey", "in": "query", "name": "key"}, ODD, ODD),
         ({"type": "apiKey", "in": "query", "name": "key"}, ODD, ODD.replace("/", "\\/")),
         ({"type": "apiKey", "in": "query", "name": "key"}, ODD, "abc%2Fdef%2Bghi%3D%3DXYZ"),
+        ({"type": "apiKey", "in": "query", "name": "key"}, "abc&def<ghi", "abc&amp;def&lt;ghi"),
+        ({"type": "apiKey", "in": "query", "name": "key"}, ODD, "dXNlcjphYmMvZGVmK2doaT09WFla"),
     ],
 )
 def test_what_a_server_says_back_of_a_credential_is_stars(scheme: Any, secret: str, said: str) -> None:

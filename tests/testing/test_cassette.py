@@ -199,7 +199,9 @@ def test_a_tool_whose_definition_has_changed_has_no_recordings(tmp_path: Path) -
     path = tmp_path / "orders.json"
     recorded(path, "4711")
     _, said = missed(path, Shop(description="Find an order of somebody."), "4711")
-    assert "another one than when it was recorded" in said
+    assert "its definition has changed since it was recorded" in said and said.endswith("again: mode='record'.")
+    assert '-  "description": "Find an order."' in said
+    assert '+  "description": "Find an order of somebody."' in said
 
 
 def test_a_tool_that_was_never_recorded_is_told_beside_those_that_were(tmp_path: Path) -> None:
@@ -342,6 +344,7 @@ def test_the_file_can_be_read_in_a_review(tmp_path: Path) -> None:
             {
                 "tool": "find_order",
                 "fingerprint": shop.tool.fingerprint,
+                "definition": {"description": "Find an order.", "input_schema": dict(shop.tool.input_schema)},
                 "calls": [
                     {"arguments": {"order": "4711", "note": ""}, "result": {"output": {"paid": 80, "asked": 1}}},
                     {

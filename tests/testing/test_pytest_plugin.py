@@ -199,3 +199,41 @@ def test_orders(cassette):
     said = pytest_of(tmp_path, program.replace("4711", "4712"), code=1)
     assert "1 failed" in said and "error" not in said.splitlines()[-1]
     assert "calls without a recording (Ferrule)" in said and '-  "order": "4711"' in said
+
+
+CONTRACT = """
+from ferrule.testing import ToolContract
+
+@tool(read_only=True)
+async def order(count: int) -> str:
+    "Order."
+    with open("ordered", "w") as file:  # although it is read-only
+        file.write(str(count))
+    return "ordered"
+
+class TestOrder(ToolContract):
+    def tool(self):
+        return order
+
+    def arguments(self):
+        return [{"count": 1}]
+"""
+
+
+def test_a_contract_that_fails_shows_its_sentence_and_no_frame_of_ferrule(tmp_path: Path) -> None:
+    shown = pytest_of(tmp_path, CONTRACT, code=1)
+    failures = shown.partition("= FAILURES =")[2].partition("short test summary")[0]
+    lines = [line for line in failures.splitlines() if line and line[0] not in "_="]
+    assert lines == ["{'count': 1} (ok: ordered) made [('ordered', b'1')] of []"]
+
+
+def test_a_cassette_that_fits_no_more_says_what_changed_and_how_to_record_it(tmp_path: Path) -> None:
+    program = """
+def test_it(cassette):
+    result = Runner([find_order], inside=[cassette]).run_sync("find_order", {"order": "4711"})
+    assert result.success
+"""
+    pytest_of(tmp_path, program, "--cassettes=record")
+    shown = pytest_of(tmp_path, program.replace("4711", "4712"), code=1)
+    assert '-  "order": "4711"' in shown and '+  "order": "4712"' in shown
+    assert "Record it again: pytest --cassettes=record." in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import json
 import re
 import tempfile
@@ -12,18 +13,20 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePath
 from typing import Any, Literal
+from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, SecretStr
+from pydantic import AnyUrl, BaseModel, SecretStr
 
 from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.isolation.transfer import pack, unpack
 from ferrule.journal import memory
 from ferrule.testing import cassette
 from ferrule.values.kept import restored, stored
+from ferrule.values.redaction import redact_value
 
 SECRET = 's3cr3t/"val"=9\u00e9f8e7d'
 NUMBER = 471100224711
@@ -156,6 +159,32 @@ WAYS: list[Callable[[str], Any]] = [
 ]
 
 
+def go_json(text: str) -> str:
+    return json.dumps(text).translate({ord(char): f"\\u{ord(char):04x}" for char in "&<>"})
+
+
+ESCAPES: list[Callable[[str], str]] = [json.dumps, go_json, repr, quote, quote_plus]
+ESCAPES += [lambda text: json.dumps(text, ensure_ascii=False), lambda text: quote(text, safe="")]
+any_secrets = st.text(st.sampled_from("ab7/\\\"'&<> +%;\n\t\x00\x85\xe9\u65e5\U0001f600"), min_size=4, max_size=9)
+
+
+@given(any_secrets, st.lists(st.sampled_from(ESCAPES), max_size=3), st.sampled_from([str, html.escape]))
+def test_a_secret_is_stars_however_often_it_is_escaped(
+    secret: str, escapes: list[Callable[[str], str]], last: Callable[[str], str]
+) -> None:
+    secret = written = f"k1{secret}2k"
+    for escape in escapes:
+        written = escape(written)
+
+    @tool(read_only=True)
+    async def act() -> str:
+        """Act."""
+        raise ToolError(f"x{last(written)}x")
+
+    text = Runner([act], secrets={"key": secret}).run_sync("act", {}).error
+    assert text is not None and text.count("***") and not re.search("k1|2k", text), text
+
+
 def leaks(written: str, secret: str) -> bool:
     """Whether the secret stands in a JSON text, in any form or base64 of it."""
     if secret in written or json.dumps(secret)[1:-1] in written or json.dumps(json.dumps(secret))[2:-2] in written:
@@ -231,6 +260,44 @@ def test_secrets_inside_of_other_objects_are_found() -> None:
     text = f"password, user, TOP: {', '.join(secrets)}"
     _, _, written = run_twice(text, secrets={"login": login, "account": [account]})
     assert not any(secret in written for secret in secrets) and "password, user, TOP: " in written
+
+
+@pytest.mark.parametrize(
+    ("secret", "shown"),
+    [
+        (UUID(int=2**100), UUID(int=2**100).hex),
+        ("file-secret-1\n", encoded("user:file-secret-1")),
+        ("postgres://app:pass%40word-1@db/shop", "pass@word-1"),
+        (AnyUrl("https://app:pass%40word-1@shop.example"), "https://app:pass%40word-1@shop.example"),
+    ],
+)
+def test_a_part_of_a_secret_that_is_secret_itself_is_found(secret: Any, shown: str) -> None:
+    _, _, written = run_twice(f"<{shown}>", secrets={"k": secret})
+    assert shown not in written and "***" in written
+
+
+def test_the_password_of_a_url_that_is_a_name_in_it_too_is_left_alone() -> None:
+    recorded, replayed, _ = run_twice("postgres is down", secrets={"db": "postgres://postgres:postgres@db/postgres"})
+    assert replayed.output == recorded.output
+
+
+def test_many_secrets_are_found_in_a_long_text_wherever_they_stand() -> None:
+    secrets = [f"{number}-{UUID(int=number**20)}" for number in range(2, 22)]
+    texts = [f"{'x' * (60_000 + at)}{(secret, encoded(secret))[at % 2]}" for at, secret in enumerate(secrets)]
+    _, _, written = run_twice("".join(texts), secrets={"all": secrets})
+    assert written.count("*" * 10) == len(secrets) and not any(one in written for one in secrets)
+
+
+def test_a_structure_without_secrets_is_looked_at_as_one_text() -> None:
+    rows = [{"name": f"row {number}", "number": number, "data": b"x"} for number in range(1000)]
+    texts: list[str] = []
+
+    def redact(text: str) -> str:
+        texts.append(text)
+        return text.replace("row 1001", "***")
+
+    assert redact_value(rows, redact) == rows and len(texts) == 1
+    assert redact_value([*rows, "row 1001"], redact)[-1] == "***"
 
 
 def test_a_credential_is_known_by_the_name_of_its_member() -> None:

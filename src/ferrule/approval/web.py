@@ -18,7 +18,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import JsonObject, freeze, thaw
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, pending_of
 
 
 class AnswerRefused(FerruleError):
@@ -86,19 +86,19 @@ class Web:
         self._prefix = f"waiting-{name} " if name else "waiting "
 
     async def put(self, suspended: ToolResult | JsonObject) -> str:
-        """Add a suspended call, as a result or its `.record()`, and return its id. A call that is put again waits
-        again; the runner resumes it once all the same.
+        """Add a suspended call, as a result, its `.pending` or its `.record()`, and return its id. A call that is put
+        again waits again; the runner resumes it once all the same.
 
         Raises:
             DefinitionError: if it is no suspended call, or cannot be stored or shown.
         """
-        record: object = suspended.record() if isinstance(suspended, ToolResult) else suspended
+        pending = pending_of("put", suspended)
         try:
-            row = {"pending": thaw(record["pending"])}  # type: ignore[index]
+            row = {"pending": thaw(pending)}
             json.dumps(row, allow_nan=False)
             read = self._read(row)
         except _READING_ERRORS as error:
-            raise DefinitionError("put(…) takes a suspended result, or its .record(), and this is none") from error
+            raise DefinitionError(f"put takes what a runner has suspended, and this cannot be read: {error}") from error
         place = self._prefix + read.id
 
         def put() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from ast import literal_eval
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ _KEY = "[key]"
 """What Pydantic calls the place of a key that is wrong."""
 
 _SHOULD = re.compile(r"(Input|String|List|Value|Tuple|Set|Data) should ")
+_MEMBER = re.compile(r"<[\w.]+: (?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|-?[\d.]+)>")
+"""A member of an enum, as Python shows it."""
 MOST_ERRORS = 20_000
 """That are looked at, of values of about as many: each takes some hundredths of a millisecond."""
 _BRIEF = 60
@@ -122,8 +125,21 @@ def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> A
         return ArgumentError(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return ArgumentError(path, "is not known", got=got, kind="unknown")
+    if kind == "union_tag_invalid" and isinstance(got, dict) and (tags := _read_tags(item["ctx"]["expected_tags"])):
+        for key in [one.strip("'") for one in item["ctx"]["discriminator"].split(" | ")]:
+            if key in got and got[key] not in tags:
+                expected = f"must be {' or '.join(map(repr, tags))}"
+                return ArgumentError((*path, key), expected, got[key], sure=sure, choices=tags)
     choices = item.get("ctx", {}).get(CHOICES, ())
     return ArgumentError(path, _expectation(item["msg"]), got=got, wants=_WANTS.get(kind), sure=sure, choices=choices)
+
+
+def _read_tags(text: str) -> list[Any]:
+    """Return the tags of a union as Pydantic lists them, and for an enum their values. None if one is no JSON value."""
+    try:
+        return list(literal_eval("[" + _MEMBER.sub(r"\g<value>", text) + "]"))
+    except (ValueError, SyntaxError):
+        return []
 
 
 @lru_cache(256)

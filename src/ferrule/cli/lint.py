@@ -37,33 +37,52 @@ def options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"one of {', '.join(LIMITS)}; may be repeated (default: all)",
     )
+    parser.add_argument("--strict", action="store_true", help="end with 1 for warnings too")
     parser.add_argument(
-        "--strict", action="store_true", help="the tools are to be strict: what cannot be is an error, and not a note"
+        "--accept",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="you have read the texts of this tool: what may instruct a model in them is a warning; may be repeated",
+    )
+    parser.add_argument(
+        "--strict-schemas",
+        action="store_true",
+        help="the tools are to be strict: what cannot be is an error, and not a note",
     )
     parser.add_argument(
         "--strict-where-possible",
         action="store_const",
         const=WHERE_POSSIBLE,
-        dest="strict",
+        dest="strict_schemas",
         help="the tools are to be strict as far as they can be: what stays plain is a note, with the reason",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print what was found; 1 where a provider would refuse something."""
+    """Print what was found; 1 if there is an error, or with `--strict` a warning."""
     providers = list(dict.fromkeys(options.provider or LIMITS))
     for name in providers:
         if name not in LIMITS:
             raise UsageError(f"there is no provider {name!r}; {choices(name, LIMITS)}")
     tools = servers.tools(options)
-    found = findings(tools, providers, options.strict)
-    each = costs(tools, providers, options.strict)
+    for name in options.accept:
+        if tools.find(name) is None:
+            raise UsageError(f"--accept: there is no tool {name!r}; {choices(name, [tool.name for tool in tools])}")
+    found = [_accepted(one, options.accept) for one in findings(tools, providers, options.strict_schemas)]
+    each = costs(tools, providers, options.strict_schemas)
     if options.json:
         print(json.dumps(_for_machines(found, each), indent=2))
     else:
         _for_people(found, each, providers)
-    return int(any(finding.level == "error" for finding in found))
+    failing = ("error", "warning") if options.strict else ("error",)
+    return int(any(finding.level in failing for finding in found))
+
+
+def _accepted(finding: Finding, tools: Sequence[str]) -> Finding:
+    is_read = finding.tool in tools and finding.rule in ("instruction", "hidden")
+    return dataclasses.replace(finding, level="warning") if is_read else finding
 
 
 def _for_machines(found: Sequence[Finding], each: Sequence[Cost]) -> dict[str, Any]:

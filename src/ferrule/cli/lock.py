@@ -28,14 +28,24 @@ def options(parser: argparse.ArgumentParser) -> None:
         metavar="TOOL",
         help="write how this tool is now, or that it is gone; may be repeated. The others stay as they are in the file",
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing, and end with 1 if the file is missing or any tool differs, is new or is gone",
+    )
 
 
 def command(options: argparse.Namespace) -> int:
-    """Write the file where it is not there, else what is accepted; 1 where a tool is not as the file has it."""
+    """Write the file if it is missing, else what is accepted; 1 if a tool is not as the file has it."""
+    if options.check and options.accept:
+        raise UsageError("--check writes nothing: it goes without --accept")
     tools, file = _tools(options), Path(options.lock)
     now = {tool.name: lock.definition_of(tool) for tool in tools}
     if not options.accept and not os.path.lexists(file):
-        return _begin(file, now)
+        if not options.check:
+            return _begin(file, now)
+        print(printable(f"there is no {str(file)!r}: write it with `ferrule lock`, and commit it"))
+        return 1
     known = lock.read_lock(file) if os.path.lexists(file) else {}
     why = {name: "is not there any more" for name in known if name not in now} | lock.differences(tools, known)
     for name in options.accept:
@@ -49,7 +59,7 @@ def command(options: argparse.Namespace) -> int:
     written |= {name: now[name] for name in options.accept if name in now}
     if written != known:
         _write_lock(file, written)
-    left = [name for name in why if name not in options.accept and name in now]
+    left = [name for name in why if name not in options.accept and (options.check or name in now)]
     print(_summary(left, len(now)))
     return int(bool(left))
 
@@ -76,7 +86,8 @@ def _summary(left: list[str], count: int) -> str:
     if not left:
         return f"all {count} tools are as the lock has them"
     accepted = " ".join(f"--accept {name!r}" for name in left)
-    return printable(f"{len(left)} of {count} tools are quarantined; where that is right: ferrule lock {accepted}")
+    differ = "1 tool is" if len(left) == 1 else f"{len(left)} tools are"
+    return printable(f"{differ} not as in the lock; if that is right: ferrule lock {accepted}")
 
 
 def _tools(options: argparse.Namespace) -> Toolset:

@@ -17,7 +17,6 @@ from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, busy, denied
 from ferrule.pipeline.state import CallState, ancestors
-from ferrule.scheduling.clock import running_loop
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.types import Coro, Lease
@@ -236,28 +235,14 @@ def release(state: CallState, holdings: Holdings) -> None:
 
 def _give_back_at_end(state: CallState, holdings: Holdings) -> None:
     running, abandoned = set(holdings.left), state.plan.runner.abandoned
-    limiters, keys = [*holdings.limiters], [*holdings.keys]
-    loop = running_loop()
+    taken: list[Limiter | Lease | Hold] = [*holdings.limiters, *holdings.keys]
 
-    def give_back(taken: list[Limiter | Lease] | list[Hold]) -> None:
+    def ended(job: Job) -> None:  # perhaps called twice, and by threads: each `pop` is atomic
+        running.discard(job)
         while taken and not running:
             with suppress(IndexError):
-                taken.pop().release()
-
-    def noted(job: Job) -> None:
+                taken.pop().release()  # here and now: the loop may stand still, or be closed before its next turn
         abandoned.pop(job, None)
-        give_back(keys)
-
-    def ended(job: Job) -> None:  # perhaps told twice, and by threads: each `pop` is atomic
-        running.discard(job)
-        give_back(limiters)  # at once: the loop may stand still, or be closed before it comes to it
-        if loop is None or loop is running_loop():
-            noted(job)
-            return
-        try:
-            loop.call_soon_threadsafe(noted, job)
-        except RuntimeError:
-            noted(job)
 
     for job in set(running):
         when_done = partial(ended, job)

@@ -3,11 +3,11 @@ Nothing of it is on the way of a call that succeeds."""
 
 from __future__ import annotations
 
-import json
 import re
+import struct
 import traceback
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import lru_cache, partial
@@ -30,18 +30,25 @@ if TYPE_CHECKING:
     AnyCall: TypeAlias = RunningCall | CallState
 
 Json = TypeVar("Json")
-_WRITTEN_ONE_WAY = re.compile(r"[\w.~-]+", re.ASCII).fullmatch
+_PLAIN_PARTS = re.compile(r"[\w.~-]*", re.ASCII).findall
+_AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+_HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
+_URL_PASSWORD = re.compile(r"[A-Za-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@").match
 _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
 _LONGEST_SAID = 5_000
 _LONGEST_BRIEF_LINE = 500
+_LONGEST_ESCAPED = 10_000
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
 _WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
 _ESCAPED_BREAK = r"\\+(?:[nrx]|(?=/))"
 """What may stand between the characters of base64 and hex, beside blanks and `:`, in JSON and in `repr`."""
+_SKIPPED = b" \t\n\r\v\f:"
+_MANY_STEPS = 20_000_000
+"""Bytes of a text times forms, from which on it is quicker to look for all forms at once."""
 
 
 def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
@@ -106,15 +113,17 @@ def redactor_of(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], 
     """Return what puts stars for the secrets of a call into a text; `str` if the call knows none."""
     try:
         known = list(filter(None, _known_secrets(call, given)))  # mostly nothing: 1 µs, and 10 where one looks into it
-        forms = [_written_forms(secret) for secret in set(_secrets_in(known))] if known else ()
+        return redactor_for(known) if known else str
     except Exception:  # of a mapping of somebody's own
         return lambda text: SECRET_STARS
-    texts = _longest_first(one.texts for one in forms)
-    return partial(_put_stars, texts, _longest_first(one.encoded for one in forms)) if texts else str
 
 
-def _longest_first(forms: Iterable[frozenset[str]]) -> list[str]:
-    return sorted(frozenset().union(*forms), key=len, reverse=True)
+def redactor_for(secrets: object) -> Callable[[str], str]:
+    """Return what puts stars for all secrets in a value into a text; `str` if there are none."""
+    forms = [_written_forms(secret) for secret in set(_secrets_in(secrets))]
+    texts = sorted({one for form in forms for one in form.texts}, key=lambda one: len(one[1]), reverse=True)
+    encoded = frozenset[bytes]().union(*(form.encoded for form in forms))
+    return partial(_put_stars, texts, sorted(encoded, key=len, reverse=True)) if texts else str
 
 
 def _known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
@@ -134,7 +143,7 @@ def _secrets_in(value: Any) -> Iterator[str | bytes]:
     if unveiled is not None:
         yield from _secrets_in(unveiled())
     elif isinstance(value, str):
-        yield str.__str__(value)  # a class may write stars of its own
+        yield from _secrets_in_text(str.__str__(value))  # a class may write stars of its own
     elif isinstance(value, bytes | bytearray | memoryview):
         yield bytes(value)
     elif isinstance(value, PathLike):
@@ -142,10 +151,21 @@ def _secrets_in(value: Any) -> Iterator[str | bytes]:
     elif (
         isinstance(value, int | float) or hasattr(value, "unicode_string") or type(value).__module__ in _WRITTEN_BY_STR
     ):
-        yield from () if isinstance(value, bool) else (str(value),)
+        yield from () if isinstance(value, bool) else _secrets_in_text(str(value))
+        yield from (value.hex,) if type(value).__module__ == "uuid" else ()
     else:
         for inner in _members_of(value):
             yield from _secrets_in(inner)
+
+
+def _secrets_in_text(text: str) -> Iterator[str]:
+    """A text, without the line break that a file ends with too, and the password of a URL."""
+    yield text
+    yield text.strip()
+    if (found := _URL_PASSWORD(text)) and text.count(found[1]) == 1:  # not `postgres` of a database of that name
+        from urllib.parse import unquote  # 3 ms
+
+        yield from (found[1], unquote(found[1]))
 
 
 def _members_of(value: Any) -> Iterable[Any]:
@@ -158,10 +178,12 @@ def _members_of(value: Any) -> Iterable[Any]:
 
 
 class _Forms(NamedTuple):
-    """How one secret is written: as texts, and as base64 and hex, in which breaks do not count."""
+    """How one secret is written."""
 
-    texts: frozenset[str]
-    encoded: frozenset[str]
+    texts: tuple[tuple[bytes, str], ...]
+    """Each after a part of it that is written in one way."""
+    encoded: frozenset[bytes]
+    """Base64 and hex, in which breaks do not count."""
 
 
 @lru_cache(maxsize=256)
@@ -169,34 +191,62 @@ def _written_forms(secret: str | bytes) -> _Forms:
     """The forms of a secret that is long enough."""
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
     if len(text) < _SHORTEST:
-        return _Forms(frozenset(), frozenset())
+        return _Forms((), frozenset())
     if len(text) < _SHORTEST_ANYWHERE:
-        return _Forms(frozenset(_ways_of_writing(text)), frozenset())
+        return _Forms(((_plain_part(text), text),), frozenset())
     wide = [] if isinstance(secret, bytes) else [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
     data = [secret if isinstance(secret, bytes) else _encode_secret(text), *wide]
     wide_texts = [one.decode("utf-8", "surrogateescape") for one in wide]
+    wide_texts += [repr(one)[1:-1] for one in wide_texts]
+    lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
     return _Forms(
-        frozenset([*_ways_of_writing(text), *wide_texts, *(repr(one)[1:-1] for one in wide_texts)]),
-        frozenset(form for one in data for form in (*_base64_forms(one), one.hex(), one.hex().upper())),
+        (
+            *((_plain_part(one), one) for one in (text, *lines)),
+            *((one.encode("utf-8", "surrogatepass"), one) for one in wide_texts),
+        ),
+        frozenset(form.encode() for one in data for form in (*_base64_forms(one), one.hex(), one.hex().upper())),
     )
 
 
-def _ways_of_writing(text: str) -> list[str]:
-    if _WRITTEN_ONE_WAY(text):
-        return [text]
-    from urllib.parse import quote, quote_plus  # 3 ms
+def _plain_part(text: str) -> bytes:
+    """The longest part that is written in one way."""
+    parts: list[str] = _PLAIN_PARTS(text)
+    return max(parts, key=len).encode()
 
-    lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
-    json_texts = [json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (True, False)]
-    json_texts += [json.dumps(one, ensure_ascii=False)[1:-1] for one in json_texts]  # JSON in JSON
-    json_texts += [one.replace("/", "\\/") for one in json_texts if "/" in one]
-    quoted = [
-        quote(text, errors="surrogatepass"),
-        quote(text, safe="", errors="surrogatepass"),
-        quote_plus(text, errors="surrogatepass"),
+
+def _expression(secret: str) -> str:
+    """An expression for a text as it is and as JSON, Python, URLs and HTML escape it, also within each other."""
+    if len(secret) > _LONGEST_ESCAPED:
+        return re.escape(secret)
+    parts = re.findall(r"(?s)(\\*)(?:([\w.~-]+)|(.)|\Z)", secret, re.ASCII)
+    expression = "".join(
+        _slashes(len(slashes), 9 * len(slashes)) + re.escape(plain)
+        if plain or not char
+        else _character_expression(char, len(slashes))
+        for slashes, plain, char in parts
+    )
+    return expression if len(secret) >= _SHORTEST_ANYWHERE else rf"(?<!\w){expression}(?!\w)"
+
+
+def _slashes(least: int, most: int) -> str:
+    return rf"(?:\\|%(?:25)*5[cC]){{{least},{most}}}+" if most else ""
+
+
+def _character_expression(char: str, slashes: int) -> str:
+    """An expression for a character after so many backslashes of the text itself."""
+    number, units = ord(char), char.encode("utf-16-be", "surrogatepass").hex()
+    octets = [f"{octet:02x}" for octet in _encode_secret(char)]
+    again, most = _slashes(1, 9), 9 + 9 * slashes
+    after_slash = [f"U{number:08x}", again.join(f"x{octet}" for octet in octets), *_AFTER_SLASH.get(char, ())]
+    after_slash += [again.join(f"u{units[at : at + 4]}" for at in range(0, len(units), 4))]
+    after_slash += [f"x{number:02x}"] if number < 256 else []
+    ways = [
+        "".join(rf"[%=](?:25)*{octet}" for octet in octets),
+        rf"&(?:amp;)*(?:#0*{number}|#x0*{number:x}|{_HTML_NAMES.get(char, '#')});",
+        *((r"\+", r"%(?:25)*2b") if char == " " else ()),
     ]
-    lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
-    return [text, repr(text)[1:-1], repr(_encode_secret(text))[2:-1], *json_texts, *quoted, *lower, *lines]
+    plain = rf"{_slashes(slashes, most)}(?:{re.escape(char)}|(?i:{'|'.join(ways)}))"
+    return rf"(?:{plain}|{_slashes(slashes or 1, most)}(?i:{'|'.join(after_slash)}))"
 
 
 def _encode_secret(text: str) -> bytes:
@@ -217,21 +267,40 @@ def _base64_forms(data: bytes) -> list[str]:
     return forms
 
 
-def _put_stars(texts: list[str], encoded: list[str], text: str) -> str:
-    """`text` with stars in the place of each of `texts`, and of each of `encoded` when the breaks are left out."""
-    if found := [_expression(one) for one in texts if one in text]:  # an expression of all would take 8 ms to compile
-        text = re.sub("|".join(found), SECRET_STARS, text)
-    unbroken = "".join((re.sub(_ESCAPED_BREAK, "", text) if "\\" in text else text).replace(":", "").split())
-    if not (found := [re.escape(one) for one in encoded if one in unbroken]):
-        return text
-    places = [one.start() for one in re.finditer(rf"(?s)[\s:]|{_ESCAPED_BREAK}|(.)", text) if one[1]]
-    pieces, at = [], 0
-    for match in re.finditer("|".join(found), unbroken):
-        pieces += [text[at : places[match.start()]], SECRET_STARS]
-        at = places[match.end() - 1] + 1
-    return "".join([*pieces, text[at:]])
+def _put_stars(texts: list[tuple[bytes, str]], encoded: list[bytes], text: str) -> str:
+    """`text` with stars for each of `texts`, however written, and for each of `encoded`, whose breaks do not count."""
+    data = text.encode("utf-8", "surrogatepass")
+    parts = _forms_in(data, {part for part, _ in texts})
+    if found := [secret for part, secret in texts if part in parts]:  # to compile all would take 8 ms
+        text = re.sub("|".join(map(_expression, found)), SECRET_STARS, text)
+    if present := _forms_in(_without_breaks(text), encoded):
+        text = re.sub("|".join(map(_broken_expression, present)), SECRET_STARS, text)
+    return text
 
 
-def _expression(secret: str) -> str:
-    escaped = re.escape(secret)
-    return escaped if len(secret) >= _SHORTEST_ANYWHERE else rf"(?<!\w){escaped}(?!\w)"
+def _without_breaks(text: str) -> bytes:
+    data = text.encode("ascii", "replace").translate(None, _SKIPPED)
+    while b"\\\\" in data:
+        data = data.replace(b"\\\\", b"\\")
+    for escaped, plain in ((b"\\n", b""), (b"\\r", b""), (b"\\x", b""), (b"\\/", b"/")):
+        data = data.replace(escaped, plain)
+    return data
+
+
+def _forms_in(text: bytes, forms: Collection[bytes]) -> list[bytes]:
+    """Return the forms that stand in a text. In a long one, look at every eighth byte for those of at least 15 bytes,
+    which takes 5 ms for a megabyte however many they are."""
+    if len(text) * len(forms) > _MANY_STEPS:
+        eights = memoryview(text)[: len(text) // 8 * 8].cast("Q")
+        found = frozenset(eight for form in forms for eight in _eights_in(form)).intersection(eights)
+        forms = [form for form in forms if len(form) < 15 or not found.isdisjoint(_eights_in(form))]
+    return [form for form in forms if form in text]
+
+
+def _eights_in(form: bytes) -> list[int]:
+    """The first eight runs of eight bytes, as numbers: one of them begins at a multiple of 8 wherever the form does."""
+    return [struct.unpack_from("Q", form, at)[0] for at in range(8)] if len(form) >= 15 else []
+
+
+def _broken_expression(encoded: bytes) -> str:
+    return rf"(?:[\s:]|{_ESCAPED_BREAK})*+".join(map(re.escape, encoded.decode()))

@@ -6,7 +6,6 @@ import asyncio
 import math
 import shutil
 import sys
-import time
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
@@ -210,9 +209,8 @@ class _Bar:
 
     def draw(self, summary: BatchSummary) -> None:
         """Show the summary, if it was not shown just now."""
-        now = time.monotonic()
-        if now - self._drawn_at >= 1 / _DRAWS_PER_SECOND:
-            self._drawn_at = now
+        if summary.seconds - self._drawn_at >= 1 / _DRAWS_PER_SECOND:
+            self._drawn_at = summary.seconds
             self._write(f"{self._total}{summary}")
 
     def erase(self) -> None:

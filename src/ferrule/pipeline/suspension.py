@@ -29,7 +29,7 @@ from ferrule.values.decision import ALLOW, Decision, deny
 from ferrule.values.deferred import Deferred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, pending_of
 
 _VERSION = 1
 _PENDING = f"pending {_VERSION}"
@@ -163,9 +163,7 @@ def answered_call(
     Raises:
         DefinitionError: where it is the record of no suspended call, or this is no answer to it.
     """
-    given = record.get("pending") if isinstance(record, Mapping) else None
-    if not isinstance(given, Mapping):
-        raise DefinitionError("resume takes the .record() of a suspended result, and this is none")
+    given = pending_of("resume", record)
     try:
         from hmac import compare_digest  # loads OpenSSL, which most programs never need
 

@@ -58,6 +58,8 @@ SIGNS: dict[str, re.Pattern[str]] = {
     }.items()
 }
 """What each sign says of a text, and how it is found: by words that follow one another within one sentence."""
+HOSTILE_SIGNS = frozenset({"ignores instructions", "keeps something from the user", "asks for secrets"})
+"""The signs that no honest description has."""
 _ORDERS = re.compile(
     r"\b(?:must|always|never|instead|do not|don't|before|after|whenever|when|every time|first|ignore|replaces?|only)\b",
     re.IGNORECASE,

@@ -7,16 +7,18 @@ spaces, backticks),
 2. or the whole text begins with the mark of a form, and no word follows it as in prose;
 3. or an opening stands within a line, and the text ends with a bracket, as calls do. In quotation marks, in a
    quotation, in an item of a list and in a row of a table it is prose;
-4. or the text ends with JSON, in a fence or as all of the text, that names one of the tools and has arguments for it.
+4. or the text ends with JSON, in a fence or from the begin of a line, that names tools and has arguments for them.
 
 An opening is a mark with the begin of a call behind it. A text that only names the mark speaks of it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.providers._read import object_or_text, read, text_of
@@ -28,32 +30,31 @@ if TYPE_CHECKING:
 Calls: TypeAlias = list[dict[str, Any]]
 """Of each call `{"name", "arguments"}`."""
 
-_THOUGHTS_END = "</think>"
 _CALL_NAME = r"[\w.:-]{1,128}"
-_NAMESPACE = r"(?:[\w-]{1,32}:)?"  # `antml:`, `minimax:`, `seed:`
-_LIST = r"(?:[\w-]{1,32}[:_])?(?:tool_calls?|function_?calls?|TOOLCALL)"
 _PIPE = "[|\N{FULLWIDTH VERTICAL LINE}]"
 _JOIN = "[_\N{LOWER ONE EIGHTH BLOCK}]"
+_TAG_PREFIX = rf"(?:[\w-]{{1,32}}[:_]|{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}})?"  # `antml:`, `minimax:`, `seed:`; DeepSeek
+_LIST = rf"{_TAG_PREFIX}(?:tool_calls?|tool_use|function_?calls?|TOOLCALL)"
+_ONE = rf"{_TAG_PREFIX}(?:invoke|function|tool_call|tool_use)"
+_BRACKET = r"\[TOOL_(?:CALLS|REQUEST)\]"  # Mistral, LM Studio; `functools[` is Phi's
 # What begins with "<": the mark, and what of a call has to stand behind it.
 _MARKS: dict[str, str] = {
     # Hermes, Qwen, GLM, MiniMax, Granite since 3.1, Jamba, Hunyuan, Nemotron, OLMo, Seed, LongCat, Claude
     f"{_LIST}>": (
-        rf"(?:\s*(?:[{{\[]|<{_NAMESPACE}(?:invoke\s+name=|function=|arg_key>|name>))"
+        rf"(?:\s*(?:[{{\[]|<{_TAG_PREFIX}(?:invoke\s+name=|function=|arg_key>|name>))"
         rf"|\n?{_CALL_NAME}\s*(?:[{{(]|<(?:arg_key>|/)))"
     ),
-    f"{_NAMESPACE}invoke name=": rf"[\"']{_CALL_NAME}[\"']",
+    f"{_ONE} name=": rf"[\"']{_CALL_NAME}[\"']",
     "function=": rf"{_CALL_NAME}>",  # Llama, Qwen3-Coder
-    # DeepSeek, which has also written these as MiniMax does, Kimi and Step
+    # DeepSeek, Kimi and Step
     f"{_PIPE}tool{_JOIN}calls?(?:{_JOIN}section)?{_JOIN}begin{_PIPE}>": (
         rf"\s*(?:<{_PIPE}|{_CALL_NAME}\s*(?:<{_PIPE}|\n))"
     ),
-    f"{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}}": r"\w",
-    r"\|tool_call(?:_start)?\|?>": r"\s*(?:[{\[]|call:)",  # Granite 3.0, Phi, LFM, Gemma
-    "start_function_call>": r"\s*call:",
-    r"\|python_tag\|>": r"(?:[\w{\[#]|\n)",  # Llama: JSON, or a program
-    r"\|START_ACTION\|>": r"\s*\[",  # Cohere
-    r"\|action_start\|>": r"\s*<\|",  # InternLM
-    r"\|tools_prefix\|>": r"\s*\[",  # Apertus
+    r"\|python_(?:tag|start)\|>": r"(?:[\w{\[#]|\n)",  # Llama: JSON, calls in Python, or a program
+    # Granite 3.0, Phi, LFM, Gemma, Cohere, InternLM, Apertus
+    r"(?:\|(?:tool_calls?(?:_start)?|START_ACTION|action_start|tools_prefix)\|?|start_function_call)>": (
+        r"\s*(?:[{\[]|call:|<\|)"
+    ),
 }
 # harmony (gpt-oss), as it is, and without the tokens that servers leave out; its marks alone say nothing of a call
 _CHANNEL = r"(?:<\|start\|>assistant\s*)?<\|channel\|>[a-z]{1,20}\s+to=\w|<\|start\|>assistant\s+to=\w"
@@ -63,13 +64,12 @@ _BARE_CHANNEL = (
 )
 _OPENINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("<", re.compile(f"<(?:{'|'.join(mark + call for mark, call in _MARKS.items())})")),
-    ("[TOOL_CALLS]", re.compile(rf"\[TOOL_CALLS\]\s*(?:\[\s*\{{|{_CALL_NAME}\s*(?:[{{(]|\[(?:ARGS|CALL_ID)\]))")),
-    ("functools[", re.compile(r"functools\[\s*\{")),  # Phi
+    ("[", re.compile(rf"{_BRACKET}\s*(?:\[?\s*\{{|{_CALL_NAME}\s*(?:[{{(]|\[(?:ARGS|CALL_ID)\]))|functools\[\s*\{{")),
     ("<|", re.compile(_CHANNEL)),
     ("to=functions.", re.compile(_BARE_CHANNEL)),
 )
-"""The openings of calls, each behind a text that a search for it may look for first."""
-_ANY_MARK = rf"(?:<(?:{'|'.join(_MARKS)})|\[TOOL_CALLS\])"
+"""The openings of calls, each behind a text that any of them holds."""
+_ANY_MARK = rf"(?:<(?:{'|'.join(_MARKS)})|{_BRACKET})"
 _MARK = re.compile(rf"\s*{_ANY_MARK}(?P<prose> \w)?")
 _MARK_AT_END = re.compile(rf"(?:^|\n) {{0,3}}{_ANY_MARK}\Z")
 _CLOSING = (">", "}", "]")
@@ -78,15 +78,25 @@ _IN_PROSE = re.compile(r"[ \t]*(?:[>|*+-]|\d{1,9}[.)])[ \t]")
 _CODE_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _INDENT = re.compile(r"[ \t]*")
 _SPACE = re.compile(r"\s*")
-_LANGUAGE = re.compile(r"[\w+.-]*")
-_WRAPPER = re.compile(rf"<({_NAMESPACE}(?:tool_calls?|function_calls))>")
-_FUNCTION = re.compile(r"<function=(?P<name>[\w.:-]+)>(?P<inside>.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
-_INVOKE = re.compile(rf"<({_NAMESPACE})invoke name=([\"'])(?P<name>[\w.:-]+)\2>(?P<inside>.*?)</\1invoke>", re.DOTALL)
-_NAMED_PARAMETER = re.compile(
-    rf"\s*<{_NAMESPACE}parameter name=[\"']([^\"'>\n]+)[\"']>(.*?)</{_NAMESPACE}parameter>", re.DOTALL
+_WRAPPER = re.compile(rf"<({_LIST})>")
+_CALL = re.compile(
+    rf"<(?P<tag>function(?==)|{_ONE}(?= name=))(?:=| name=)([\"']?)(?P<name>[\w.:-]+)\2>"
+    r"(?P<inside>.*?)</(?P=tag)>",
+    re.DOTALL,
 )
-_NAME_KEYS, _ARGUMENT_KEYS = ("name", "tool", "tool_name", "function"), ("arguments", "parameters", "args")
+_PARAMETER = re.compile(
+    rf"\s*<{_TAG_PREFIX}parameter(?:=| name=)([\"']?)(?P<key>[^\"'>\n]+)\1(?: string=\"(?P<is_text>true|false)\")?>"
+    rf"(?P<value>.*?)</{_TAG_PREFIX}parameter>",
+    re.DOTALL,
+)
+_JSON_LINE = re.compile(r"^ {0,3}(?:[{\[]|```(?!`))", re.MULTILINE)
+_MOST_STARTS = 200  # each costs up to a millisecond
+_BETWEEN_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*|<\|\w{1,32}\|>)*+")
+_NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input")
+_KEYS_BESIDE = frozenset({"type", "id", "call_id", "toolUseId", "status", "role", "content"})
+_CALLS_KEY = re.compile("(?:tool|function)_?(?:calls?|use)?", re.IGNORECASE)
+_DECODER = json.JSONDecoder()
 
 
 def holds_text_call(text: str, tools: Iterable[Tool] = ()) -> bool:
@@ -103,9 +113,12 @@ def move_text_calls(message: Any, tools: Iterable[Tool] = ()) -> bool:
     text = text_of(read(message, "content"))
     if read(message, "tool_calls"):
         return False
-    begin = _first_opening(text)
-    found = _json_calls(text, tools) if begin is None else _calls_from(text, begin)
-    if found is None or (begin is not None and not _begins_a_line(text, begin)):
+    if (begin := _first_opening(text)) is None:
+        found = _json_calls(text, tools)
+    else:
+        line = max(text.rfind("\n", 0, begin) + 1, _end_of_thoughts(text))
+        found = None if text[line:begin].strip() else _calls_from(text, begin)
+    if found is None:
         return False
     begin, calls = found
     message |= {"content": text[:begin].strip(), "tool_calls": [{"function": call} for call in calls]}
@@ -141,13 +154,8 @@ def _first_opening(text: str) -> int | None:
     return None
 
 
-def _begins_a_line(text: str, at: int) -> bool:
-    return not text[max(text.rfind("\n", 0, at) + 1, _end_of_thoughts(text)) : at].strip()
-
-
 def _end_of_thoughts(text: str) -> int:
-    thoughts = text.rfind(_THOUGHTS_END)
-    return 0 if thoughts < 0 else thoughts + len(_THOUGHTS_END)
+    return len(text) - len(text.rpartition("</think>")[2])
 
 
 def _outside_fences(text: str, begin: int, places: list[int]) -> Iterator[int]:
@@ -194,94 +202,87 @@ def _next_calls(text: str, at: int) -> _Found:
     inside = text[wrapper.end() : end].strip()
     if end < 0 or not inside:
         return None
-    if inside[0] in "{[":
-        value = _from_json(inside)
-        named = [_named(item) for item in (value if isinstance(value, list) else [value])]
-        calls = [call for call in named if call is not None]
-        return (end + len(close), calls) if calls and len(calls) == len(named) else None
+    if inside[0] in "{[`":
+        calls, read_to = _read_json(inside, 0, None)
+        return (end + len(close), calls) if calls and read_to == len(inside) else None
     found = _calls_from(inside, 0, _next_call)
     return None if found is None else (end + len(close), found[1])
 
 
 def _next_call(text: str, at: int) -> _Found:
-    match, parameter = _FUNCTION.match(text, at), _PARAMETER
-    if match is None:
-        match, parameter = _INVOKE.match(text, at), _NAMED_PARAMETER
-    call = None if match is None else _function(match["name"], match["inside"], parameter)
-    return None if match is None or call is None else (match.end(), [call])
-
-
-def _named(call: Any) -> dict[str, Any] | None:
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    """Read one call. Its arguments stand in an object, or one by one as text, which the repairs read as it fits."""
+    if (call := _CALL.match(text, at)) is None:
         return None
-    return {"name": call["name"], "arguments": call.get("arguments", call.get("parameters", {}))}
-
-
-def _function(name: str, inside: str, parameter: re.Pattern[str]) -> dict[str, Any] | None:
-    """Its arguments stand in an object, or one by one as text, which the repairs read as it fits."""
-    if not inside.strip() or inside.lstrip().startswith("{"):
-        return {"name": name, "arguments": object_or_text(inside.strip() or "{}")}
+    inside = call["inside"].strip()
+    if not inside or inside.startswith("{"):
+        return call.end(), [{"name": call["name"], "arguments": object_or_text(inside or "{}")}]
     found: dict[str, Any] = {}
     at = 0
-    while match := parameter.match(inside, at):
-        if match[1] in found:
+    while match := _PARAMETER.match(inside, at):
+        if match["key"] in found:
             return None
-        found[match[1]] = match[2].strip("\n")
+        found[match["key"]] = match["value"].strip("\n")
+        if match["is_text"] == "false":
+            with suppress(Malformed):  # then it is read as it fits
+                found[match["key"]] = loads(match["value"])
         at = match.end()
-    return None if inside[at:].strip() else {"name": name, "arguments": found}
+    return None if inside[at:].strip() else (call.end(), [{"name": call["name"], "arguments": found}])
 
 
 # JSON
 
 
 def _json_calls(text: str, tools: Iterable[Tool]) -> _Found:
-    """Read the JSON with which the text ends, in fences or as all of it; None if it is no call of these tools."""
-    begin, end = _end_of_thoughts(text), len(text.rstrip())
-    if not text.endswith(("```", "}", "]"), begin, end):
+    """Read the JSON with which the text ends; None if it is no call of these tools."""
+    begin = _end_of_thoughts(text)
+    if not text.endswith(("```", "}", "]", "|>"), begin, len(text.rstrip(" \t\r\n;"))):
         return None
     names = {name for tool in tools for name in (tool.name, tool.wire_name)}
+    text = text[begin:]
+    read_to = 0
+    starts = [match.start() for match in _JSON_LINE.finditer(text)]
+    for start in islice(_outside_fences(text, 0, starts), _MOST_STARTS):
+        if start >= read_to:
+            calls, read_to = _read_json(text, start, names)
+            if calls and read_to == len(text):
+                return begin + start, calls
+    return None
+
+
+def _read_json(text: str, at: int, names: set[str] | None) -> tuple[Calls, int]:
+    """Read calls in JSON, one behind the other. Return them, and the place behind them."""
     calls = Calls()
-    while text.endswith("```", begin, end):
-        fence = text.rfind("```", begin, end - 3)
-        inside = _LANGUAGE.match(text, fence + 3, end - 3).end()  # type: ignore[union-attr]  # it matches anywhere
-        line = max(text.rfind("\n", begin, fence) + 1, begin)
-        found = _calls_of(text[inside : end - 3], names) if fence >= 0 else None
-        if found is None or text[line:fence].strip():
-            break
-        calls[:0], end = found, fence
-        while end > begin and text[end - 1].isspace():
-            end -= 1
-    if calls:
-        return end, calls
-    found = _calls_of(text[begin:end], names)
-    return None if found is None else (begin, found)
+    while True:
+        at = _BETWEEN_JSON.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
+        found = Calls()
+        with suppress(ValueError, RecursionError):
+            end = _DECODER.raw_decode(text, at)[1]
+            found = _calls_in(loads(text[at:end]), names)
+        if not found:
+            return calls, at
+        calls += found
+        at = end
 
 
-def _calls_of(text: str, names: set[str]) -> Calls | None:
-    text = text.strip()
-    value = _from_json(text) if text.startswith(("{", "[")) and text.endswith(("}", "]")) else None
-    found = [_json_call(item, names) for item in (value if isinstance(value, list) else [value])]
-    calls = [call for call in found if call is not None]
-    return calls if calls and len(calls) == len(found) else None
+def _calls_in(value: Any, names: set[str] | None) -> Calls:
+    """Return the calls that a value in JSON is; none if anything in it is no call.
 
-
-def _json_call(value: Any, names: set[str]) -> dict[str, Any] | None:
-    """Return the call that an object is: a name that is known, arguments, and nothing else but `type` and `id`."""
+    Args:
+        names: The tools that may be called; then a call has arguments, and nothing beside them. None if a mark says
+            that it is a call.
+    """
+    if isinstance(value, list):
+        found = [_calls_in(item, names) for item in value]
+        return [call for calls in found for call in calls] if all(found) else []
     if not isinstance(value, dict):
-        return None
-    if isinstance(function := value.get("function"), dict):
-        value = {**function, **{key: item for key, item in value.items() if key != "function"}}
-    name = [value[key] for key in _NAME_KEYS if key in value]
-    given = [value[key] for key in _ARGUMENT_KEYS if key in value]
-    if len(name) != 1 or len(given) != 1 or value.keys() - {*_NAME_KEYS, *_ARGUMENT_KEYS, "type", "id"}:
-        return None
-    arguments = object_or_text(given[0])
-    known = isinstance(name[0], str) and name[0] in names
-    return {"name": name[0], "arguments": arguments} if known and isinstance(arguments, dict) else None
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return loads(text)
-    except Malformed:
-        return None
+        return []
+    said = {key: item for key, item in value.items() if key not in _KEYS_BESIDE}
+    if len(said) == 1 and isinstance(inside := next(iter(said.values())), dict | list):
+        return _calls_in(inside, names) if _CALLS_KEY.fullmatch(next(iter(said))) else []
+    name = [said.pop(key) for key in _NAME_KEYS if key in said]
+    given = [object_or_text(said.pop(key)) for key in _ARGUMENT_KEYS if key in said]
+    if len(name) != 1 or not isinstance(name[0], str) or len(given) > 1:
+        return []
+    if names is not None and (said or name[0] not in names or not given or not isinstance(given[0], dict)):
+        return []
+    return [{"name": name[0], "arguments": given[0] if given else {}}]

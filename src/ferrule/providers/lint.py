@@ -31,7 +31,7 @@ from ferrule.providers import (
     openai_chat,
     openai_responses,
 )
-from ferrule.providers._instructions import hidden_in, instructions_in, orders_about, texts_of
+from ferrule.providers._instructions import HOSTILE_SIGNS, hidden_in, instructions_in, orders_about, texts_of
 from ferrule.providers._schemas import broken_rule, inner, pointed_at
 from ferrule.providers._write import refused_keys
 
@@ -259,7 +259,8 @@ def _hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
     for tool in tools:
         for path, text in texts_of(tool):
             if (what := hidden_in(text)) is not None:
-                yield Finding("warning", "hidden", f"has characters that nobody sees: {what}", "", tool.name, path)
+                level: Level = "error" if ", which spell " in what else "warning"
+                yield Finding(level, "hidden", f"has characters that nobody sees: {what}", "", tool.name, path)
         removed = tool.metadata.get("mcp", {}).get("removed")  # by the source, before anybody could see them
         if removed:
             text = f"{removed} characters of its texts, hidden or too many, were left out"
@@ -277,7 +278,8 @@ def _instructions(tools: Sequence[Tool]) -> Iterator[Finding]:
         for path, text in texts_of(tool):
             for sign, quoted in instructions_in(text):
                 said = f"may instruct the model, as it {sign}: {quoted}"
-                yield Finding("warning", "instruction", said, "", tool.name, path)
+                level: Level = "error" if sign in HOSTILE_SIGNS else "warning"
+                yield Finding(level, "instruction", said, "", tool.name, path)
             for other, quoted in orders_about(text, others[_server_of(tool)]):
                 said = f"may instruct the model, as it speaks of {other!r}, a tool of another server: {quoted}"
                 yield Finding("warning", "instruction", said, "", tool.name, path)

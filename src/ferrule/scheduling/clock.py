@@ -81,6 +81,19 @@ def wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+def wake_from_any_thread(waiter: asyncio.Future[None]) -> bool:
+    """Let whoever waits look again, on its own loop. Return whether that loop is open."""
+    loop = waiter.get_loop()
+    if loop is running_loop():
+        wake(waiter)
+        return True
+    try:
+        loop.call_soon_threadsafe(wake, waiter)
+    except RuntimeError:
+        return False
+    return True
+
+
 async def wait_by_machine(futures: set[asyncio.Future[Any]], seconds: float | None) -> None:
     """Wait for all of them, at most so long by the machine's clock: whoever leaves a runner waits for programs and
     disks, which a clock of a test does not move."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
-from ferrule.scheduling.clock import Timer, running_loop, wait_until, wake
+from ferrule.scheduling.clock import Timer, wait_until, wake_from_any_thread
 
 
 class _SlotWaiter(asyncio.Future[None]):
@@ -112,15 +112,8 @@ class Limiter:
                     self._tokens.append(None)
                     continue
                 waiter.handed = True
-            loop = waiter.get_loop()
-            if loop is running_loop():
-                wake(waiter)
-                continue
-            try:
-                loop.call_soon_threadsafe(wake, waiter)
-            except RuntimeError:  # that loop is closed, and its waiter with it
-                if self._leave(waiter, None):
-                    self._tokens.append(None)
+            if not wake_from_any_thread(waiter) and self._leave(waiter, None):  # closed, and its waiter with it
+                self._tokens.append(None)
 
 
 class PrincipalLimits:

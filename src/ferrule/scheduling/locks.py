@@ -4,11 +4,11 @@ served."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 
-from ferrule.scheduling.clock import Timer, wait_until
+from ferrule.scheduling.clock import Timer, wait_until, wake_from_any_thread
 
 
 class _Key:
@@ -39,10 +39,10 @@ class Hold:
         granted: Whether it has all of them.
     """
 
-    __slots__ = ("_held", "_lacking", "_turn", "keys", "shared")
+    __slots__ = ("_lacking", "_locks", "_turn", "keys", "shared")
 
-    def __init__(self, held: dict[str, _Key], keys: frozenset[str], *, shared: bool) -> None:
-        self._held = held
+    def __init__(self, locks: KeyLocks, keys: frozenset[str], *, shared: bool) -> None:
+        self._locks = locks
         self._lacking = len(keys)
         self._turn: asyncio.Future[None] | None = None
         self.keys = keys
@@ -54,43 +54,48 @@ class Hold:
 
     async def wait(self, until: float | None = None, timer: Timer | None = None) -> bool:
         """Wait until it has the keys, at most until then by `timer` or the loop; whether it has."""
-        if not self.granted:
-            self._turn = asyncio.get_running_loop().create_future()
-            await wait_until(self._turn, until, timer)
+        with self._locks.lock:
+            if self.granted:
+                return True
+            turn = self._turn = asyncio.get_running_loop().create_future()
+        await wait_until(turn, until, timer)
         return self.granted
 
     def grant(self) -> None:
         """Let it have one more of its keys."""
         self._lacking -= 1
-        if self.granted and self._turn is not None and not self._turn.done():
-            with suppress(RuntimeError):  # its loop is closed: nobody waits any more
-                self._turn.set_result(None)
+        if self.granted and self._turn is not None:
+            wake_from_any_thread(self._turn)
 
     def release(self) -> None:
-        """Give the keys back, or do not wait for them any more."""
-        for name in self.keys:
-            key = self._held[name]
-            if self in key.holders:
-                key.holders.remove(self)
-            else:
-                key.waiting.remove(self)
-            key.grant()
-            if not key.holders:
-                del self._held[name]
+        """Give the keys back, or stop waiting for them; from any thread."""
+        held = self._locks.held
+        with self._locks.lock:
+            for name in self.keys:
+                key = held[name]
+                if self in key.holders:
+                    key.holders.remove(self)
+                else:
+                    key.waiting.remove(self)
+                key.grant()
+                if not key.holders:
+                    del held[name]
 
 
 class KeyLocks:
     """Each key has a queue of holds. As a hold joins all its queues at once, their orders agree, and two that wait
-    never wait for each other. On one loop."""
+    never wait for each other. Any thread may release a hold: the one that ends last, whose loop may be closed."""
 
     def __init__(self) -> None:
-        self._held: dict[str, _Key] = {}
+        self.held: dict[str, _Key] = {}
+        self.lock = threading.RLock()  # a collection may release a hold at any allocation
 
     def join(self, keys: Iterable[str], *, shared: bool) -> Hold:
         """Ask for all keys. The hold is released in the end, in any case."""
-        hold = Hold(self._held, frozenset(keys), shared=shared)
-        for name in hold.keys:
-            key = self._held.setdefault(name, _Key())
-            key.waiting.append(hold)
-            key.grant()
+        hold = Hold(self, frozenset(keys), shared=shared)
+        with self.lock:
+            for name in hold.keys:
+                key = self.held.setdefault(name, _Key())
+                key.waiting.append(hold)
+                key.grant()
         return hold

@@ -7,10 +7,8 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from enum import Enum
 from functools import partial
 from inspect import isawaitable
-from pathlib import PurePath
 from typing import Any, Protocol, TypeAlias
 
 from ferrule import Decision, ToolCall, ToolContext, deny
@@ -20,9 +18,6 @@ from ferrule.values.frozen import fields_of
 
 Known: TypeAlias = str | ToolContext | None
 """Who a bearer token is: a principal, the context of its calls, or nobody."""
-_PLAIN_VALUES = (str, int, float, bytes, bytearray, Enum, PurePath)
-_VALUE_MODULES = ("uuid", "decimal", "datetime")
-"""Modules whose values have a `repr` that tells them apart."""
 Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
 
 
@@ -30,7 +25,8 @@ def identity_of(name: str, context: ToolContext) -> str:
     """Return what tells callers apart: the principal, and a digest of the context that their token has beside it.
 
     Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. A
-    dataclass or a Pydantic model counts by its fields, in deps if it is frozen, and any other object by its type.
+    dataclass or a Pydantic model counts by its fields, in deps if it is frozen, an object of a class with a hash of its
+    own by its texts, and any other object by its type.
     """
     fields = context.fields._replace(principal=None)
     places = fields.session, fields.working_directory, fields.deps
@@ -61,8 +57,10 @@ def _digestible(value: Any, mutable: bool = True) -> Any:
         return ["list", [digestible(inner) for inner in value]]
     if isinstance(value, set | frozenset):
         return ["set", sorted(map(digestible, value), key=json.dumps)]
-    is_plain = value is None or isinstance(value, _PLAIN_VALUES) or type(value).__module__ in _VALUE_MODULES
-    return [kind, repr(value)] if is_plain else [kind]
+    own_hash: Any = type(value).__hash__
+    is_value = own_hash not in (None, object.__hash__) and not callable(value)
+    texts = [repr(value), str(value)] if is_value or isinstance(value, bytearray) else []  # one may hide a password
+    return [kind] if any(" at 0x" in text for text in texts) else [kind, *texts]
 
 
 def _is_frozen(value: Any) -> bool:

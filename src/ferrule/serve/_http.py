@@ -13,13 +13,15 @@ from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import INVALID_REQUEST
 from starlette.datastructures import Headers
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import Runner, ToolContext
+from ferrule.mcp_lines import is_request_without_id, parse_line
 from ferrule.serve._caller import Tokens, identity_of
 from ferrule.serve._server import Principal, RunnerServer
 from ferrule.serve._sessions import SessionRoom
@@ -28,6 +30,12 @@ log = logging.getLogger("ferrule")
 _HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
+_NULL_ID = re.compile(rb'"id"\s*:\s*null')
+_NO_ID = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": INVALID_REQUEST, "message": "Invalid request: the id of a request is a text or an integer"},
+}
 _MOST_SESSIONS = 1_000
 _MOST_SESSIONS_EACH = 100
 
@@ -62,7 +70,9 @@ class MCPApp:
             max_sessions=2 * _MOST_SESSIONS,  # those that are being opened besides
             token_verifier=verifier,
         )
-        # Without tokens there is nobody to share with. Added first it is the innermost, and knows whose a request is.
+        self._app.add_middleware(_RequestIds, most=max_body)
+        # Without tokens there is nobody to share with. Added before the others it comes behind them, and knows whose a
+        # request is.
         each = _MOST_SESSIONS if verifier is None else _MOST_SESSIONS_EACH
         self._app.add_middleware(SessionRoom, most=_MOST_SESSIONS, most_each=each)
         if verifier is not None:
@@ -79,8 +89,23 @@ class MCPApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
-        answer = _refuse_headers(Headers(scope=scope)) if scope["type"] == "http" else None
-        await (answer or self._app)(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_and_tell(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                self._tell_refused(scope)
+            await send(message)
+
+        await (_refuse_headers(Headers(scope=scope)) or self._app)(scope, receive, send_and_tell)
+
+    def _tell_refused(self, scope: Scope) -> None:
+        has_token = "authorization" in Headers(scope=scope)
+        reason = "its token is not known" if has_token else "it gave no token"
+        address = (scope.get("client") or ("",))[0]
+        log.warning("a client at %s was refused: %s", address, reason)
+        self.runner.tell("client:refused", {"reason": reason, "address": address})
 
     @property
     def runner(self) -> Runner:
@@ -99,6 +124,41 @@ class MCPApp:
     async def drain(self) -> None:
         """Before the program ends: take no new calls, and wait for those under way, as long as the runner's `drain`."""
         await self._served.drain()
+
+
+class _RequestIds:
+    """An ASGI app before the SDK's, which refuses a request with null for its id. The SDK takes one of 2025 for a
+    notification.
+
+    Args:
+        app: The SDK's.
+        most: Bytes of a body; the SDK refuses a longer one.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body = bytearray()
+        message: Message = {"more_body": True}
+        while message.get("more_body") and len(body) <= self._most:
+            message = await receive()
+            body += message.get("body", b"")
+        if _NULL_ID.search(body) and is_request_without_id(parse_line(bytes(body))):
+            await JSONResponse(_NO_ID, status_code=400)(scope, receive, send)
+            return
+        if message["type"] == "http.request":
+            message = {**message, "body": bytes(body)}
+        unread = [message]
+
+        async def receive_again() -> Message:
+            return unread.pop() if unread else await receive()
+
+        await self._app(scope, receive_again, send)
 
 
 class _Verifier:

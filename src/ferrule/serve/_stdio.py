@@ -16,7 +16,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
-from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine, parse_line
+from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine, is_request_without_id
 from ferrule.serve._server import RunnerServer
 
 MOST_LINE = 4 * 1024 * 1024
@@ -24,7 +24,7 @@ _READ_AT_ONCE = 65_536
 _LINES_AHEAD = 16
 _UNREADABLE = {
     PARSE_ERROR: "Parse error: a message is one line of JSON in UTF-8, of at most 4 MiB, without half a surrogate pair",
-    INVALID_REQUEST: "Invalid request: a message is one object of JSON-RPC 2.0",
+    INVALID_REQUEST: "Invalid request: a message is one object of JSON-RPC 2.0, and a request has an id",
 }
 _output_is_free = threading.Lock()
 
@@ -57,7 +57,9 @@ async def _end_serving(served: RunnerServer, stop: asyncio.Event | None, answers
 async def _read_messages(lines: _Lines, answers: _Answers) -> AsyncGenerator[SessionMessage, None]:
     """Yield the messages of the client, and answer each line that is none with an error."""
     async for line in lines:
-        found = parse_line(line)
+        found = answers.requests.parse(line)
+        if is_request_without_id(found):
+            found = UnreadableLine(INVALID_REQUEST, [])
         if isinstance(found, JSONRPCResponse | JSONRPCError):
             for message in answers.requests.on_answer(found):
                 yield SessionMessage(message)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from ferrule import InputRequired, ToolContext, ToolError
 from ferrule.mcp_lines import UNREADABLE_ANSWER
 from ferrule.mcp_results import Check, to_result
-from ferrule.sources._mcp_connection import OPEN_CALL, Connection, is_unreadable
+from ferrule.sources._mcp_connection import OPEN_CALL, Connection
 from ferrule.sources._mcp_http import Fate
 from ferrule.sources._mcp_log import SDK_LOGS
 from ferrule.sources._mcp_questions import Responses, to_question, to_responses, to_visit
@@ -194,7 +194,7 @@ class RemoteTool:
             why = self._connection.reason or message
             return ToolError(f"the connection to {label} ended before its answer: {why}. {_PERHAPS}", executed=None)
         self._connection.answered()
-        if is_unreadable(error) or message.startswith(_REDIRECTED):
+        if message.startswith((UNREADABLE_ANSWER, _REDIRECTED)):
             return self._unreadable(message)
         if message.startswith("HTTP 5"):
             return ToolError(f"{label} failed: {message}. {_PERHAPS}", executed=None)

@@ -31,7 +31,6 @@ from pydantic import ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError, __version__
 from ferrule.characters import inert, visible
-from ferrule.mcp_lines import UNREADABLE_ANSWER
 from ferrule.sources._foreign_text import one_line, size_of
 from ferrule.sources._mcp_http import HttpClient
 from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog
@@ -60,12 +59,6 @@ _SSE_ALONE = (
     "it speaks the transport with HTTP and SSE of 2024 alone, which MCP has given up; give the address at which the "
     "server speaks Streamable HTTP, often /mcp in the place of /sse"
 )
-_SDK_UNREADABLE = (
-    "Failed to parse SSE message: ",
-    "Unexpected content type: ",
-    "server answered a request with 202 Accepted",
-)
-"""How the SDK begins its error for an answer over HTTP that it could not read."""
 
 
 class Listing(NamedTuple):
@@ -440,7 +433,7 @@ class Connection:
             auth, reach = self.users or server.auth, Reach(server.url, server.authorization_servers)
             if isinstance(auth, OAuth):
                 auth = await provider(server.url, auth, reach, self._person_waited_for)
-            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log.hide))
+            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log))
             target = self._watched(streamable_http_client(server.url, http_client=http))
         return Client(
             target,
@@ -651,16 +644,9 @@ def reason_for(error: BaseException, said: ServerLog) -> str:
     if isinstance(error, FileNotFoundError):
         return f"there is no program {error.filename!r}"
     text = said.told_of(error)
-    if isinstance(error, MCPError) and is_unreadable(error):
-        return text if text.startswith(UNREADABLE_ANSWER) else UNREADABLE_ANSWER
     if isinstance(error, MCPError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def is_unreadable(error: MCPError) -> bool:
-    """Whether the error stands for an answer that could not be read, and not for what the server says."""
-    return error.message.startswith((UNREADABLE_ANSWER, *_SDK_UNREADABLE))
 
 
 def _is_cancelled() -> bool:

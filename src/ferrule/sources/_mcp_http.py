@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import re
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qs
 
@@ -20,11 +22,12 @@ from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import MCP_SESSION_ID
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
+from pydantic_core import to_json
 
 from ferrule import FerruleError
 from ferrule.http import NotReachableError, without_http_logs
-from ferrule.mcp_lines import MOST_VALUES, UNREADABLE_ANSWER, has_too_many_values, replace_broken_characters
+from ferrule.mcp_lines import LOST, MOST_VALUES, UNREADABLE_ANSWER, LineBuffer, OpenRequests, has_too_many_values
+from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
 from ferrule.values.masking import masked_text
 
@@ -40,7 +43,11 @@ _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
-_REQUEST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),')
+_JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
+_MOST_EVENT = 1_000_000
+_LONGEST_RETRY = 60_000
+"""Milliseconds until a stream is asked for again, whatever the server says."""
+_REQUEST = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),"method":"([^"\\]+)"')
 _MOST_A_TURN = 16_384
 """Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
 _LONGEST_BESIDE = 30.0
@@ -53,7 +60,47 @@ _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class UnreadableAnswerError(httpx2.RequestError):
-    """A body that is too large, takes too long, or does not answer its request."""
+    """A body that is too large, or takes too long."""
+
+
+class _Exchange:
+    """One request of MCP, and what may come back for it.
+
+    Args:
+        content: Its body. One without a request in it leads to no answer, but to a stream of messages.
+        log: Hears of lines that are no messages.
+    """
+
+    def __init__(self, content: bytes, log: ServerLog) -> None:
+        self._warn = partial(log.say, level=logging.WARNING)
+        self._requests = OpenRequests()
+        self.id: int | None = None
+        if (match := _REQUEST.match(content)) is not None:
+            self.id = int(match[1])
+            self._requests.on_sent(types.JSONRPCRequest(jsonrpc="2.0", id=self.id, method=match[2].decode()))
+
+    def read(self, data: bytes) -> Iterator[types.JSONRPCMessage]:
+        """Yield the messages of a body or an event. An answer to any other request is a lost answer to this one, which
+        the SDK would take for its own or wait behind."""
+        for message in self._requests.read(data, self._warn):
+            if self.id is not None and isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+                is_its_own = message.id is not None and coerce_request_id(message.id) == self.id
+                yield message if is_its_own else self._lost()
+            else:
+                yield message
+
+    def answer(self, body: bytes) -> types.JSONRPCMessage:
+        """Return the answer that a body in JSON holds, or an error in its place."""
+        answers = types.JSONRPCResponse | types.JSONRPCError
+        return next((one for one in self.read(body) if isinstance(one, answers)), self._lost())
+
+    def _lost(self) -> types.JSONRPCError:
+        return types.JSONRPCError(jsonrpc="2.0", id=self.id, error=LOST)
+
+
+_EXCHANGE: ContextVar[_Exchange | None] = ContextVar(
+    "the last request of a task, whose stream it may ask for again", default=None
+)
 
 
 class HttpClient(httpx2.AsyncClient):
@@ -64,16 +111,16 @@ class HttpClient(httpx2.AsyncClient):
         headers: Those of the requests to the server, and of no other.
         auth: What signs these, and may send some of its own.
         reach: Where the latter may go.
-        hide: Is told what `auth` gives away, which no text shows from then on.
+        log: Hides what `auth` gives away, and hears what cannot be read.
 
     Attributes:
         has_session: Whether the server has given this connection a session.
     """
 
-    def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, hide: Callable[[str], None]) -> None:
+    def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, log: ServerLog) -> None:
         hooks: Any = {"request": [self._leaves], "response": [self._came]}
         super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks)
-        self._reach, self._hide = reach, hide
+        self._reach, self._log = reach, log
         self._mark = secrets.token_hex(8)
         self.has_session = False
 
@@ -88,6 +135,8 @@ class HttpClient(httpx2.AsyncClient):
         request.extensions = {**request.extensions, self._mark: frozenset(request.headers.raw)}
         if request.method == "GET":
             await asyncio.sleep(_ASKED.get() + _BETWEEN_STREAMS - asyncio.get_running_loop().time())
+        else:
+            _EXCHANGE.set(_Exchange(request.read(), self._log) if request.method == "POST" else None)
         _ASKED.set(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
@@ -99,9 +148,9 @@ class HttpClient(httpx2.AsyncClient):
                 await response.aread()
                 if has_too_many_values(response.content):
                     raise UnreadableAnswerError(f"it has more than {MOST_VALUES:,} values")
-                if response.status_code < 400 and not response.has_redirect_location:
-                    response = _repair_body(response, request)
-                    _check_answers_request(response.content, request.content)
+            exchange = _EXCHANGE.get()
+            if exchange is not None and exchange.id is not None and not _is_refusal(response):
+                response = await _readable(response, request, exchange)
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
         except UnreadableAnswerError as error:
@@ -132,9 +181,9 @@ class HttpClient(httpx2.AsyncClient):
         with suppress(httpx2.RequestError, TimeoutError):
             async with (
                 asyncio.timeout(_LEAVE_SECONDS),
-                self.stream("GET", url, headers={"accept": "text/event-stream"}) as response,
+                self.stream("GET", url, headers={"accept": _EVENTS_TYPE}) as response,
             ):
-                if response.status_code == 200 and _has_type(response, "text/event-stream"):
+                if response.status_code == 200 and _has_type(response, _EVENTS_TYPE):
                     async for chunk in response.aiter_bytes():
                         begin += chunk
                         if len(begin) > _MOST_BEGIN or b"\n" in begin.lstrip():
@@ -148,7 +197,7 @@ class HttpClient(httpx2.AsyncClient):
             NotReachableError: where it may not go there.
         """
         for secret in _secrets_of(request, request.extensions.get(self._mark, frozenset())):
-            self._hide(secret)
+            self._log.hide(secret)
         if self._mark not in request.extensions:
             self._reach.check(request.url)
             request.extensions = {"timeout": _TIMEOUT_BESIDE.as_dict(), **request.extensions}
@@ -157,11 +206,10 @@ class HttpClient(httpx2.AsyncClient):
 
     async def _came(self, response: httpx2.Response) -> None:
         """Bound the body of a response, whoever reads it."""
-        answers = self._mark in response.request.extensions and response.status_code == 200
+        answers = self._mark in response.request.extensions and response.is_success
+        has_events = answers and _has_type(response, _EVENTS_TYPE)
         most: tuple[float, float | None] = (_MOST_BESIDE, _LONGEST_BESIDE)
-        if answers and _has_type(response, "text/event-stream"):
-            if "content-encoding" not in response.headers:
-                return  # each event of which the SDK bounds
+        if has_events:
             most = math.inf, None
         elif answers and _is_json(response):
             most = _MOST_BODY, None
@@ -172,13 +220,16 @@ class HttpClient(httpx2.AsyncClient):
         response.stream = _Bounded(unpacked.aiter_bytes(), unpacked.aclose, *most)
         for key in _OF_THE_BODY:
             response.headers.pop(key, None)
+        if has_events:
+            response.stream = _Events(response.stream, _EXCHANGE.get() or _Exchange(b"", self._log))
+            response.headers["content-type"] = _EVENTS_TYPE  # in UTF-8, whatever it said
 
     def _error(
         self, request: httpx2.Request, status: int, code: int, message: str, fate: Fate | None = None
     ) -> httpx2.Response:
         error = {"code": code, "message": message, **({} if fate is None else {"data": {self._mark: fate}})}
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-        return httpx2.Response(status, headers={"content-type": "application/json"}, content=body, request=request)
+        return httpx2.Response(status, headers={"content-type": _JSON_TYPE}, content=body, request=request)
 
 
 def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
@@ -206,6 +257,50 @@ def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], 
             reach.connected(url, address)
 
     return hear
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A stream of events, each with one message that can be read, or with none."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, exchange: _Exchange) -> None:
+        self._body, self._exchange = body, exchange
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        lines, event, size, after_return = LineBuffer(_MOST_EVENT + 1), list[bytes](), 0, False
+        async for chunk in self._body:
+            text = chunk.removeprefix(b"\n") if after_return else chunk
+            after_return = chunk.endswith(b"\r")
+            for line in lines.feed(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
+                if not line:
+                    yield self._rewrite(event)
+                    event, size = [], 0
+                    await asyncio.sleep(0)  # a flood of events must not hold the loop
+                elif not line.startswith(b":"):  # that is a comment
+                    size += len(line)
+                    if size > _MOST_EVENT:
+                        raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
+                    event.append(line.removeprefix(b"\xef\xbb\xbf"))
+
+    def _rewrite(self, event: list[bytes]) -> bytes:
+        """Return an event as the SDK can read it: each message in one of its own."""
+        fields: dict[bytes, bytes] = {}
+        data: list[bytes] = []
+        for line in event:
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            else:
+                fields[name] = value
+        if (retry := fields.pop(b"retry", b"")).isdigit():
+            fields[b"retry"] = b"%d" % min(int(retry[:9]), _LONGEST_RETRY)
+        is_message = fields.get(b"event", b"") in (b"", b"message")
+        messages = self._exchange.read(b"\n".join(data)) if is_message and data else ()
+        head = b"".join(b"%b:%b\n" % field for field in fields.items())
+        return head + b"\n".join([b"data:%b\n" % _dump(message) for message in messages] or [b""]) + b"\n"
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -249,28 +344,31 @@ def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]])
     return [*request.headers.get_list("authorization"), *secret]
 
 
-def _repair_body(response: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
-    """Return the response with U+FFFD for what UTF-8 cannot hold in its body, which the SDK would refuse."""
-    body = replace_broken_characters(response.content)
-    if body == response.content:
+def _dump(message: types.JSONRPCMessage) -> bytes:
+    return to_json(message.model_dump(exclude_unset=True), inf_nan_mode="constants")
+
+
+async def _readable(response: httpx2.Response, request: httpx2.Request, exchange: _Exchange) -> httpx2.Response:
+    """Return the answer to a request with one message in its body, or as a stream of events.
+
+    Raises:
+        UnreadableAnswerError: If it is neither.
+    """
+    if _has_type(response, _EVENTS_TYPE):
+        response.status_code = 200  # or the SDK does not read it
         return response
-    headers = [(key, value) for key, value in response.headers.multi_items() if key.lower() not in _OF_THE_BODY]
-    return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+    if not (_is_json(response) and response.content):
+        await response.extensions["network_stream"].aclose()  # a body after 204 would be read as the next answer
+        await response.aclose()
+        raise UnreadableAnswerError(f"HTTP {response.status_code}, {response.headers.get('content-type', 'no type')}")
+    session = response.headers.get(MCP_SESSION_ID)
+    headers = {"content-type": _JSON_TYPE} | ({} if session is None else {MCP_SESSION_ID: session})
+    body = _dump(exchange.answer(response.content))
+    return httpx2.Response(200, headers=headers, content=body, request=request)
 
 
-def _check_answers_request(body: bytes, request: bytes) -> None:
-    """Raise UnreadableAnswerError if a body in JSON does not answer this request. The SDK goes on waiting for one."""
-    sent = _REQUEST_ID.match(request)
-    if sent is None:
-        return
-    try:
-        answer = types.jsonrpc_message_adapter.validate_json(body, by_name=False)
-    except ValidationError as error:
-        raise UnreadableAnswerError(error.errors(include_url=False)[0]["msg"]) from None
-    if not isinstance(answer, types.JSONRPCResponse | types.JSONRPCError):
-        raise UnreadableAnswerError("it is not a response")
-    if answer.id is None or coerce_request_id(answer.id) != int(sent[1]):
-        raise UnreadableAnswerError("it does not name its request")
+def _is_refusal(response: httpx2.Response) -> bool:
+    return response.status_code >= 400 or response.has_redirect_location
 
 
 def _has_type(response: httpx2.Response, kind: str) -> bool:
@@ -278,7 +376,7 @@ def _has_type(response: httpx2.Response, kind: str) -> bool:
 
 
 def _is_json(response: httpx2.Response) -> bool:
-    return _has_type(response, "application/json")
+    return _has_type(response, _JSON_TYPE)
 
 
 def _text_of(error: Exception) -> str:

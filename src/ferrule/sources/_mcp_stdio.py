@@ -12,11 +12,11 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from functools import partial
 from typing import Any
 
 import anyio
-import mcp_types as types
 from mcp.client.stdio import get_default_environment
 from mcp.os.posix.utilities import terminate_posix_process_tree
 from mcp.os.win32.utilities import (
@@ -27,21 +27,12 @@ from mcp.os.win32.utilities import (
 )
 from mcp.shared.message import SessionMessage
 
-from ferrule.mcp_lines import (
-    LineBuffer,
-    MessageStream,
-    MessageWriter,
-    OpenRequests,
-    UnreadableLine,
-    parse_line,
-    replace_broken_characters,
-)
+from ferrule.mcp_lines import LineBuffer, MessageStream, MessageWriter, OpenRequests
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_settings import Stdio
 
 _LONGEST_MESSAGE = 100_000_000
 """Bytes, as of an answer over HTTP."""
-_LONGEST_LOGGED = 4_000
 _EXIT_SECONDS = 2.0
 """How long a process has to end by itself once its input is closed, and once it was told to end."""
 _EXIT_POLL_SECONDS = 0.01
@@ -69,38 +60,17 @@ async def read_messages(
 ) -> AsyncGenerator[SessionMessage, None]:
     """Yield the messages of a program until its output ends, or cannot be read for any other reason."""
     buffer = LineBuffer(_LONGEST_MESSAGE)
+    warn = partial(server_log.say, level=logging.WARNING)
     try:
         while True:
             for line in buffer.feed(await output.receive()):
-                for message in _read_line(line, requests, server_log):
+                for message in requests.read(line, warn):
                     yield SessionMessage(message)
                 await asyncio.sleep(0)  # a flood of lines must not hold the loop
     except _PIPE_ERRORS:
         pass
     except Exception as error:  # the end of the stream fails the open calls, and the next call starts the program
         server_log.tell_error(logging.ERROR, "its output could not be read any further", error)
-
-
-def _read_line(line: bytes, requests: OpenRequests, server_log: ServerLog) -> Iterator[types.JSONRPCMessage]:
-    """Yield the message of a line, and an error for each request whose answer is lost."""
-    found = parse_line(line)
-    if isinstance(found, UnreadableLine):
-        repaired = replace_broken_characters(line)
-        if repaired != line:
-            found = parse_line(repaired)
-    if isinstance(found, UnreadableLine):
-        # What may be an answer is taken for one: a request of the server's is lost either way.
-        answers = [one.id for one in found.envelopes if one.is_answer is not False]
-        for request_id in answers:
-            yield from requests.on_lost_answer(request_id)
-        said = line[:_LONGEST_LOGGED].decode("utf-8", "replace")
-        if said.strip():
-            what = "an answer could not be read" if answers else "no message"
-            server_log.say(f"{what}: {said}", logging.WARNING)
-    elif isinstance(found, types.JSONRPCResponse | types.JSONRPCError):
-        yield from requests.on_answer(found)
-    else:
-        yield found
 
 
 async def _start_process(server: Stdio, stderr: Any) -> Any:

@@ -17,6 +17,7 @@ import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
 from ferrule.http import NotReachableError, Transport, without_http_logs
+from ferrule.pipeline.hiding import redactor_for
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
@@ -27,7 +28,6 @@ from ferrule.sources._openapi_responses import Responses
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
 from ferrule.sources._openapi_uploads import read_uploads
-from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.redaction import redact_value
 
 log = logging.getLogger("ferrule")
@@ -41,6 +41,8 @@ _BOUNDED_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
 """Encodings of a body, one at most: what brotli, zstd or two of these make of a kilobyte has no bound."""
 _PERHAPS: Final = "The request may have been carried out."
 _SHORTEST_SECRET: Final = 8
+_LONGEST_SPELLING: Final = 6
+"""Characters that one of a credential may be in what comes back."""
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, where no deadline comes before."""
 _SHARE_OF_DEADLINE: Final = 0.9
@@ -139,7 +141,7 @@ class Signed(NamedTuple):
     """A request with its credentials.
 
     Attributes:
-        hidden: All ways in which a credential may come back.
+        hidden: The credentials, as they may come back.
         query: The pairs of the query that are credentials.
     """
 
@@ -375,7 +377,8 @@ class Endpoint(NamedTuple):
         Args:
             until: When the call ends at the latest, by the clock of the loop.
         """
-        self.responses.check(answer.status, answer.media, _without_credentials(body, hidden))
+        shown = _without_credentials(body, hidden)
+        self.responses.check(answer.status, answer.media, shown)
         pages, problem = PagedList(body), ""
         left, seen = MOST_ANSWER - len(answer.body), {str(answer.request.url)}
         found = self._next_page(answer, pages, payload)
@@ -401,7 +404,7 @@ class Endpoint(NamedTuple):
         if problem:
             words.append(f"The list is not complete: page {pages.read + 1} could not be read ({problem}).")
         self._add_next_page(found, about, words, hidden)
-        return self._made(_without_credentials(pages.output, hidden), about, words)
+        return self._made(shown if pages.read == 1 else _without_credentials(pages.output, hidden), about, words)
 
     def _next_page(self, answer: Answer, pages: PagedList, payload: dict[str, Any]) -> NextPage | None:
         if self.paging is None:
@@ -486,16 +489,8 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
     """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
     got. Of a text that is cut off, what may be the beginning of it goes too."""
-    if not hidden:
-        return value
-
-    def redact(text: str) -> str:
-        for secret in hidden:
-            text = text.replace(secret, SECRET_STARS)
-        return text
-
-    value = redact_value(value, redact)
-    return value if is_whole else value[: -max(map(len, hidden))]
+    value = redact_value(value, redactor_for(hidden))
+    return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
 
 
 def _body_text(response: httpx2.Response, body: bytes) -> str:

@@ -366,7 +366,7 @@ class PagedList:
     @property
     def output(self) -> Any:
         """The last page, with the items of all."""
-        return self.body if self.place is None or self.read == 1 else _with_items(self.body, self.place, self._items)
+        return self.body if self.place is None else _with_items(self.body, self.place, self._items)
 
 
 def _place_of_list(body: Any) -> Pointer | None:

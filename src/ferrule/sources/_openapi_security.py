@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 from ferrule import DefinitionError, ToolError
 from ferrule.sources._openapi_arguments import folded_name, may_be_header
@@ -123,7 +121,7 @@ def places_of(schemes: Iterable[Scheme]) -> frozenset[tuple[str, str]]:
 
 
 def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mapping[str, Any]) -> list[str]:
-    """Put the credentials on a request; all ways in which they may come back.
+    """Put the credentials on a request; return them as they may come back.
 
     Raises:
         ToolError: where there are none; the log says which.
@@ -151,7 +149,7 @@ def _put_on(request: Request, scheme: Scheme, secret: Any) -> list[str]:
         user, password = _user_and_password(scheme, secret)
         encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
         request.headers.append(("Authorization", f"Basic {encoded}"))
-        return [encoded, *_spellings(password)]
+        return [encoded, password]
     text = _secret_text(scheme, secret)
     if scheme.kind == "query":
         request.query.append(f"{quote(scheme.wire, safe='')}={quote(text, safe='')}")
@@ -161,15 +159,7 @@ def _put_on(request: Request, scheme: Scheme, secret: Any) -> list[str]:
         request.headers.append(("Authorization", f"Bearer {text}"))
     else:
         request.headers.append((scheme.wire, text))
-    return _spellings(text)
-
-
-def _spellings(text: str) -> list[str]:
-    """The text as URLs and JSON write it."""
-    quoted = [quote(text, safe=""), quote(text), quote_plus(text)]
-    lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
-    in_json = json.dumps(text)[1:-1]
-    return list(dict.fromkeys([text, *quoted, *lower, in_json, in_json.replace("/", "\\/")]))
+    return [text]
 
 
 def _user_and_password(scheme: Scheme, secret: Any) -> tuple[str, str]:

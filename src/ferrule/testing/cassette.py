@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
+from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.paths import read_file
 from ferrule.pipeline.hiding import redactor_of
@@ -110,6 +111,7 @@ class _TapedTool:
 
     name: str
     fingerprint: str
+    definition: dict[str, Any] = field(default_factory=dict)
     calls: list[_Recording] = field(default_factory=list)
     running: int = 0
 
@@ -125,8 +127,10 @@ class Cassette:
 
     Attributes:
         misses: What was wrong so far.
+        remedy: What records the calls again, in words for the errors.
     """
 
+    remedy = "mode='record'"
     only_inside = "a cassette belongs in `inside`: in `around`, a recording would go round the guards"
 
     def __init__(self, path: Path, mode: Mode) -> None:
@@ -146,11 +150,11 @@ class Cassette:
         arguments = {name: redact_value(value, redact) for name, value in shown.items()}
         key = (tool.name, tool.fingerprint)
         if self.mode != "record":
-            return self._given(call, key, arguments)
+            return self._given(call, tool, arguments)
         above = _TAPING.get()
         if above is not None and above.is_open:
             return await next(call, context)
-        recording = self._begun(key, arguments)
+        recording = self._begun(tool, arguments)
         taping = _TAPING.set(recording)
         try:
             result = await next(call, context)
@@ -162,23 +166,24 @@ class Cassette:
             recording.result = _result_for_file(result, context.running)
         return result
 
-    def _begun(self, key: tuple[str, str], arguments: Any) -> _Recording:
+    def _begun(self, tool: Tool, arguments: Any) -> _Recording:
+        key = (tool.name, tool.fingerprint)
         with self._lock:
-            tape = self._tools.setdefault(key, _TapedTool(*key))
+            tape = self._tools.setdefault(key, _TapedTool(*key, _definition_for_file(tool)))
             recording = _Recording(arguments, is_beside=tape.running > 0)
             tape.calls.append(recording)
             tape.running += 1
             return recording
 
-    def _given(self, call: ToolCall, key: tuple[str, str], arguments: Any) -> ToolResult:
+    def _given(self, call: ToolCall, tool: Tool, arguments: Any) -> ToolResult:
         with self._lock:
-            found = self._next_of(key, arguments)
+            found = self._next_of((tool.name, tool.fingerprint), arguments)
             if found is None or found.result is None:
-                miss = self._miss(key, arguments)
+                miss = f"{self._miss(tool, arguments)}\nRecord it again: {self.remedy}."
                 self.misses.append(miss)
                 return ToolResult(error=miss, executed=False, metadata={"cassette": "missed"})
             found.is_used = True
-        result = _recorded_result(found.result, call, key[0])
+        result = _recorded_result(found.result, call, tool.name)
         return result.replace(executed=False, metadata={"cassette": "replayed", **result.metadata})
 
     def _next_of(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
@@ -187,20 +192,21 @@ class Cassette:
         left = tape.nexts() if self.mode == "strict" else (one for one in tape.calls if not one.is_used)
         return next((one for one in left if one.arguments == arguments), None)
 
-    def _miss(self, key: tuple[str, str], arguments: Any) -> str:
-        name, fingerprint = key
+    def _miss(self, tool: Tool, arguments: Any) -> str:
+        name = tool.name
         what = f"{self.path}: no recording of this call of {name!r}"
         same_name = [one for one in self._tools.values() if one.name == name]
         there = [(one, recording) for one in same_name for recording in one.calls]
         if not there:
             names = ", ".join(sorted({repr(one.name) for one in self._tools.values()})) or "none"
-            return f"{what}: the tools that it has are {names}. Record it again: mode='record'."
+            return f"{what}: the tools that it has are {names}."
         tape, nearest = max(there, key=lambda pair: json_ratio(pair[1].arguments, arguments))
         if nearest.arguments == arguments:
-            why = f"{name!r} is another one than when it was recorded, in its definition"
-            if tape.fingerprint == fingerprint:
-                why = "it was given already" if nearest.is_used else "another call of it was recorded before this one"
-            return f"{what}, {json.dumps(arguments, ensure_ascii=False)}: {why}. Record it again: mode='record'."
+            if tape.fingerprint != tool.fingerprint:
+                changes = json_diff(tape.definition, _definition_for_file(tool))
+                return f"{what}: its definition has changed since it was recorded (-), and is now (+):\n{changes}"
+            why = "it was given already" if nearest.is_used else "another call of it was recorded before this one"
+            return f"{what}, {json.dumps(arguments, ensure_ascii=False)}: {why}."
         return f"{what}. The nearest one (-), and the call (+):\n{json_diff(nearest.arguments, arguments)}"
 
     def assert_done(self) -> None:
@@ -241,6 +247,12 @@ class Cassette:
             self.assert_done()
         elif error is not None and self.misses:  # what a miss has led to
             error.add_note("\n".join(self.misses))
+
+
+def _definition_for_file(tool: Tool) -> dict[str, Any]:
+    """Return the parts of a definition that a fingerprint is made of, without those that are empty."""
+    parts = {"description": tool.description, "input_schema": tool.input_schema, "version": tool.version}
+    return {name: thaw(value) for name, value in {**parts, "examples": list(tool.examples)}.items() if value}
 
 
 def _redact_for_file(running: RunningCall) -> Callable[[str], str]:
@@ -296,7 +308,8 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         tools: dict[tuple[str, str], _TapedTool] = {}
         for one in read["tools"]:
             key = (one["tool"], one["fingerprint"])
-            tools.setdefault(key, _TapedTool(*key)).calls += [_recording_of(call) for call in one["calls"]]
+            tape = tools.setdefault(key, _TapedTool(*key, one.get("definition", {})))
+            tape.calls += [_recording_of(call) for call in one["calls"]]
     except FileNotFoundError:
         raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -310,6 +323,7 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
         {
             "tool": name,
             "fingerprint": fingerprint,
+            "definition": tape.definition,
             "calls": [_recording_json(one) for one in tape.calls if one.result is not None],
         }
         for (name, fingerprint), tape in sorted(tools.items())

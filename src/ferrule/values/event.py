@@ -23,6 +23,7 @@ EventKind: TypeAlias = Literal[
     "tool:post",
     "tool:error",
     "tools:changed",
+    "client:refused",
 ]
 About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
 """What an event is about, besides its call."""
@@ -40,8 +41,9 @@ class Event(_EventFields):
     Attributes:
         kind: `tool:pre` (the call arrived), `tool:decided`, `tool:started` (slot and keys are had), `tool:progress`,
             `tool:suspended`, and exactly one of `tool:post` and `tool:error` for every call; `tools:changed` where
-            `Runner.replace(tools=…)` made a runner that has other tools.
-        call: The call, under the tool's own name; of `tools:changed`, one without a name.
+            `Runner.replace(tools=…)` made a runner that has other tools; `client:refused` if a client of a served
+            runner gave no token that is known.
+        call: The call, under the tool's own name; of `tools:changed` and `client:refused`, one without a name.
         at: Seconds since the epoch.
         seq: Its place among the events of this process; later ones have higher numbers.
         session: The conversation that the call belongs to.
@@ -89,8 +91,8 @@ class Event(_EventFields):
         `tool:suspended`; the `decision` of a `tool:decided`, and by whom (`by`) where that was said; of a
         `tool:progress` `done`, `total` and `message`, or the `chunk` that the handler yielded, or the `attempt` that
         failed with its `status`, `error` and `wait`, or the `fault` that a test made; of `tools:changed` the names
-        that were `added`, `removed` and `changed`. What is bound or private is
-        stars in `input` and in `call`."""
+        that were `added`, `removed` and `changed`; of `client:refused` the `reason` and the `address` of the client.
+        What is bound or private is stars in `input` and in `call`."""
         try:
             return self._data
         except AttributeError:  # nobody has read it yet

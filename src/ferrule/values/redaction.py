@@ -22,6 +22,15 @@ def redact_value(value: Any, redact: Redact) -> Any:
     """Return JSON data, bytes or blocks with every text redacted: keys, numbers and the bytes of media as well."""
     if isinstance(value, str):
         return redact(value)
+    texts: dict[str, str] = {}
+    unredacted = _redact_inside(value, lambda text: texts.setdefault(text, text))
+    joined = "\n".join(texts)  # to look at each of thousands of texts by itself takes seconds
+    return unredacted if redact(joined) == joined else _redact_inside(value, redact)
+
+
+def _redact_inside(value: Any, redact: Redact) -> Any:
+    if isinstance(value, str):
+        return redact(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -31,11 +40,11 @@ def redact_value(value: Any, redact: Redact) -> Any:
     if isinstance(value, Mapping):
         return {redact(str(key)): _redact_member(str(key), inner, redact) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [redact_value(inner, redact) for inner in value]
+        return [_redact_inside(inner, redact) for inner in value]
     if isinstance(value, Text):
         return Text(redact(value.text))
     if isinstance(value, Media):
-        changes = {name: redact_value(getattr(value, name), redact) for name in ("data", "uri", "name")}
+        changes = {name: _redact_inside(getattr(value, name), redact) for name in ("data", "uri", "name")}
         mime_type, semicolon, parameters = value.mime_type.partition(";")
         shown = mime_type if redact(mime_type) == mime_type else "application/octet-stream"
         return replace(value, **changes, mime_type=f"{shown}{semicolon}{redact(parameters)}")
@@ -44,7 +53,7 @@ def redact_value(value: Any, redact: Redact) -> Any:
 
 def _redact_member(name: str, value: Any, redact: Redact) -> Any:
     """Return a member of an object redacted."""
-    redacted = redact_value(value, redact)
+    redacted = _redact_inside(value, redact)
     is_secret = isinstance(value, str) and redacted == value and is_secret_member(name, value, redact)
     return SECRET_STARS if is_secret else redacted
 
@@ -58,7 +67,7 @@ def is_secret_member(name: str, text: str, redact: Redact) -> bool:
 def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
     """Return the result with everything redacted that a tool has written; itself if nothing is secret."""
     found = {name: getattr(result, name) for name in _REDACTED_FIELDS} | {"content": list(result.content)}
-    redacted = {name: redact_value(value, redact) for name, value in found.items()}
+    redacted = dict(zip(found, redact_value(list(found.values()), redact), strict=True))
     redacted["repairs"] = tuple(redacted["repairs"])
     return result if redacted == found else result.replace(**redacted)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, cast, get_args
 
+from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, told_input
 from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
@@ -209,6 +210,22 @@ class ToolResult(_ResultFields):
     def __repr__(self) -> str:
         shown = text_of(self.output if self.error is None else self.error, repr)
         return f"<ToolResult {self.tool_name or '?'} {self.status} {shown[:120]}>"
+
+
+def pending_of(who: str, given: object) -> Mapping[str, Any]:
+    """The `pending` of a suspended call, given as its result, its `pending` or its record.
+
+    Raises:
+        DefinitionError: if it is none of these; it says what `who` was given.
+    """
+    found = given.pending if isinstance(given, ToolResult) else given
+    if isinstance(found, Mapping) and not {"kind", "call", "key"} <= found.keys():
+        found = found.get("pending")
+    if isinstance(found, Mapping):
+        return found
+    status = given.get("status") if isinstance(given, Mapping) else getattr(given, "status", None)
+    what = f"with status {status!r}" if isinstance(status, str) else f"of type {type(given).__name__}"
+    raise DefinitionError(f"{who} takes a suspended result, its .pending or its .record(); it was given one {what}")
 
 
 _FrozenResult = frozen(ToolResult)
