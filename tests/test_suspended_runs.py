@@ -568,7 +568,7 @@ def value_at(state: Any, path: tuple[Any, ...]) -> Any:
     return functools.reduce(lambda place, key: place[key], path, state)
 
 
-MAY_BE_NULL = {"api", "reason", "error", "executed", "problem", "parent", "uri", "name", "data", "key"}
+MAY_BE_NULL = {"api", "reason", "error", "executed", "retryable", "problem", "parent", "uri", "name", "data", "key"}
 MAY_BE_NULL |= {"input", "session", "principal", "at", "answered_by"}
 
 

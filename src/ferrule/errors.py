@@ -42,9 +42,11 @@ class ToolError(FerruleError):
         result: The result of the call, where there is one.
         executed: Whether the effect may have happened, which a handler of something elsewhere may know: `False` where
             it was certainly not sent, `None` for not known.
+        retryable: Whether the same call may succeed later. After `False`, `retry` makes no other attempt.
     """
 
     executed: bool | None = True
+    retryable: bool | None = None
 
     def __init__(
         self,
@@ -53,10 +55,13 @@ class ToolError(FerruleError):
         retry_after: float | None = None,
         result: ToolResult | None = None,
         executed: bool | None = True,
+        retryable: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.result = result
+        if retryable is not None:
+            self.retryable = retryable
         if executed is not True:
             self.executed = executed
 
@@ -119,10 +124,11 @@ class RemoteError(FerruleError):
         retry_after: Seconds after which it may go well, where the exception said so.
 
     Attributes:
-        executed: Whether the effect may have happened, as a `ToolError` says it.
+        executed, retryable: As of a `ToolError`.
     """
 
     executed: bool | None = True
+    retryable: bool | None = None
 
     def __init__(
         self, text: str = "", kinds: tuple[str, ...] = (), traceback: str = "", *, retry_after: float | None = None

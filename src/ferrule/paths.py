@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from types import TracebackType
 from typing import IO, Any, Final, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
 
@@ -57,6 +58,9 @@ _MOST_LINKS: Final = 40
 RESERVED: Final[set[tuple[int, int]]] = set()
 """Files that nothing here opens, by device and number: those of the journals that this process has open, whose locks
 the system drops when the process closes another descriptor of them. See docs/journal.md#where-to-keep-it."""
+ALLOWED_PATHS: Final[WeakKeyDictionary[object, frozenset[str]]] = WeakKeyDictionary()
+"""The real paths that a `within` guard lets a call have, by the call (`context.running`), for handlers that read files
+only under such a guard. See docs/openapi.md#uploads."""
 LONGEST: Final = 32_767
 """Characters that a path has at most on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
 

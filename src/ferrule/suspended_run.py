@@ -92,6 +92,7 @@ class SavedResult(Part):
     content: list[SavedBlock]
     error: str | None
     executed: bool | None
+    retryable: bool | None = None
     repairs: list[str]
     metadata: dict[str, Any]
     duration_ms: NonNegativeFloat
@@ -115,6 +116,7 @@ class SavedResult(Part):
             content=[_saved_block(block) for block in result.content],
             error=result.error,
             executed=result.executed,
+            retryable=result.retryable,
             repairs=list(result.repairs),
             metadata=record["metadata"],
             duration_ms=result.duration_ms,

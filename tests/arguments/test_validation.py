@@ -505,6 +505,11 @@ RAW_MISTAKES: list[tuple[dict[str, Any], Any, list[str]]] = [
     ({"const": "a"}, "b", ["'value'", '"a"', '"b"']),
     ({"type": "array", "items": {"type": "integer"}}, [1, "x"], ["value[1]", "integer"]),
     ({"anyOf": [{"type": "integer"}, {"type": "array"}]}, "x", ["'value'", "integer", "array"]),
+    (
+        {"anyOf": [{"required": ["iban"]}, {"properties": {"to": {"required": ["card"]}}, "required": ["to"]}]},
+        {"to": {}},
+        ["'value'", "'iban' is required", "'to.card' is required"],
+    ),
     ({"type": "array", "minItems": 2}, [1], ["'value'", "2"]),
     ({"type": "array", "uniqueItems": True}, [1] * 10_000, ["'value'"]),
     ({"type": "object", "properties": {"k": {}}, "required": ["k"]}, {}, ["value.k", "required"]),

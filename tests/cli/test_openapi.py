@@ -130,17 +130,23 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
         (["--server", "https://a.example"], "--server is for --openapi FILE"),
         (["--budget", "5"], "--budget is for --openapi FILE"),
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
-        (["--openapi", "{file}"], "names no server"),
+        (["--openapi", "{file}"], "say where the API is: --server https://api.example.com"),
         (["--openapi", "{file}", "--server", "https://a.example", "--only", "PUT"], "names no operation"),
         (["--openapi", "{file}", "--server", "https://a.example", "--secret", "key"], "has to be NAME=VARIABLE"),
         (
-            ["--openapi", "{file}", "--server", "https://a.example", "--secret", "key=NOT_SET_1"],
+            ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example", "--secret", "key=NOT_SET_1"],
             "'NOT_SET_1' is not set",
         ),
+        (["--openapi", "{file}", "--server", "a.example"], "--server a.example: it is no whole URL"),
+        (
+            ["--openapi", "{file}", "--server", "https://a.example", "--secret", "key=PATH"],
+            "the folder that the files are in, --root DIR",
+        ),
+        (["--openapi", "{file}", "--only", "PUT", "--server", "https://a.example"], "--only 'PUT' names no operation"),
         (["--openapi", "{file}", "--root", "{folder}", "--server", "http://a.example"], "go over https alone"),
         (
             ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example"],
-            "credentials={{'key': '…'}}".format(),
+            "say which of your secrets that is, --secret key=VARIABLE",
         ),
         (["--openapi", "{file}", "--budget", "many"], "a whole number of tokens"),
     ],
@@ -151,7 +157,8 @@ def test_what_cannot_be_meant_is_said(
     code, _, err = said(
         capsys, "call", "get_order", "id=7", *(word.format(file=file, folder=folder_of(file)) for word in words)
     )
-    assert code == 2 and why in " ".join(err.split())
+    assert code == 2 and why in " ".join(err.split()), err
+    assert not any(f"{word}=" in err for word in ("server", "credentials", "only", "roots", "budget"))
 
 
 def test_a_model_gets_no_more_than_the_budget(
@@ -186,3 +193,19 @@ def test_a_client_of_mcp_starts_the_server_with_the_same_options(
     code, out, _ = said(capsys, "serve", f"--openapi={file}", *options, "--install")
     assert code == 0 and all(json.dumps(word) in out for word in [f"--openapi={file}", *options])
     assert "a-secret-key" not in out
+
+
+def test_a_secret_that_is_missing_blocks_the_operations_that_need_it_and_no_others(
+    file: str, server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, heard = server
+    paths = {**DOCUMENT["paths"], "/health": {"get": {"operationId": "health", "security": []}}}  # type: ignore[dict-item]
+    Path(file).write_text(json.dumps({**DOCUMENT, "paths": paths}))
+    monkeypatch.delenv("SHOP_KEY", raising=False)
+    words = ("--openapi", file, "--root", folder_of(file), "--server", url)
+    for more in ((), ("--secret", "key=SHOP_KEY")):
+        code, out, err = said(capsys, "call", "health", *words, *more)
+        assert (code, out) == (0, '{"state": "open"}\n') and "--secret key=VARIABLE" in err
+        assert ("'SHOP_KEY' is not set" in err) is bool(more)
+        assert said(capsys, "call", "get_order", "id=7", *words, *more)[0] == 2
+    assert [one[1] for one in heard] == ["/health", "/health"]

@@ -199,9 +199,9 @@ def raises(kind: str) -> None:
     if kind == "stock":
         raise OutOfStock("none left")
     if kind == "unsent":
-        raise OutOfStock("the bank could not be reached", executed=False)
+        raise OutOfStock("the bank could not be reached", executed=False, retryable=False)
     if kind == "unsent and plain":
-        raise ToolError("the bank could not be reached", executed=False)
+        raise ToolError("the bank could not be reached", executed=False, retryable=False)
     if kind == "ferrule":
         raise ToolError("come back later", retry_after=7)
     if kind == "busy":

@@ -10,7 +10,7 @@ import isolated_tools as tools
 import pytest
 from watched import Watch, go
 
-from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
+from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, deny, tool
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, StartedCall
 from ferrule.isolation import Recipe, describe, judged_text, make_tool, pack, rebuild, unpack
@@ -142,13 +142,6 @@ class Immediate(Executor):
 def test_what_says_no_place_is_refused_when_the_tool_is_defined(given: Any) -> None:
     with pytest.raises(DefinitionError, match=r"isolation must be None, 'process', or an object with executor\(tool\)"):
         tool(tools.add, isolation=given)
-
-
-def test_a_result_that_a_tool_elsewhere_made_arrives_whole() -> None:
-    made = ToolResult([1], metadata={"m": 1}, content=[Text("one")])
-    found = unpack(pack(made, "json"), "json")
-    assert isinstance(found, ToolResult)
-    assert (found.output, dict(found.metadata), found.content) == ([1], {"m": 1}, (Text("one"),))
 
 
 class Queued:

@@ -240,10 +240,10 @@ def test_what_an_isolated_handler_says_of_when_to_try_again_reaches_its_result()
 
 
 @pytest.mark.parametrize("kind", ["unsent", "unsent and plain"])
-def test_an_isolated_handler_may_say_that_nothing_was_run(kind: str) -> None:
+def test_an_isolated_handler_may_say_that_nothing_was_run_and_that_it_is_final(kind: str) -> None:
     async def main() -> None:
         result = await Runner([isolated(tools.raises)]).run("raises", {"kind": kind})
-        assert (result.status, result.executed) == ("failed", False)
+        assert (result.status, result.executed, result.retryable) == ("failed", False, False)
         assert "the bank could not be reached" in (result.error or "")
 
     go(main())

@@ -332,6 +332,39 @@ def test_what_is_limited_without_a_time_gets_no_other_attempt() -> None:
     assert (result.status, len(asked)) == ("limited", 1)
 
 
+@pytest.mark.parametrize("executed", [True, False, None])
+@pytest.mark.parametrize("retryable", [True, False, None])
+def test_a_result_says_whether_another_attempt_is_worth_it(retryable: bool | None, executed: bool | None) -> None:
+    error = ToolError("no", retryable=retryable, executed=executed)
+    flaky = Flaky(error, read_only=True)
+    result, _, _ = attempt(flaky)
+    assert flaky.runs == (1 if retryable is False else 2) and result.success is (retryable is not False)
+    assert result.retryable is (None if result.success else retryable) and "not_retried" not in result.metadata
+    flaky = Flaky(error)
+    attempt(flaky)
+    assert flaky.runs == (2 if executed is False and retryable is not False else 1), "safety goes before"
+
+
+def test_what_is_limited_and_retryable_is_tried_again() -> None:
+    answers = [ToolResult(error="Full.", status="limited", executed=False, retryable=True)]
+
+    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return answers.pop() if answers else await next(call, context)
+
+    assert attempt(Flaky(), inside=[full])[0].success
+
+
+@pytest.mark.parametrize("retryable", ["no", 0, lambda self: False])
+def test_an_exception_that_says_retryable_in_its_own_way_says_nothing(retryable: Any) -> None:
+    own = type("Own", (ToolError,), {"retryable": retryable})
+    raising = type("Raising", (ToolError,), {"retryable": property(lambda self: 1 / 0)})
+    for kind in (own, raising):
+        flaky = Flaky(kind("no"), read_only=True)
+        assert attempt(flaky)[0].success and flaky.runs == 2
+    with pytest.raises(TypeError, match="retryable must be True, False or None"):
+        ToolResult(retryable=retryable)
+
+
 def test_when_says_what_is_worth_another_attempt() -> None:
     def not_missing(result: ToolResult) -> bool:
         return not isinstance(result.exception, LookupError)

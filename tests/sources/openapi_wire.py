@@ -22,6 +22,7 @@ from cryptography.x509.oid import NameOID
 from ferrule import Runner, ToolResult
 from ferrule.sources import Imported, openapi
 
+Reply = bytes | Callable[[str], bytes]
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -56,12 +57,13 @@ class Wire:
 
     Attributes:
         heard: The requests, each as its bytes.
-        answers: What is answered, in turn; the last again and again.
+        answers: What is answered, in turn; the last again and again. A function makes an answer of the request's
+            address.
     """
 
-    def __init__(self, *answers: bytes, tls: bool = False) -> None:
+    def __init__(self, *answers: Reply, tls: bool = False) -> None:
         self.heard: list[bytes] = []
-        self.answers = [*answers] or [OK]
+        self.answers: list[Reply] = [*answers] or [OK]
         self._tls = tls
 
     async def __aenter__(self) -> Wire:
@@ -87,7 +89,8 @@ class Wire:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(_header(head, b"content-length") or 0)
                 self.heard.append(head + await reader.readexactly(length))
-                given = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                reply = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                given = reply if isinstance(reply, bytes) else reply(head.split(b" ", 2)[1].decode())
                 writer.write(given)
                 await writer.drain()
                 if not given:  # it hangs up without an answer
@@ -139,7 +142,7 @@ def operation(*parameters: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 def run(
     given: Any,
     calls: Callable[[Runner, Wire], Awaitable[Any]],
-    *answers: bytes,
+    *answers: Reply,
     tls: bool = False,
     runner: Mapping[str, Any] | None = None,
     **options: Any,
@@ -160,7 +163,7 @@ def run(
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def called(given: Any, arguments: Mapping[str, Any], *answers: bytes, **options: Any) -> tuple[ToolResult, Wire]:
+def called(given: Any, arguments: Mapping[str, Any], *answers: Reply, **options: Any) -> tuple[ToolResult, Wire]:
     """The result of one call of the document's first tool, and what the server heard."""
 
     async def calls(runner: Runner, wire: Wire) -> ToolResult:

@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import given as given_values
+from hypothesis import strategies as st
 from openapi_wire import Wire, answer, called, document, imported, operation, run, trusting
 from pydantic import SecretStr
 
@@ -21,6 +23,7 @@ from ferrule.guards import ask_before_changes
 from ferrule.http import without_http_logs
 from ferrule.middleware import retry
 from ferrule.sources import openapi
+from ferrule.values.json_text import SECRET_STARS
 
 TOKEN = "token-0123456789"
 
@@ -199,7 +202,7 @@ def test_a_document_names_no_secret() -> None:
     given = secured({"type": "http", "scheme": "bearer"})
     with pytest.raises(DefinitionError, match=r"say which of your secrets that is, credentials=\{'key': '…'\}"):
         imported(given)
-    with pytest.raises(DefinitionError, match=r"has no scheme 'other' that is known here; it has \['key'\]"):
+    with pytest.raises(DefinitionError, match=r"'other': '…'\}: .* no scheme of this name .* has \['key'\]"):
         imported(given, credentials={"other": "x"})
 
     async def calls(runner: Runner, wire: Wire) -> Any:
@@ -374,6 +377,7 @@ def test_a_server_that_redirects_without_end_is_left() -> None:
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
+KEY = {"type": "apiKey", "in": "header", "name": "x-key"}
 ONE = document({"/x": {"get": operation()}})
 CHANGE = document({"/x": {"post": operation()}})
 
@@ -422,6 +426,70 @@ def test_an_error_of_the_caller_is_for_the_model_to_read() -> None:
     )
     assert (result.status, result.executed) == ("failed", True)
     assert result.text == 'HTTP 422 Unprocessable: {"detail":"no such pet"}'
+
+
+HEADERS = {name: {"schema": {}} for name in ("X-Total-Count", "Retry-After", "ETag", "Set-Cookie", "X-Missing")}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("200 OK", "application/json"),
+        ("206 Partial", "text/plain"),
+        ("203 Other", "image/png"),
+        ("204 No Content", ""),
+        ("404 Not Found", "application/json"),
+        ("429 Slow", "text/plain"),
+        ("503 Down", "image/png"),
+        ("302 Found", ""),
+    ],
+)
+def test_every_answer_has_its_status_and_the_headers_that_the_document_declares(status: str, kind: str) -> None:
+    declared = {"200": {"headers": HEADERS}, "default": {"$ref": "#/components/responses/Any"}}
+    given = document({"/x": {"get": operation(responses=declared)}}, components={"responses": {"Any": declared["200"]}})
+    said = {"x_total_count": "57", "retry_after": "9", "etag": f"W/{TOKEN}", "set_cookie": "sid=1", "x_other": "1"}
+    body = b"" if status.startswith("204") else b"[]"
+    given |= {"security": [{"key": []}], "components": {**given["components"], "securitySchemes": {"key": KEY}}}
+    result, _ = called(
+        given, {}, answer(status, body, content_type=kind, **said), tls=True, runner={"secrets": {"key": TOKEN}}
+    )
+    headers = {"X-Total-Count": "57", "Retry-After": "9", "ETag": f"W/{SECRET_STARS}"}
+    assert {**result.metadata, "retry_after": 9.0} == {
+        "status": int(status[:3]),
+        "headers": headers,
+        "retry_after": 9.0,
+    }
+    assert "There are 57 in all. The server asks to wait 9 s." in result.text
+    undeclared, _ = called(ONE, {}, answer(status, body, content_type=kind, **said))
+    assert (
+        undeclared.metadata["headers"] == {} and "57" not in undeclared.text and "asks to wait" not in undeclared.text
+    )
+
+
+FINAL = [400, 401, 403, 404, 405, 410, 415, 422, 304]
+LATER = [408, 425, 429, 500, 502, 503, 504, 599]
+
+
+@given_values(st.sampled_from([*FINAL, *LATER]), st.sampled_from(["get", "delete", "post"]), st.booleans())
+def test_a_final_answer_is_not_asked_for_again(status: int, method: str, is_later: bool) -> None:
+    later = status in LATER or is_later
+    one = document({"/x": {method: operation()}})
+    headers = {"retry_after": "0"} if is_later else {}
+    result, wire = called(
+        one, {}, answer(f"{status} No", **headers), runner={"inside": [retry(3, wait=0, per_minute=1_000_000)]}
+    )
+    may = later and (method != "post" or status == 429)
+    assert len(wire.heard) == (3 if may else 1)
+    assert result.retryable is later and result.record()["retryable"] is later and result.metadata["status"] == status
+
+
+def test_what_cannot_be_sent_is_not_tried_again() -> None:
+    tried: list[float] = []
+    options = {"inside": [retry(3, wait=0)], "observers": [lambda event: tried.append(event.kind == "tool:progress")]}
+    given = document({"/x/{id}": {"get": operation({"in": "path", "name": "id", "required": True, "schema": {}})}})
+    for document_, arguments in ((given, {"id": ".."}), (given, {"id": ""}), (secured(KEY), {})):
+        result, wire = called(document_, arguments, tls=True, runner=options)
+        assert (result.retryable, result.executed, wire.heard) == (False, False, []) and not any(tried)
 
 
 def test_of_an_error_of_the_server_nobody_knows_what_it_has_done() -> None:
@@ -687,9 +755,6 @@ def test_a_redirect_to_what_is_no_address_is_refused() -> None:
 def test_a_codec_that_there_is_not_is_read_as_utf_8() -> None:
     result, _ = called(ONE, {}, answer("200 OK", "é".encode(), content_type="text/plain; charset=iso-8859-12"))
     assert result.output == "é"
-
-
-KEY = {"type": "apiKey", "in": "header", "name": "x-key"}
 
 
 @pytest.mark.parametrize(

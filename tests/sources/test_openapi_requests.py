@@ -411,8 +411,8 @@ def test_a_form_in_parts_carries_files(version: str, schema: Any) -> None:
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ({"text": "a", "data": "YQ=="}, "text and data, or neither"),
-        ({"name": "a"}, "text and data, or neither"),
+        ({"text": "a", "data": "YQ=="}, "one of text, data and path"),
+        ({"name": "a"}, "one of text, data and path"),
         ({"data": "no base64!"}, "is no base64"),
         ({"text": "a", "mime_type": "text/csv\r\nx: y"}, "is none"),
     ],
@@ -454,6 +454,47 @@ def test_every_text_in_a_query_is_read_as_that_text(text: str) -> None:
     for encoding in (Encoding(), Encoding(reserved=True), Encoding("form", False), Encoding(media="text/plain")):
         url = f"http://h/a?{'&'.join(written('query', encoding, text).query)}"
         assert parse_qsl(urlsplit(url).query, keep_blank_values=True) == [("p", text)]
+
+
+LISTS = [
+    ("query", Encoding("form", False), ","),
+    ("query", Encoding("form", False, reserved=True), ","),
+    ("query", Encoding("spaceDelimited", False), "%20"),
+    ("query", Encoding("pipeDelimited", False), "%7C"),
+    ("cookie", Encoding("form", False), ","),
+    ("header", Encoding("simple", False), ","),
+    ("path", Encoding("simple", False), ","),
+    ("path", Encoding("label", True), "."),
+    ("path", Encoding("matrix", False), ","),
+]
+
+
+@pytest.mark.parametrize(("place", "encoding", "separator"), LISTS)
+@given(texts=st.lists(TEXTS | st.text("a|, .;%C7=2", min_size=1), min_size=1, max_size=4))
+@example(texts=["a|b"])
+@example(texts=["a", "b c", "d,e", "f.g"])
+def test_every_list_is_read_as_that_list_or_refused(
+    place: str, encoding: Encoding, separator: str, texts: list[str]
+) -> None:
+    lead = {"label": ".", "matrix": ";p="}.get(encoding.style, "")
+    try:
+        made = written(place, encoding, texts)
+    except ToolError:
+        return
+    whole = {
+        "query": "".join(made.query).partition("=")[2],
+        "cookie": "".join(made.cookies).partition("=")[2],
+        "header": "".join(value for _, value in made.headers),
+        "path": made.path.removeprefix("/a/").removesuffix("/z").removeprefix(lead),
+    }[place]
+    assert [one if place == "header" else unquote(one) for one in whole.split(separator)] == texts
+
+
+def test_a_list_that_could_be_read_otherwise_is_refused() -> None:
+    parameter = {"in": "query", "name": "tags", "style": "pipeDelimited", "explode": False, "schema": {"type": "array"}}
+    result, wire = called(document({"/x": {"get": operation(parameter)}}), {"tags": ["a|b", "c"]})
+    assert (result.executed, result.retryable, wire.heard) == (False, False, [])
+    assert "'tags' has '|' in a value, and it separates the values there. Nothing was sent" in result.text
 
 
 @given(st.dictionaries(TEXTS, TEXTS))

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, BaseModel, SecretStr
 
 from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule.isolation.transfer import pack, unpack
 from ferrule.journal import memory
 from ferrule.testing import cassette
 from ferrule.values.kept import restored, stored
@@ -55,12 +56,13 @@ results = st.builds(
     st.dictionaries(texts, json_values, max_size=2),
     st.none() | st.lists(blocks, max_size=3),
     executed=st.sampled_from([True, False, None]),
+    retryable=st.sampled_from([True, False, None]),
 )
 
 
 def parts(result: ToolResult) -> tuple[Any, ...]:
     metadata = {name: value for name, value in result.metadata.items() if name not in ("cassette", "replayed")}
-    return result.status, result.output, result.error, result.content, metadata
+    return result.status, result.output, result.error, result.content, result.retryable, metadata
 
 
 @given(results)
@@ -68,6 +70,16 @@ def test_a_stored_result_is_restored_as_it_was(result: ToolResult) -> None:
     written = json.loads(json.dumps(stored(result)))
     again = restored(written, ToolCall("1", "act"), "act")
     assert (parts(again), again.executed) == (parts(result), result.executed)
+
+
+@given(results)
+def test_a_result_is_sent_to_another_process_and_copied_as_it_is(result: ToolResult) -> None:
+    for again in (unpack(pack(result, "json"), "json"), unpack(pack(result, "pickle"), "pickle"), result.replace()):
+        assert isinstance(again, ToolResult) and (again.retryable, again.executed) == (
+            result.retryable,
+            result.executed,
+        )
+        assert again.record()["retryable"] is result.retryable
 
 
 def run_twice(given: object, **options: Any) -> tuple[ToolResult, ToolResult, str]:

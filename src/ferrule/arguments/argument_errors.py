@@ -187,7 +187,8 @@ def _from_branches(path: Path, got: object, branches: Any) -> list[ArgumentError
     here = [one for one in inner if one.path == path]
     if here and all(one.wants or one.choices for one in here):
         return here
-    wanted = _shortened("; ".join(sorted({one.expected for one in inner})), 160)
+    below = [(path_text(one.path[len(path) :]) if len(one.path) > len(path) else "", one.expected) for one in inner]
+    wanted = _shortened("; ".join(sorted({f"{name!r} {text}" if name else text for name, text in below})), 160)
     expected = "fits none of the forms it may have" + (f" ({wanted})" if wanted else "")
     return [ArgumentError(path, expected, got), *(one._replace(sure=False) for one in here)]
 

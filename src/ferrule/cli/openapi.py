@@ -11,12 +11,22 @@ from ferrule import Toolset
 from ferrule.approval import printable
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
-from ferrule.sources import Imported, openapi
-from ferrule.sources.openapi import look
+from ferrule.sources import Imported
+from ferrule.sources._openapi_document import Spelling
+from ferrule.sources.openapi import import_operations
 
 BUDGET = 20_000
 _LONGEST_TOLD = 500
 _REPORTED = 20
+_OPTION_SPELLING = Spelling(
+    server="--server {}",
+    further_server="another --server",
+    credential="--secret {}=VARIABLE",
+    only="--only {!r}",
+    some="--only GET, --only 'tag:…' or --only '/orders/*'",
+    roots="--root DIR",
+    budget="give a larger --budget",
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -82,31 +92,39 @@ def tools(options: argparse.Namespace, budget: int | None, *, calls: bool) -> To
             raise UsageError(f"--{name} is for --openapi FILE")
     if file is None:
         return Toolset()
+    named = {"only": options.only, "roots": options.root, "spelling": _OPTION_SPELLING}
     if calls:
-        named = {name: name for name in secrets(options)}
-        most = budget if options.budget is None else options.budget
-        servers = options.server or None
-        imported = openapi(file, server=servers, credentials=named, only=options.only, budget=most, roots=options.root)
-    else:
-        imported = look(file, only=options.only, roots=options.root)
+        named |= {
+            "server": options.server or None,
+            "credentials": {name: name for name in secrets(options, tell=True)},
+            "budget": budget if options.budget is None else options.budget,
+        }
+    imported = import_operations(file, calls=calls, **named)
     _tell_of(file, imported)
     return imported
 
 
-def secrets(options: argparse.Namespace) -> dict[str, str]:
-    """What `--secret` names, by the names of the schemes.
+def secrets(options: argparse.Namespace, *, tell: bool = False) -> dict[str, str]:
+    """Return the credentials that `--secret` names, by the names of the schemes.
+
+    Args:
+        tell: Whether to say on standard error which variables are not set. Only what needs these is left out.
 
     Raises:
-        UsageError: for a variable that is not set.
+        UsageError: for a word that is no pair of names.
     """
     found = {}
     for word in options.secret:
         name, equals, variable = word.partition("=")
         if not (name and equals and variable):
             raise UsageError(f"--secret {word!r} has to be NAME=VARIABLE: of a scheme, and of an environment variable")
-        if not os.environ.get(variable):
-            raise UsageError(f"--secret {name}: the environment variable {variable!r} is not set")
-        found[name] = os.environ[variable]
+        if value := os.environ.get(variable):
+            found[name] = value
+        elif tell:
+            print(
+                printable(f"ferrule: --secret {name}: the environment variable {variable!r} is not set"),
+                file=sys.stderr,
+            )
     return found
 
 

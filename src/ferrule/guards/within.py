@@ -23,7 +23,7 @@ from ferrule.guards._arguments import (
     remedy,
     says_text,
 )
-from ferrule.paths import PATH_NAMES, Roots, contains, has_name_of, real
+from ferrule.paths import ALLOWED_PATHS, PATH_NAMES, Roots, contains, has_name_of, real
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -77,6 +77,8 @@ def within(
             arguments = judge.mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
             return deny(_HIDDEN_OUTSIDE if refusal.place[0] in judge.hidden else str(refusal))
+        if judge.found_paths and context.running is not None:
+            ALLOWED_PATHS[context.running] = frozenset(judge.found_paths)
         return allow(arguments=arguments) if judge.changed else None
 
     vars(guard)["roots"] = tuple(fixed.seen_from(None))  # for who has to keep something apart from them
@@ -117,6 +119,7 @@ class _Judge:
         self.tool = getattr(context, "tool", None)
         self.hidden = getattr(self.tool, "hidden", ())
         self.changed = False
+        self.found_paths: set[str] = set()
         places = call.arguments.places
         known = () if places is None else places.paths
         self.keys = {found.place for found in known if found.is_key}
@@ -175,6 +178,7 @@ class _Judge:
             raise _Outside(place, f"{quoted_value(place, value)} is a URL; write a path in {self.allowed}")
         found = self.real_path(value, place, quoted_value(place, value))
         self.changed = self.changed or found != value
+        self.found_paths.add(found)
         return found
 
     def not_outside(self, text: str, place: Place, *, is_key: bool = False) -> None:

@@ -19,13 +19,14 @@ def describe(error: BaseException) -> Plain:
     kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(origin).__mro__ if kind is not object]
     if isinstance(origin, RemoteError):  # of an isolated call that the handler made itself
         kinds = [*origin.kinds]
-    retry_after = getattr(error, "retry_after", None)
+    retry_after, retryable = getattr(error, "retry_after", None), getattr(error, "retryable", None)
     formatted = traceback.TracebackException.from_exception(error)  # whatever the author's `__str__` does
     return {
         "kinds": kinds,
         "text": str(formatted),
         "args": _plain_args(error) if error is origin else None,
         "retry_after": retry_after if isinstance(retry_after, int | float) else None,
+        "retryable": retryable if isinstance(retryable, bool) else None,
         "executed": error.executed if isinstance(error, ToolError | RemoteError) and error is origin else True,
         "traceback": "".join(formatted.format()),
     }
@@ -48,6 +49,8 @@ def rebuild(described: Plain) -> Exception:
     error = _itself(kinds[0], described["args"], text) or RemoteError(text, kinds, described["traceback"])
     if described["retry_after"] is not None:
         vars(error)["retry_after"] = described["retry_after"]
+    if described.get("retryable") is not None:
+        vars(error)["retryable"] = described["retryable"]
     if described["executed"] is not True:
         vars(error)["executed"] = described["executed"]
     error.add_note(f"Where the handler ran:\n{described['traceback']}")

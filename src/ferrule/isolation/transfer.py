@@ -99,7 +99,10 @@ def _as_dict(value: object) -> dict[object, object]:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-_OF_A_RESULT = ("output", "error", "metadata", "status", "executed", "call", "tool_name", "repairs", "duration_ms")
+_OF_A_RESULT = (
+    *("output", "error", "metadata", "status", "executed", "retryable"),
+    *("call", "tool_name", "repairs", "duration_ms"),
+)
 
 
 # -- results ---------------------------------------------------------------------------------------------------------

@@ -209,6 +209,11 @@ class LoggedCall:
         return False if self.status == NOT_STARTED else self.result.get("executed")
 
     @property
+    def retryable(self) -> bool | None:
+        """Whether the same call may succeed later; `None` if its source does not say."""
+        return self.result.get("retryable")
+
+    @property
     def metadata(self) -> JsonObject:
         """What the handler or a middleware added."""
         return self.result.get("metadata", {})  # type: ignore[no-any-return]
@@ -269,6 +274,7 @@ class LoggedCall:
             "output": self.output,
             "error": self.error,
             "executed": self.executed,
+            "retryable": self.retryable,
             "is_replayed": self.is_replayed,
             "attempts": self.attempts,
             "replays": self.replays,

@@ -54,8 +54,8 @@ def retry(
         per_minute: How many attempts beyond the first in any minute, for each tool, over all calls; those after
             `limited` do not count.
         safe: Names or globs of tools that may be run again although they are not marked so.
-        when: Whether a result (`failed`, `limited` or `timeout`) is worth another attempt; left out, what failed is,
-            and what is limited and says until when.
+        when: Whether a result (`failed`, `limited` or `timeout`) is worth another attempt. Left out, its `retryable`
+            decides; if that is `None`, what failed is, and what is limited and says until when.
         clock: What tells the time and waits; left out, what the runner goes by that calls it first.
 
     Raises:
@@ -167,6 +167,8 @@ def _safe_names(safe: Any) -> tuple[str, ...]:
 
 
 def _worth_another(result: ToolResult) -> bool:
+    if result.retryable is not None:
+        return result.retryable
     return result.status == "failed" or (result.status == "limited" and _wait_asked_for(result) is not None)
 
 

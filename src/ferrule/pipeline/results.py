@@ -93,15 +93,26 @@ def unsuccessful(
         tool_name=state.plan.name,
         status=status,
         executed=executed,
+        retryable=_retryable(exception),
         exception=exception,
     )
 
 
+def _retryable(error: BaseException | None) -> bool | None:
+    """Return whether to try again, if the exception says so."""
+    said = _attribute_of(error, "retryable")
+    return said if isinstance(said, bool) else None
+
+
+def _attribute_of(error: BaseException | None, name: str) -> Any:
+    with suppress(Exception):  # of a property of the handler's own
+        return getattr(error, name, None)
+    return None
+
+
 def _retry_after(error: BaseException | None) -> dict[str, object] | None:
     """When to try again, where the exception says so as a number of seconds."""
-    seconds: Any = None
-    with suppress(Exception):  # of a property of the handler's own
-        seconds = getattr(error, "retry_after", None)
+    seconds = _attribute_of(error, "retry_after")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
         return None
     return {"retry_after": float(seconds)}

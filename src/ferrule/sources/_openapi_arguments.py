@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from ferrule import DefinitionError
 from ferrule.sources._foreign_text import one_line
@@ -22,21 +23,40 @@ _OF_THE_CONNECTION: Final = frozenset(
     {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
     | {"upgrade", "cookie", "proxy-authorization", "proxy-connection", "expect"}
 )
+_KEY_HEADER: Final = "idempotency-key"
+"""https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header"""
 _MOST_NAME: Final = 1_000
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What every model API takes as the name of a parameter."""
+_PATH_ARGUMENT: Final = {
+    "type": "string",
+    "format": "path",
+    "description": "Else where it is, if you may read files there.",
+}
 _FILE_ARGUMENT: Final = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "description": "The file's name."},
         "mime_type": {"type": "string", "description": "Such as text/csv."},
-        "text": {"type": "string", "description": "What is in it, of a text file."},
+        "text": {"type": "string", "contentMediaType": "text/plain", "description": "What is in it, of a text file."},
         "data": {"type": "string", "contentEncoding": "base64", "description": "Else its bytes, as base64."},
+        "path": _PATH_ARGUMENT,
     },
     "additionalProperties": False,
     "minProperties": 1,
 }
-"""What a model gives of a file."""
+_BY_PATH: Final = {
+    "type": "object",
+    "properties": {"path": _PATH_ARGUMENT},
+    "required": ["path"],
+    "additionalProperties": False,
+}
+_FILE_ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "one": _FILE_ARGUMENT,
+    "many": {"type": "array", "items": _FILE_ARGUMENT},
+    "bytes": {"anyOf": [{"type": "string", "contentEncoding": "base64"}, _BY_PATH]},
+}
+"""What a model gives of a file, of a list of files, and of a body of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,23 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyHeader:
+    """The header that takes the idempotency key of a call, which is no argument.
+
+    Attributes:
+        name: As the document writes it.
+        is_uuid: Whether its schema says that it is a UUID.
+    """
+
+    name: str
+    is_uuid: bool
+
+    def pair(self, key: str) -> tuple[str, str]:
+        """Return name and value."""
+        return self.name, str(UUID(key)) if self.is_uuid else key
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """What an operation takes.
 
@@ -73,6 +110,7 @@ class Signature:
     schema: dict[str, Any]
     notes: tuple[str, ...] = ()
     reserved: frozenset[tuple[str, str]] = frozenset()
+    key_header: KeyHeader | None = None
 
 
 def signature_of(
@@ -88,9 +126,14 @@ def signature_of(
     """
     notes: list[str] = []
     wanted = []
-    for one in _declared_parameters(operation, document, notes):
+    key_header = None
+    for one in declared_parameters(operation, document, notes):
         if (one.place, folded_name(one.place, one.wire)) in hidden:
             notes.append(f"the {one.place} parameter {one.wire!r} is left out: a credential goes there")
+        elif one.place == "header" and one.wire.lower() == _KEY_HEADER:
+            schema = document.follow(one.schema).value
+            key_header = KeyHeader(one.wire, isinstance(schema, Mapping) and schema.get("format") == "uuid")
+            notes.append(f"the header {one.wire!r} gets the idempotency key of the call, and is no argument")
         else:
             wanted.append(one)
     wanted = [one for one in wanted if _is_writable(one, document, notes)]
@@ -116,15 +159,17 @@ def signature_of(
         for name, one in zip(names, wanted, strict=True)
     )
     reserved = hidden | {(one.place, folded_name(one.place, one.wire)) for one in wanted}
-    return Signature(arguments, body, {**schema, **({"$defs": defs} if defs else {})}, tuple(notes), reserved)
+    return Signature(
+        arguments, body, {**schema, **({"$defs": defs} if defs else {})}, tuple(notes), reserved, key_header
+    )
 
 
 def _property(schema: Any, one: RequestPart, name: str) -> dict[str, Any]:
     """The schema of an argument. A default is told and not filled in: it is the server's, and in a PATCH it would
     change what nobody wanted to change."""
     if one.files:
-        forms: dict[str, Any] = {"one": _FILE_ARGUMENT, "many": {"type": "array", "items": _FILE_ARGUMENT}}
-        made: dict[str, Any] = dict(forms[min(one.files)]) if len(one.files) == 1 else {"anyOf": [*forms.values()]}
+        forms = [dict(_FILE_ARGUMENTS[kind]) for kind in sorted(one.files)]
+        made: dict[str, Any] = forms[0] if len(forms) == 1 else {"anyOf": forms}
     else:
         made = dict(schema) if isinstance(schema, Mapping) else {} if schema else {"not": {}}
     said = [one.description or str(made.get("description", ""))]
@@ -141,7 +186,7 @@ def _is_list(schema: Any) -> bool:
     return isinstance(schema, Mapping) and schema.get("type") == "array"
 
 
-def _declared_parameters(operation: Operation, document: Document, notes: list[str]) -> Iterator[RequestPart]:
+def declared_parameters(operation: Operation, document: Document, notes: list[str]) -> Iterator[RequestPart]:
     """Those of the path and of the operation, which has the last word."""
     found: dict[tuple[str, str], RequestPart] = {}
     for owner in (operation.item, operation.node):

@@ -115,7 +115,9 @@ def body_of(
     written = _without_star(media, kind)
     if kind in ("text", "octets"):
         plain = schema if kind == "text" and schema.value else Node(_PLAIN_SCHEMAS[kind], about.base)
-        return Body(kind, written, required, True), [RequestPart("body", "", plain, required, description, Encoding())]
+        files = frozenset({"bytes"}) if kind == "octets" else _NO_FILES
+        whole = RequestPart("body", "", plain, required, description, Encoding(), files)
+        return Body(kind, written, required, True), [whole]
     properties = _properties_of_body(schema, document, schemas)
     if properties is None or (kind == "json" and taken & properties.keys()):
         if kind == "multipart":

@@ -11,19 +11,23 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import urljoin
+from urllib.parse import unquote_plus, urljoin
 
 import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
 from ferrule.http import NotReachableError, Transport, without_http_logs
 from ferrule.pipeline.hiding import redactor_for
+from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_operations import leads_elsewhere
+from ferrule.sources._openapi_pages import ListAnswer, NextPage, PagedList, Paging
 from ferrule.sources._openapi_requests import NOTHING_SENT, Request, request_of
+from ferrule.sources._openapi_responses import Responses
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
+from ferrule.sources._openapi_uploads import read_uploads
 from ferrule.values.redaction import redact_value
 
 log = logging.getLogger("ferrule")
@@ -41,6 +45,12 @@ _LONGEST_SPELLING: Final = 6
 """Characters that one of a credential may be in what comes back."""
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, where no deadline comes before."""
+_SHARE_OF_DEADLINE: Final = 0.9
+"""How much of the time that is left one further page may take: the rest is for giving what there is."""
+_MOST_PROBLEM: Final = 300
+_LONGEST_DATE: Final = 50
+_LATER: Final = frozenset({408, 425, 429})
+_PERHAPS_LATER: Final = frozenset({409, 421, 423})
 
 
 class _Sent:
@@ -64,8 +74,80 @@ def _found_no_connection(error: Exception, request: httpx2.Request) -> bool:
         return True
 
 
-Check = Callable[[int, str, Any], None]
-"""Is told a status, a type and the JSON of an answer."""
+class AnswerError(ToolError):
+    """An answer that is an error.
+
+    Args:
+        metadata: The status and the headers of the answer, for the metadata of the result.
+    """
+
+    def __init__(self, message: str, metadata: dict[str, Any], **more: Any) -> None:
+        super().__init__(message, **more)
+        self.metadata = metadata
+
+
+def add_answer(result: ToolResult, context: ToolContext) -> ToolResult | None:
+    """Put the status and the headers of an answer that is an error into the metadata of its result."""
+    error = result.exception
+    return result.replace(metadata={**error.metadata, **result.metadata}) if isinstance(error, AnswerError) else None
+
+
+class Answer(NamedTuple):
+    """What a server answered.
+
+    Attributes:
+        request: What it answered.
+        body: Its beginning, if the whole is over a bound.
+        is_first: Whether nothing was sent before but this request.
+    """
+
+    request: httpx2.Request
+    response: httpx2.Response
+    body: bytes
+    is_whole: bool
+    is_first: bool
+
+    @property
+    def status(self) -> int:
+        return self.response.status_code
+
+    @property
+    def status_text(self) -> str:
+        return f"HTTP {self.status} {self.response.reason_phrase}".strip()
+
+    @property
+    def media(self) -> str:
+        return self.header("content-type").partition(";")[0].strip().lower()
+
+    @property
+    def text(self) -> str:
+        return _body_text(self.response, self.body)
+
+    def header(self, name: str) -> str:
+        return str(self.response.headers.get(name, ""))
+
+    def json(self) -> Any:
+        """Return the data of a JSON body.
+
+        Raises:
+            ValueError, RecursionError: for any other.
+        """
+        if not (self.is_whole and self.body and is_json(self.media)):
+            raise ValueError("it is no JSON")
+        return json.loads(self.text)
+
+
+class Signed(NamedTuple):
+    """A request with its credentials.
+
+    Attributes:
+        hidden: The credentials, as they may come back.
+        query: The pairs of the query that are credentials.
+    """
+
+    request: httpx2.Request
+    hidden: list[str]
+    query: list[str]
 
 
 class Endpoint(NamedTuple):
@@ -74,7 +156,9 @@ class Endpoint(NamedTuple):
     Attributes:
         tool: The tool's name.
         client: Sends the requests; `None` for a connection of its own for each call.
-        check: Looks at the answers.
+        responses: The answers that the document declares.
+        paging: How a list comes in pages; `None` if the document does not say.
+        pages: How many of these one call reads.
     """
 
     tool: str
@@ -84,7 +168,9 @@ class Endpoint(NamedTuple):
     signature: Signature
     security: Alternatives
     client: httpx2.AsyncClient | None
-    check: Check
+    responses: Responses
+    paging: Paging | None
+    pages: int
 
     async def call(self, _ferrule_payload: dict[str, Any], context: ToolContext, /) -> object:
         """Send the call, and give what came back.
@@ -92,24 +178,55 @@ class Endpoint(NamedTuple):
         Raises:
             ToolError: where nothing came back, or an error.
         """
-        made = request_of(self.method, self.path, self.signature, _ferrule_payload)
+        until = asyncio.get_running_loop().time() + _LONGEST_CALL
+        signed = await self._signed_request(_ferrule_payload, context)
+        answer = await self._exchange(signed, MOST_ANSWER, _LONGEST_CALL)
+        if answer.status >= 300:
+            raise self._failure(answer, signed.hidden)
+        try:
+            body = answer.json()
+        except (ValueError, RecursionError):
+            return self._result(answer, signed.hidden, _ferrule_payload)
+        return await self._json_result(answer, body, signed.hidden, _ferrule_payload, context, until)
+
+    async def _signed_request(self, payload: dict[str, Any], context: ToolContext) -> Signed:
+        """Write the request of a call, with its credentials.
+
+        Raises:
+            ToolError: if it cannot be written, or there are no credentials.
+        """
+        uploads = await read_uploads(self.signature, payload, context)
+        made = request_of(self.method, self.path, self.signature, payload, uploads)
+        if self.signature.key_header is not None:
+            made.headers.append(self.signature.key_header.pair(context.idempotency_key))
+        own = len(made.query)
         hidden = sign(made, self.tool, self.security, context.secrets)
         try:
             request = _http_request(made, self.server.url)
         except Exception as error:  # such as an address that is too long
             text = f"the request cannot be written ({type(error).__name__}). Nothing was sent."
-            raise ToolError(text, executed=False) from error
+            raise ToolError(text, executed=False, retryable=False) from error
+        return Signed(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET], made.query[own:])
+
+    async def _exchange(self, signed: Signed, most: int, seconds: float) -> Answer:
+        """Send a request and read its answer, by way of redirects that stay on the server.
+
+        Args:
+            most: The bytes that are read.
+
+        Raises:
+            ToolError: if no answer came that can be read.
+        """
         try:
-            async with asyncio.timeout(_LONGEST_CALL):
+            async with asyncio.timeout(seconds):
                 with without_http_logs():
-                    return await self._answered(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET])
+                    return await self._answer(signed.request, signed.hidden, most)
         except TimeoutError as error:
             raise ToolError(
-                f"{self.server.origin[1]} gave no answer in {_LONGEST_CALL:g} s. {_PERHAPS}", executed=None
+                f"{self.server.origin[1]} gave no answer in {seconds:.3g} s. {_PERHAPS}", executed=None
             ) from error
 
-    async def _answered(self, request: httpx2.Request, hidden: list[str]) -> object:
-        """The result of the answer, by way of redirects that stay on the server."""
+    async def _answer(self, request: httpx2.Request, hidden: list[str], most: int) -> Answer:
         sent = _Sent()
         request.extensions["trace"] = sent
         is_first = True
@@ -121,8 +238,9 @@ class Endpoint(NamedTuple):
                     try:
                         target = response.headers.get("location") if response.is_redirect else None
                         if target is None:
-                            return await self._result(response, hidden, is_first=is_first)
-                        request, is_first = await self._redirected(request, response.status_code, target), False
+                            self._check_packed(response, hidden)
+                            return Answer(request, response, *await _read_body(response, most), is_first)
+                        request, is_first = await self._redirected(request, response, target, hidden), False
                     finally:
                         await response.aclose()
         except ToolError:
@@ -132,17 +250,32 @@ class Endpoint(NamedTuple):
             what = "could not be reached" if nothing else "gave no answer"
             text = f"{self.server.origin[1]} {what} ({type(error).__name__}). {NOTHING_SENT if nothing else _PERHAPS}"
             raise ToolError(text, executed=False if nothing else None) from error
-        raise ToolError(
+        raise AnswerError(
             f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS - 1} times. {_PERHAPS}",
+            self._metadata(response, hidden),
             executed=None,
         )
 
-    async def _redirected(self, request: httpx2.Request, status: int, target: str) -> httpx2.Request:
+    def _check_packed(self, response: httpx2.Response, hidden: list[str]) -> None:
+        """Raise an `AnswerError` for a body that is packed in a way that has no bound."""
+        packed = response.headers.get("content-encoding", "").strip().lower()
+        if packed not in _BOUNDED_ENCODINGS:
+            raise AnswerError(
+                f"HTTP {response.status_code}: the answer is packed in another way than gzip or deflate",
+                self._metadata(response, hidden),
+                executed=None,
+                retryable=False,
+            )
+
+    async def _redirected(
+        self, request: httpx2.Request, response: httpx2.Response, target: str, hidden: list[str]
+    ) -> httpx2.Request:
         """The request to where a redirect leads: only on the same server, and only where it stays what it is.
 
         Raises:
-            ToolError: for any other.
+            AnswerError: for any other.
         """
+        status = response.status_code
         try:
             where = urljoin(str(request.url), target)
             stays = origin_of(where) == self.server.origin
@@ -151,63 +284,190 @@ class Endpoint(NamedTuple):
             where, stays = "", False
         keeps = request.method in ("GET", "HEAD") or status in (307, 308)
         if not stays or not (keeps or status == 303):
-            raise ToolError(
+            raise AnswerError(
                 f"{self.server.origin[1]} redirected the request (HTTP {status}) to where it is not sent: to another "
                 "server, or as another request. It may have been carried out.",
+                self._metadata(response, hidden),
                 executed=None,
+                retryable=False,
             )
         headers = [(key, value) for key, value in request.headers.multi_items() if keeps or key not in _OF_THE_BODY]
         method = request.method if keeps else "GET"
         content = await request.aread() if keeps else b""
         return httpx2.Request(method, where, headers=headers, content=content, extensions=dict(request.extensions))
 
-    async def _result(self, response: httpx2.Response, hidden: list[str], *, is_first: bool) -> object:
-        body, is_whole = await _read_body(response, MOST_ANSWER)
-        media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        status = _without_credentials(f"HTTP {response.status_code} {response.reason_phrase}".strip(), hidden)
-        if response.status_code >= 300:
-            shown = _body_text(response, body) if is_json(media) or _is_text(media) or not media else ""
-            raise self._failure(
-                response, status, _without_credentials(shown, hidden, is_whole)[:_MOST_ERROR], is_first=is_first
-            )
-        about = {"status": response.status_code}
-        if self.method == "HEAD":
-            kept = {key: value for key, value in response.headers.items() if key.lower() != "set-cookie"}
-            return ToolResult(_without_credentials(kept, hidden), metadata=about)
-        location = response.headers.get("location")
-        if not body:
-            text = _without_credentials(f"{status}, Location: {location}" if location else status, hidden)
-            return ToolResult(None, metadata=about, content=[Text(text)])
-        if not (is_json(media) or _is_text(media)):
-            if not is_whole:
-                raise ToolError(f"{status}: the answer has over {MOST_ANSWER:,} bytes of {media}, which were not read")
-            return ToolResult(status, metadata=about, content=[_media_of_answer(media, body)])
-        text = _body_text(response, body)
-        if not is_whole:
-            return ToolResult(
-                f"{_without_credentials(text, hidden, is_whole)}\n[cut after {MOST_ANSWER:,} bytes]", metadata=about
-            )
-        try:
-            output = json.loads(text) if is_json(media) else text
-        except (ValueError, RecursionError):
-            return ToolResult(_without_credentials(text, hidden), metadata=about)
-        output = _without_credentials(output, hidden)
-        if is_json(media):
-            self.check(response.status_code, media, output)
-        return ToolResult(output, metadata=about)
+    # -- results -------------------------------------------------------------------------------------------------------
 
-    def _failure(self, response: httpx2.Response, status: str, text: str, *, is_first: bool) -> ToolError:
-        """What a call comes to that the server answered with an error: one of the caller's is the model's to read, and
-        of one of its own nobody knows what it has done."""
-        seconds = response.headers.get("retry-after", "")
+    def _metadata(self, response: httpx2.Response, hidden: list[str]) -> dict[str, Any]:
+        """Return the status, and the headers that the document declares for it."""
+        names = [name for name in self.responses.headers(response.status_code) if name in response.headers]
+        headers = {name: _without_credentials(response.headers[name], hidden)[:_MOST_ERROR] for name in names}
+        return {"status": response.status_code, "headers": headers}
+
+    def _words(self, answer: Answer, hidden: list[str]) -> list[str]:
+        """Say in words what declared headers mean for the next call."""
+        declared = {name.lower() for name in self.responses.headers(answer.status)}
+        words = []
+        if "x-total-count" in declared and (count := answer.header("x-total-count")).isdecimal():
+            words.append(f"There are {count[:20]} in all.")
+        if "retry-after" in declared and (after := answer.header("retry-after")):
+            when = f"{after} s" if after.isdecimal() else f"until {_without_credentials(after, hidden)}"
+            words.append(f"The server asks to wait {one_line(when, _LONGEST_DATE)}.")
+        return words
+
+    def _made(self, output: Any, metadata: dict[str, Any], words: list[str], content: Any = None) -> ToolResult:
+        """Return a result whose model reads some words besides."""
+        made = ToolResult(output, metadata=metadata, content=content)
+        return made.replace(content=[*made.content, Text(" ".join(words))]) if words else made
+
+    def _result(self, answer: Answer, hidden: list[str], payload: dict[str, Any]) -> ToolResult:
+        """Return the result of an answer that is no JSON."""
+        status = _without_credentials(answer.status_text, hidden)
+        about, words = self._metadata(answer.response, hidden), self._words(answer, hidden)
+        if self.method == "HEAD":
+            kept = {key: value for key, value in answer.response.headers.items() if key.lower() != "set-cookie"}
+            return ToolResult(_without_credentials(kept, hidden), metadata=about)
+        self._add_next_page(self._next_page(answer, PagedList(None), payload), about, words, hidden)
+        if not answer.body:
+            location = answer.header("location")
+            text = _without_credentials(f"{status}, Location: {location}" if location else status, hidden)
+            return self._made(None, about, words, [Text(text)])
+        media = answer.media
+        if not (is_json(media) or _is_text(media)):
+            if not answer.is_whole:
+                raise AnswerError(
+                    f"{status}: the answer has over {MOST_ANSWER:,} bytes of {media}, which were not read",
+                    about,
+                    retryable=False,
+                )
+            return self._made(status, about, words, [_media_of_answer(media, answer.body)])
+        text = _without_credentials(answer.text, hidden, answer.is_whole)
+        note = "" if answer.is_whole else f"\n[cut after {MOST_ANSWER:,} bytes]"
+        return self._made(f"{text}{note}", about, words)
+
+    def _failure(self, answer: Answer, hidden: list[str]) -> AnswerError:
+        """Return the error for an answer that is one: one of the caller's is the model's to read, and of one of the
+        server's own nobody knows what it has done."""
+        status = _without_credentials(answer.status_text, hidden)
+        is_shown = is_json(answer.media) or _is_text(answer.media) or not answer.media
+        text = _without_credentials(answer.text if is_shown else "", hidden, answer.is_whole)[:_MOST_ERROR]
+        seconds = answer.header("retry-after")
         after = float(seconds) if seconds.isdecimal() and len(seconds) < 7 else None
-        if response.status_code >= 500:
-            text = f"{status} of {self.server.origin[1]}: {text} {_PERHAPS}"
-            return ToolError(text, retry_after=after, executed=None)
         # Of a 429 the server says that it did not take the request, RFC 6585; `retry` may send it again. After a
         # redirect it is another request that it did not take.
-        executed = not (response.status_code == 429 and is_first)
-        return ToolError(f"{status}: {text}" if text else status, retry_after=after, executed=executed)
+        executed: bool | None = not (answer.status == 429 and answer.is_first)
+        if answer.status >= 500:
+            text, executed = f"{status} of {self.server.origin[1]}: {text} {_PERHAPS}", None
+        else:
+            text = f"{status}: {text}" if text else status
+        if words := self._words(answer, hidden):
+            text = f"{text} {' '.join(words)}"
+        retryable = True if after is not None else _may_succeed_later(answer.status)
+        return AnswerError(
+            text, self._metadata(answer.response, hidden), retry_after=after, executed=executed, retryable=retryable
+        )
+
+    # -- pages ---------------------------------------------------------------------------------------------------------
+
+    async def _json_result(
+        self, answer: Answer, body: Any, hidden: list[str], payload: dict[str, Any], context: ToolContext, until: float
+    ) -> ToolResult:
+        """Return the result of a JSON answer; of a list with the pages after the first that one call reads.
+
+        Args:
+            until: When the call ends at the latest, by the clock of the loop.
+        """
+        shown = _without_credentials(body, hidden)
+        self.responses.check(answer.status, answer.media, shown)
+        pages, problem = PagedList(body), ""
+        left, seen = MOST_ANSWER - len(answer.body), {str(answer.request.url)}
+        found = self._next_page(answer, pages, payload)
+        while found is not None and found.is_here and pages.read < self.pages and pages.place is not None:
+            arguments = {**payload, **(found.arguments or {})}
+            try:
+                signed = await self._page_request(found, arguments, context)
+                if str(signed.request.url) in seen:
+                    found, problem = None, "the server names a page that was read before"
+                    break
+                seen.add(str(signed.request.url))
+                page = await self._read_page(signed, left, until, context)
+                pages.add(page.json())
+            except (ToolError, ValueError, RecursionError) as error:
+                problem = one_line(_without_credentials(str(error), hidden), _MOST_PROBLEM)
+                break
+            answer, payload, left = page, arguments, left - len(page.body)
+            context.progress(pages.read)
+            found = self._next_page(answer, pages, payload)
+        about, words = self._metadata(answer.response, hidden), self._words(answer, hidden)
+        if self.paging is not None and self.pages > 1:
+            about["pages"] = pages.read
+        if problem:
+            words.append(f"The list is not complete: page {pages.read + 1} could not be read ({problem}).")
+        self._add_next_page(found, about, words, hidden)
+        return self._made(shown if pages.read == 1 else _without_credentials(pages.output, hidden), about, words)
+
+    def _next_page(self, answer: Answer, pages: PagedList, payload: dict[str, Any]) -> NextPage | None:
+        if self.paging is None:
+            return None
+        links = {
+            rel: link["url"] for rels, link in answer.response.links.items() for rel in (rels or "").lower().split()
+        }
+        url, total = str(answer.request.url), answer.header("x-total-count")
+        return self.paging.next(ListAnswer(payload, url, links, total, pages), self.server)
+
+    async def _read_page(self, signed: Signed, most: int, until: float, context: ToolContext) -> Answer:
+        """Read a further page, in time for the call to give what there is if it does not come.
+
+        Raises:
+            ToolError: if it does not come, or is an error or too large.
+        """
+        seconds, remaining = until - asyncio.get_running_loop().time(), context.remaining()
+        if remaining is not None:
+            seconds = min(seconds, remaining * _SHARE_OF_DEADLINE)
+        page = await self._exchange(signed, most, seconds)
+        if page.status >= 300:
+            raise self._failure(page, signed.hidden)
+        if not page.is_whole:
+            raise ToolError(f"all pages together have over {MOST_ANSWER:,} bytes")
+        return page
+
+    def _add_next_page(self, page: NextPage | None, about: dict[str, Any], words: list[str], hidden: list[str]) -> None:
+        """Say what leads to the next page, if there is one: to the program in `about`, to the model in `words`."""
+        if page is None:
+            return
+        arguments = about["next_page"] = _without_credentials(page.arguments, hidden)
+        if arguments is not None:
+            given = json.dumps(arguments)
+            words.append(f"There is a next page: call {self.tool} with {given} and the other arguments as they are.")
+        elif page.address is not None:
+            words.append(f"There is a next page, to which no argument of {self.tool} leads.")
+        else:
+            words.append("There is a next page on another server, and it is not read.")
+
+    async def _page_request(self, page: NextPage, arguments: dict[str, Any], context: ToolContext) -> Signed:
+        """Write the request of a further page, with the credentials of the call.
+
+        Raises:
+            ToolError: if it cannot be written.
+        """
+        signed = await self._signed_request(arguments, context)
+        if page.address is None:
+            return signed
+        address, _, query = page.address.partition("#")[0].partition("?")
+        own = {unquote_plus(pair.partition("=")[0]) for pair in signed.query}
+        pairs = [one for one in query.split("&") if one and unquote_plus(one.partition("=")[0]) not in own]
+        url = f"{address}?{'&'.join([*pairs, *signed.query])}"
+        try:
+            return signed._replace(request=httpx2.Request("GET", url, headers=signed.request.headers))
+        except Exception as error:  # such as an address that is too long
+            raise ToolError(f"its request cannot be written ({type(error).__name__})") from error
+
+
+def _may_succeed_later(status: int) -> bool | None:
+    """Whether a request may come to something else if it is sent again; `None` if the status does not say."""
+    if status in _PERHAPS_LATER:
+        return None
+    return status >= 500 or status in _LATER
 
 
 _OF_THE_BODY: Final = frozenset({"content-type", "content-length", "transfer-encoding"})
@@ -248,16 +508,7 @@ _CHARSET: Final = re.compile(
 
 
 async def _read_body(response: httpx2.Response, most: int) -> tuple[bytes, bool]:
-    """The beginning of the body, and whether that is the whole of it.
-
-    Raises:
-        ToolError: for one that is packed in a way that has no bound.
-    """
-    packed = response.headers.get("content-encoding", "").strip().lower()
-    if packed not in _BOUNDED_ENCODINGS:
-        raise ToolError(
-            f"HTTP {response.status_code}: the answer is packed in another way than gzip or deflate", executed=None
-        )
+    """The beginning of the body, and whether that is the whole of it."""
     found = bytearray()
     async for chunk in response.aiter_bytes():
         found += chunk

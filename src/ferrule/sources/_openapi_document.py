@@ -28,6 +28,29 @@ _MOST_DEEP_YAML: Final = 200
 _VERSIONS_READ = re.compile(r"3\.([012])(\.\d+)*(-.*)?")
 
 
+class Spelling(NamedTuple):
+    """How the options of an import are written where its errors name them."""
+
+    server: str
+    further_server: str
+    credential: str
+    only: str
+    some: str
+    roots: str
+    budget: str
+
+
+IN_PYTHON: Final = Spelling(
+    server="server={!r}",
+    further_server="server=[…, …]",
+    credential="credentials={{{!r}: '…'}}",
+    only="only={!r}",
+    some="only=['GET', 'tag:…', '/orders/*']",
+    roots="roots=[…]",
+    budget="offer few at a time by a selector of ferrule.selection, and give budget=None",
+)
+
+
 class WholeDocumentError(DefinitionError):
     """What is wrong with a document as a whole, and leaves no single operation out."""
 
@@ -45,6 +68,7 @@ class Document:
     Args:
         given: A file, or the data of one.
         roots: The folders in which the files may be that it refers to.
+        spelling: How errors write the options.
 
     Raises:
         DefinitionError: for what is no such document, cannot be read, or is too large.
@@ -55,7 +79,10 @@ class Document:
         name: What it is called in errors.
     """
 
-    def __init__(self, given: str | os.PathLike[str] | Mapping[str, Any], roots: tuple[str, ...]) -> None:
+    def __init__(
+        self, given: str | os.PathLike[str] | Mapping[str, Any], roots: tuple[str, ...], spelling: Spelling = IN_PYTHON
+    ) -> None:
+        self.spelling = spelling
         try:
             import referencing
         except ImportError as error:
@@ -90,7 +117,7 @@ class Document:
         self._work += units
         if self._work > _MOST_UNITS:
             raise WholeDocumentError(
-                f"{self.name} takes too much work to read as a whole: choose some operations, only=[…]"
+                f"{self.name} takes too much work to read as a whole: choose some operations, {self.spelling.some}"
             )
 
     def follow(self, node: Node) -> Node:
@@ -133,9 +160,12 @@ class Document:
     def _external(self, uri: str) -> Any:
         parts = urlsplit(uri)
         if parts.scheme not in {"", "file"} or parts.netloc:
-            raise DefinitionError("it is at an address, and nothing is fetched: save it into a folder of roots=[…]")
+            roots = self.spelling.roots
+            raise DefinitionError(f"it is at an address, and nothing is fetched: save it into a folder of {roots}")
         if not self._roots:
-            raise DefinitionError("it is in another file: name the folder that the files are in, roots=[…]")
+            raise DefinitionError(
+                f"it is in another file: name the folder that the files are in, {self.spelling.roots}"
+            )
         path = url2pathname(parts.path)
         for root in self._roots:
             try:

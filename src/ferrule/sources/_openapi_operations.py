@@ -169,11 +169,12 @@ def leads_elsewhere(path: str) -> bool:
     return any(part.partition(";")[0] in {".", ".."} for part in parts)
 
 
-def chosen(known: Sequence[_Named], only: Iterable[str], tags: Iterable[str]) -> set[int]:
+def chosen(known: Sequence[_Named], only: Iterable[str], tags: Iterable[str], spelled: str) -> set[int]:
     """The places of those that one of the patterns names.
 
     Args:
         tags: Those that there are, for the error.
+        spelled: How the error writes a pattern.
 
     Raises:
         DefinitionError: for a pattern that names none.
@@ -183,8 +184,8 @@ def chosen(known: Sequence[_Named], only: Iterable[str], tags: Iterable[str]) ->
         matched = {place for place, one in enumerate(known) if _pattern_names(pattern, one)}
         if not matched:
             raise DefinitionError(
-                f"only={pattern!r} names no operation; it is a method (GET), a path (/pets/*), both (GET /pets/*), a "
-                f"tag (tag:pets) or an operationId (list*); the tags are {sorted(tags)[:20]}"
+                f"{spelled.format(pattern)} names no operation; it is a method (GET), a path (/pets/*), both "
+                f"(GET /pets/*), a tag (tag:pets) or an operationId (list*); the tags are {sorted(tags)[:20]}"
             )
         taken |= matched
     return taken

@@ -15,6 +15,7 @@ from ferrule import Media, ToolError
 from ferrule.sources._openapi_arguments import Argument, Signature, folded_name
 from ferrule.sources._openapi_bodies import Encoding, is_json
 from ferrule.sources._openapi_operations import is_token, leads_elsewhere
+from ferrule.sources._openapi_uploads import name_and_type, one_type
 
 Pair: TypeAlias = tuple[str, str]
 _Names: TypeAlias = dict[tuple[str, str], str]
@@ -26,6 +27,7 @@ _STAYS_IN_PATH: Final = "/%:@!$&'()*+,;=~"
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
 PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 NOTHING_SENT: Final = "Nothing was sent."
+_NO_UPLOADS: Final[Mapping[str, bytes]] = {}
 
 
 @dataclass
@@ -55,8 +57,17 @@ class _NotWritable(Exception):
     """A value that cannot be written there; the text says why."""
 
 
-def request_of(method: str, path: str, signature: Signature, arguments: Mapping[str, Any]) -> Request:
+def request_of(
+    method: str,
+    path: str,
+    signature: Signature,
+    arguments: Mapping[str, Any],
+    uploads: Mapping[str, bytes] = _NO_UPLOADS,
+) -> Request:
     """The request of a call with these arguments.
+
+    Args:
+        uploads: The content of the files that the arguments name by path.
 
     Raises:
         ToolError: for a value that cannot be written where it goes.
@@ -69,7 +80,9 @@ def request_of(method: str, path: str, signature: Signature, arguments: Mapping[
         if argument.name not in arguments or (value is None and argument.place != "body"):
             if argument.place == "path":
                 raise ToolError(
-                    f"{argument.name!r} is in the path and has to have a value. {NOTHING_SENT}", executed=False
+                    f"{argument.name!r} is in the path and has to have a value. {NOTHING_SENT}",
+                    executed=False,
+                    retryable=False,
                 )
             continue
         try:
@@ -85,7 +98,7 @@ def request_of(method: str, path: str, signature: Signature, arguments: Mapping[
     made.path = _checked_path(quote(made.path, safe=_STAYS_IN_PATH))
     if signature.body is not None and (of_body or signature.body.required):
         try:
-            _write_body(made, signature, list(of_body.values()), taken)
+            _write_body(made, signature, list(of_body.values()), taken, uploads)
         except (_NotWritable, UnicodeEncodeError) as error:
             raise _unwritable("the body", error) from None
     return made
@@ -109,13 +122,13 @@ def _check_written(place: str, pairs: Sequence[str], argument: Argument, signatu
 
 def _unwritable(what: str, error: Exception) -> ToolError:
     why = error if isinstance(error, _NotWritable) else "holds half of a surrogate pair, which UTF-8 cannot write"
-    return ToolError(f"{what} {why}. {NOTHING_SENT}", executed=False)
+    return ToolError(f"{what} {why}. {NOTHING_SENT}", executed=False, retryable=False)
 
 
 def _checked_path(path: str) -> str:
     if leads_elsewhere(path) or "//" in path:
         text = "a value in the path is empty, '.' or '..', which would lead elsewhere"
-        raise ToolError(f"{text}. {NOTHING_SENT}", executed=False)
+        raise ToolError(f"{text}. {NOTHING_SENT}", executed=False, retryable=False)
     return path
 
 
@@ -141,6 +154,17 @@ def _item_texts(value: Sequence[Any]) -> list[str]:
 
 def _field_pairs(value: Mapping[str, Any]) -> list[Pair]:
     return [(str(key), _plain_text(item)) for key, item in value.items() if item is not None]
+
+
+def _join_apart(texts: Sequence[str], separator: str) -> str:
+    """Join texts that are written already, so that the server can take them apart again.
+
+    Raises:
+        _NotWritable: if one of the texts has the separator in it.
+    """
+    if any(separator in text for text in texts):
+        raise _NotWritable(f"has {unquote(separator)!r} in a value, and it separates the values there")
+    return separator.join(texts)
 
 
 def _as(media: str, value: Any) -> str:
@@ -169,8 +193,8 @@ def _in_path(encoding: Encoding, name: str, value: Any) -> str:
     named = encoding.style == "matrix"
     if isinstance(value, Mapping):
         if encoding.explode:
-            text = joint.join(f"{_percent_encoded(key)}={_percent_encoded(item)}" for key, item in _field_pairs(value))
-            return f"{lead}{text}"
+            pairs = [f"{_percent_encoded(key)}={_percent_encoded(item)}" for key, item in _field_pairs(value)]
+            return f"{lead}{_join_apart(pairs, joint)}"
         texts = [part for pair in _field_pairs(value) for part in pair]
     elif isinstance(value, list | tuple):
         texts = _item_texts(value)
@@ -178,7 +202,12 @@ def _in_path(encoding: Encoding, name: str, value: Any) -> str:
             return "".join(f";{_percent_encoded(name)}={_percent_encoded(text)}" for text in texts)
     else:
         texts = [_plain_text(value)]
-    text = (joint if encoding.explode and not named else ",").join(map(_percent_encoded, texts))
+    separator = joint if encoding.explode and not named else ","
+    text = (
+        _join_apart([_percent_encoded(one) for one in texts], separator)
+        if isinstance(value, list | tuple | Mapping)
+        else _percent_encoded(texts[0])
+    )
     return f"{lead}{_percent_encoded(name)}={text}" if named else f"{lead}{text}"
 
 
@@ -220,7 +249,7 @@ def _query_pairs(encoding: Encoding, name: str, value: Any) -> Iterator[str]:
             else [part for both in _field_pairs(value) for part in both]
         )
         joint = _SEPARATORS.get(encoding.style, ",")
-        yield f"{_percent_encoded(name)}={joint.join(quote(text, safe=safe) for text in flat)}"
+        yield f"{_percent_encoded(name)}={_join_apart([quote(text, safe=safe) for text in flat], joint)}"
     else:
         yield pair(name, _plain_text(value))
 
@@ -244,9 +273,13 @@ def _write_header(made: Request, argument: Argument, value: Any) -> None:
     if encoding.media is not None:
         text = json.dumps(value) if is_json(encoding.media) else _as(encoding.media, value)
     elif isinstance(value, Mapping):
-        text = ",".join((f"{key}={item}" if encoding.explode else f"{key},{item}") for key, item in _field_pairs(value))
+        pairs = _field_pairs(value)
+        texts = (
+            [f"{key}={item}" for key, item in pairs] if encoding.explode else [part for pair in pairs for part in pair]
+        )
+        text = _join_apart(texts, ",")
     else:
-        text = ",".join(_item_texts(value)) if isinstance(value, list | tuple) else _plain_text(value)
+        text = _join_apart(_item_texts(value), ",") if isinstance(value, list | tuple) else _plain_text(value)
     if text and not PRINTABLE.fullmatch(text):
         raise _NotWritable("goes into a header, which holds printable ASCII alone")
     made.headers.append((argument.wire, text))
@@ -283,7 +316,13 @@ _WRITERS: Final = {
 # -- the body ----------------------------------------------------------------------------------------------------------
 
 
-def _write_body(made: Request, signature: Signature, given: list[tuple[Argument, Any]], taken: _Names) -> None:
+def _write_body(
+    made: Request,
+    signature: Signature,
+    given: list[tuple[Argument, Any]],
+    taken: _Names,
+    uploads: Mapping[str, bytes],
+) -> None:
     body = signature.body
     assert body is not None
     made.media = body.media
@@ -295,12 +334,16 @@ def _write_body(made: Request, signature: Signature, given: list[tuple[Argument,
         made.content = _plain_text("" if whole is None else whole).encode()
         made.media = body.media if "charset" in body.media.lower() else f"{body.media}; charset=utf-8"
     elif body.kind == "octets":
-        made.content = b"" if whole is None else _bytes(whole)
+        by_path = isinstance(whole, Mapping)
+        made.content = b"" if whole is None else uploads[whole["path"]] if by_path else _bytes(whole)
     elif body.kind == "form":
         texts = _form_pairs(whole or {}) if body.whole else _form(given, signature, taken)
         made.content = "&".join(texts).encode()
     else:
-        made.media, made.parts = None, [part for argument, item in given for part in _body_parts(argument, item)]
+        made.media, made.parts = (
+            None,
+            [part for argument, item in given for part in _body_parts(argument, item, uploads)],
+        )
 
 
 def _form(given: Iterable[tuple[Argument, Any]], signature: Signature, taken: _Names) -> Iterator[str]:
@@ -325,10 +368,12 @@ def _form_pairs(value: Any) -> Iterator[str]:
         yield from () if item is None else _query_pairs(encoding, str(key), item)
 
 
-def _body_parts(argument: Argument, value: Any) -> Iterator[tuple[str, str | None, bytes, str | None]]:
+def _body_parts(
+    argument: Argument, value: Any, uploads: Mapping[str, bytes]
+) -> Iterator[tuple[str, str | None, bytes, str | None]]:
     for one in value if isinstance(value, list | tuple) else [] if value is None else [value]:
         if argument.is_file:
-            media = _file(one, argument.encoding.media)
+            media = _file(one, argument.encoding.media, uploads)
             yield argument.wire, media.name or "file", media.data or b"", media.mime_type
         else:
             type_of = argument.encoding.media or ("application/json" if isinstance(one, Mapping | list) else None)
@@ -336,24 +381,19 @@ def _body_parts(argument: Argument, value: Any) -> Iterator[tuple[str, str | Non
             yield argument.wire, None, text.encode(), type_of
 
 
-def _file(given: Mapping[str, Any], media: str | None) -> Media:
+def _file(given: Mapping[str, Any], media: str | None, uploads: Mapping[str, bytes]) -> Media:
     """The file that a model gave.
 
     Raises:
-        _NotWritable: for one that has text and bytes, or neither, or a type that is none.
+        _NotWritable: for one that has not one of text, bytes and path, or a type that is none.
     """
-    text, data = given.get("text"), given.get("data")
-    if (text is None) == (data is None):
-        raise _NotWritable("has a file with text and data, or neither: give one of them")
-    content = text.encode() if isinstance(text, str) else _bytes(data)
-    kind = given.get("mime_type") or (None if media is None or "," in media or "*" in media else media)
+    text, data, path = given.get("text"), given.get("data"), given.get("path")
+    if sum(one is not None for one in (text, data, path)) != 1:
+        raise _NotWritable("has a file that has to have one of text, data and path")
+    content = uploads[path] if path is not None else text.encode() if isinstance(text, str) else _bytes(data)
+    name, kind = name_and_type(given, one_type(media))
     try:
-        return Media(
-            "file",
-            content,
-            kind or ("text/plain" if data is None else "application/octet-stream"),
-            name=given.get("name"),
-        )
+        return Media("file", content, kind, name=name)
     except TypeError as error:
         raise _NotWritable(f"has a file that is none: {error}") from None
 

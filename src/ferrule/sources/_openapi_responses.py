@@ -1,4 +1,5 @@
-"""Whether the answers of an API are as its document says: what differs is logged, and is no error."""
+"""The answers that an OpenAPI document declares: their headers, and whether an answer is as the document says. An
+answer that differs is logged, and is no error."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from ferrule.patterns import ForeignSchema
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_document import Document, Node
-from ferrule.sources._openapi_operations import Operation
+from ferrule.sources._openapi_operations import Operation, is_token
 from ferrule.sources._openapi_schemas import Schemas
 
 log = logging.getLogger("ferrule")
 _DIFFERENCES_TOLD = 3
+MOST_HEADERS = 50
 
 
 class Responses:
@@ -30,6 +32,7 @@ class Responses:
         self._tool, self._operation, self._document, self._schemas = tool, operation, document, schemas
         self._known: dict[tuple[int, str], Enforced | None] = {}
         self._told: set[int] = set()
+        self._headers: dict[int, tuple[str, ...]] = {}
 
     def check(self, status: int, media: str, value: Any) -> None:
         """Log the first answer of a status that is not as the document says."""
@@ -51,6 +54,15 @@ class Responses:
             said = one_line(said, 500)
             log.warning("the answer of tool %r (HTTP %d) is not as its document says: %s", self._tool, status, said)
 
+    def headers(self, status: int) -> tuple[str, ...]:
+        """Return the names of the headers that the document declares for answers of this status."""
+        if status not in self._headers:
+            try:
+                self._headers[status] = declared_headers(declared_response(self._operation, self._document, status))
+            except DefinitionError:
+                self._headers[status] = ()
+        return self._headers[status]
+
     def _read(self, status: int, media: str) -> Enforced | None:
         try:
             node = self._schema(status, media)
@@ -68,20 +80,40 @@ class Responses:
             return None
 
     def _schema(self, status: int, media: str) -> Node | None:
-        listed, base = self._operation.node.value.get("responses"), self._operation.node.base
-        if not isinstance(listed, Mapping):
-            return None
-        named = {str(key).upper(): one for key, one in listed.items()}
-        value = next((named[key] for key in (str(status), f"{status // 100}XX", "DEFAULT") if key in named), None)
-        node = self._document.follow(Node(value, base))
-        content = node.value.get("content") if isinstance(node.value, Mapping) else None
-        if not isinstance(content, Mapping):
-            return None
-        fits = (one for key, one in content.items() if str(key).partition(";")[0].strip().lower() == media)
-        about = next(fits, None) or next((one for key, one in content.items() if is_json(str(key))), None)
-        about = self._document.follow(Node(about, node.base))
-        return (
-            Node(about.value["schema"], about.base)
-            if isinstance(about.value, Mapping) and "schema" in about.value
-            else None
-        )
+        return declared_schema(declared_response(self._operation, self._document, status), media, self._document)
+
+
+def declared_response(operation: Operation, document: Document, status: int) -> Node:
+    """Return the response that the document declares for a status; a node without a value if there is none.
+
+    Raises:
+        DefinitionError: for a reference that leads nowhere.
+    """
+    listed, base = operation.node.value.get("responses"), operation.node.base
+    named = {str(key).upper(): one for key, one in listed.items()} if isinstance(listed, Mapping) else {}
+    value = next((named[key] for key in (str(status), f"{status // 100}XX", "DEFAULT") if key in named), None)
+    return document.follow(Node(value, base))
+
+
+def declared_headers(response: Node) -> tuple[str, ...]:
+    """Return the names of its headers. `Set-Cookie` is none: it is a credential."""
+    headers = response.value.get("headers") if isinstance(response.value, Mapping) else None
+    names = [str(name) for name in headers] if isinstance(headers, Mapping) else []
+    return tuple(name for name in names[:MOST_HEADERS] if is_token(name) and name.lower() != "set-cookie")
+
+
+def declared_schema(response: Node, media: str, document: Document) -> Node | None:
+    """Return the schema of its body in a type, or else in JSON.
+
+    Raises:
+        DefinitionError: for a reference that leads nowhere.
+    """
+    content = response.value.get("content") if isinstance(response.value, Mapping) else None
+    if not isinstance(content, Mapping):
+        return None
+    fits = (one for key, one in content.items() if str(key).partition(";")[0].strip().lower() == media)
+    about = next(fits, None) or next((one for key, one in content.items() if is_json(str(key))), None)
+    about = document.follow(Node(about, response.base))
+    if isinstance(about.value, Mapping) and "schema" in about.value:
+        return Node(about.value["schema"], about.base)
+    return None

@@ -60,7 +60,8 @@ def schemes_of(document: Document, credentials: Mapping[str, str]) -> dict[str, 
             found[str(name)] = scheme._replace(secret=credentials.get(str(name), ""))
     if unknown := sorted(credentials.keys() - found.keys()):
         raise DefinitionError(
-            f"credentials: {document.name} has no scheme {unknown[0]!r} that is known here; it has {sorted(found)}"
+            f"{document.spelling.credential.format(unknown[0])}: {document.name} has no scheme of this name that is "
+            f"known here; it has {sorted(found)}"
         )
     return found
 
@@ -140,7 +141,7 @@ def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mappi
         names = " or ".join(str([one.secret for one in some]) for some in alternatives)
         log.error("tool %r was not called: its API needs %s, by Runner(…, secrets={…}) or the context's", tool, names)
     text = f"{tool} needs a credential that this program does not have. Nothing was sent."
-    raise ToolError(text, executed=False)
+    raise ToolError(text, executed=False, retryable=False)
 
 
 def _put_on(request: Request, scheme: Scheme, secret: Any) -> list[str]:

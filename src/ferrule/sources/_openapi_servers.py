@@ -12,7 +12,7 @@ from ferrule.sources._openapi_operations import Operation, leads_elsewhere
 from ferrule.urls import Url, kind_of_host, read_url
 
 _MOST_SERVERS = 50
-_REMEDY = "say where the API is: server='https://api.example.com'"
+_EXAMPLE = "https://api.example.com"
 
 
 class Server(NamedTuple):
@@ -47,7 +47,8 @@ class Servers:
     """
 
     def __init__(self, document: Document, named: Iterable[str]) -> None:
-        servers = [_named_server(text) for text in named]
+        servers = [_named_server(text, document) for text in named]
+        self._further = document.spelling.further_server
         self._named = servers
         self.own = servers[0] if servers else _of_document(document)
 
@@ -73,7 +74,7 @@ class Servers:
                 return found
         if any("{" in text for text in texts):
             raise DefinitionError(f"its server {texts[:1]!r:.200} is to be filled in, which is not done")
-        raise DefinitionError(f"its server is another one, {texts[:1]!r:.200}: name it too, server=[…, …]")
+        raise DefinitionError(f"its server is another one, {texts[:1]!r:.200}: name it too, {self._further}")
 
 
 def _is_below(server: Server, known: Server) -> bool:
@@ -81,32 +82,34 @@ def _is_below(server: Server, known: Server) -> bool:
     return server.origin == known.origin and f"{server.url}/".startswith(f"{known.url}/")
 
 
-def _named_server(text: Any) -> Server:
+def _named_server(text: Any, document: Document) -> Server:
     try:
         return _server(text, read_url(text), named=True)
     except (ValueError, TypeError) as error:
-        raise DefinitionError(f"server={text!r:.200}: {error}") from None
+        raise DefinitionError(f"{document.spelling.server.format(text)[:200]}: {error}") from None
 
 
 def _of_document(document: Document) -> Server:
     listed = document.root.value.get("servers")
     found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     texts = [one["url"] for one in found if isinstance(one.get("url"), str)]
+    spelled = document.spelling.server
+    remedy = f"say where the API is: {spelled.format(_EXAMPLE)}"
     if len(texts) != 1:
         shown = f"{len(texts)} servers, {texts[:3]!r:.300}" if texts else "no server"
-        raise DefinitionError(f"{document.name} names {shown}; {_REMEDY}")
+        raise DefinitionError(f"{document.name} names {shown}; {remedy}")
     [text] = texts
     if "{" in text:
-        raise DefinitionError(f"{document.name} names the server {text!r:.200}, which is to be filled in; {_REMEDY}")
+        raise DefinitionError(f"{document.name} names the server {text!r:.200}, which is to be filled in; {remedy}")
     try:
         url = read_url(text)
         server = _server(text, url, named=False)
     except ValueError as error:
-        raise DefinitionError(f"{document.name} names the server {text!r:.200}: {error}; {_REMEDY}") from None
+        raise DefinitionError(f"{document.name} names the server {text!r:.200}: {error}; {remedy}") from None
     if url.scheme != "https" or kind_of_host(url.host) not in (None, "global"):
         raise DefinitionError(
             f"{document.name} names the server {text!r:.200}, which is not public and https; where that is right, "
-            f"name it yourself, server={text!r:.200}"
+            f"name it yourself, {spelled.format(text)[:200]}"
         )
     return server
 
@@ -125,6 +128,16 @@ def _server(text: str, url: Url, *, named: bool) -> Server:
 
 def _origin_of_url(url: Url) -> tuple[str, str, int]:
     return url.scheme, url.host, url.port
+
+
+def has_below(server: Server, text: str) -> bool:
+    """Whether a URL is at or below the address of a server, as every client reads it."""
+    try:
+        url = read_url(text)
+    except ValueError:
+        return False
+    is_below = f"{url.path}/".startswith(f"{read_url(server.url).path.rstrip('/')}/")
+    return _origin_of_url(url) == server.origin and is_below and not leads_elsewhere(url.path)
 
 
 def origin_of(text: str) -> tuple[str, str, int]:

@@ -12,16 +12,19 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Tool
 from ferrule.characters import inert
 from ferrule.patterns import ForeignSchema, Patterns
+from ferrule.pipeline.hooks import Hook
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature, folded_name, signature_of
-from ferrule.sources._openapi_document import Document, WholeDocumentError
+from ferrule.sources._openapi_document import IN_PYTHON, Document, Spelling, WholeDocumentError
 from ferrule.sources._openapi_operations import Operation, chosen, names_of, operations_of, told_text
+from ferrule.sources._openapi_pages import paging_of
 from ferrule.sources._openapi_responses import Responses
 from ferrule.sources._openapi_schemas import Schemas
 from ferrule.sources._openapi_security import (
@@ -33,6 +36,7 @@ from ferrule.sources._openapi_security import (
     unnamed,
 )
 from ferrule.sources._openapi_servers import NOWHERE, Server, Servers
+from ferrule.sources._openapi_uploads import preview_upload
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 from ferrule.values.content import cut
 
@@ -64,6 +68,7 @@ def openapi(
     budget: int | None = 20_000,
     trusted: bool = True,
     roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    pages: int = 1,
 ) -> Imported:
     """The operations of an API as tools. See docs/openapi.md.
 
@@ -84,18 +89,23 @@ def openapi(
         trusted: Whether to believe the document's methods: that GET only reads, that PUT and DELETE may come twice.
             Otherwise each tool changes things.
         roots: The folders of the files that the document refers to.
+        pages: How many pages of a list one call reads at most. Ferrule follows a list if the document says how.
 
     Raises:
         DefinitionError: for a document that cannot be read, a server that is none or is left open, a pattern that names
             nothing, and more tools than the budget has room for.
     """
-    read = Document(document, tuple(os.fspath(one) for one in _one_or_more(roots)))
-    named = _one_or_more(server)
-    checked = _checked_client(client)
-    if checked is not None and not named:
-        raise DefinitionError("client= needs server=, as its headers and its auth go where the requests go")
-    maker = _ToolMaker(read, Servers(read, named), checked, trusted, credentials or {}, budget)
-    return _as_tools(read, maker, only, budget)
+    return import_operations(
+        document,
+        client=client,
+        server=server,
+        credentials=credentials,
+        only=only,
+        budget=budget,
+        trusted=trusted,
+        roots=roots,
+        pages=pages,
+    )
 
 
 def look(
@@ -109,8 +119,42 @@ def look(
     Raises:
         DefinitionError: as `openapi`.
     """
-    read = Document(document, tuple(os.fspath(one) for one in _one_or_more(roots)))
-    return _as_tools(read, _ToolMaker(read, None, _checked_client(None), True, {}, None), only, None)
+    return import_operations(document, calls=False, only=only, roots=roots)
+
+
+def import_operations(
+    document: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    spelling: Spelling = IN_PYTHON,
+    calls: bool = True,
+    client: httpx2.AsyncClient | None = None,
+    server: str | Iterable[str] | None = None,
+    credentials: Mapping[str, str] | None = None,
+    only: str | Iterable[str] = (),
+    budget: int | None = None,
+    trusted: bool = True,
+    roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    pages: int = 1,
+) -> Imported:
+    """Return the operations of an API as tools, for `openapi`, `look` and the command line. See docs/openapi.md.
+
+    Args:
+        spelling: How errors write the options.
+        calls: Whether the tools are called, so that it matters where the API is.
+
+    Raises:
+        DefinitionError: as `openapi`.
+    """
+    if type(pages) is not int or pages < 1:
+        raise DefinitionError(f"pages must be a whole number of at least 1, not {pages!r}")
+    read = Document(document, tuple(os.fspath(one) for one in _one_or_more(roots)), spelling)
+    named = _one_or_more(server)
+    checked = _checked_client(client)
+    if checked is not None and not named:
+        raise DefinitionError("client= needs server=, as its headers and its auth go where the requests go")
+    servers = Servers(read, named) if calls else None
+    maker = _ToolMaker(read, servers, checked, trusted, credentials or {}, budget, pages)
+    return _as_tools(read, maker, only, budget)
 
 
 def _as_tools(read: Document, maker: _ToolMaker, only: str | Iterable[str], budget: int | None) -> Imported:
@@ -118,7 +162,7 @@ def _as_tools(read: Document, maker: _ToolMaker, only: str | Iterable[str], budg
     names, places, left_out = names_of(found), range(len(found)), refused
     if patterns := _one_or_more(only):
         tags = {tag for operation in found for tag in operation.tags}
-        chosen_places = chosen([*found, *refused], patterns, tags)
+        chosen_places = chosen([*found, *refused], patterns, tags, read.spelling.only)
         wanted = [place for place in places if place in chosen_places]
         left_out = [one for place, one in enumerate(refused, len(found)) if place in chosen_places]
     else:
@@ -159,6 +203,10 @@ def _checked_client(client: Any) -> Any:
     return client
 
 
+class MissingCredentialError(DefinitionError):
+    """An operation has no credential that it may send; the others go on."""
+
+
 class _ToolMaker:
     """Makes the tools of one document.
 
@@ -174,8 +222,10 @@ class _ToolMaker:
         trusted: bool,
         credentials: Mapping[str, str],
         budget: int | None,
+        pages: int,
     ) -> None:
         self._document, self._servers, self._client, self._trusted = document, servers, client, trusted
+        self._pages = pages
         self._schemas, self._responses = Schemas(document, "request"), Schemas(document, "response")
         self._patterns = Patterns()
         self._schemes = schemes_of(document, credentials)
@@ -191,6 +241,7 @@ class _ToolMaker:
         tools: list[Tool] = []
         entries: list[Taken] = []
         left_out: list[LeftOut] = []
+        missing = ""
         tokens = 0
         for name, operation in operations:
             self._document.spend(_AN_OPERATION)
@@ -205,33 +256,47 @@ class _ToolMaker:
                     else f"{type(error).__name__}: {error}"
                 )
                 left_out.append(_told_left_out(str(operation), said))
+                if isinstance(error, MissingCredentialError):
+                    missing = missing or f"{left_out[-1].what}: {error}"
                 continue
             tools.append(tool)
             entries.append(taken(tool, one_line(str(operation), _LONGEST_OF_REPORT), notes))
             tokens += entries[-1].tokens
             if self._most is not None and tokens > self._most:
                 raise _over_budget(self._document, operations, f"over {self._most:,}", self._most // _TIMES_THE_BUDGET)
+        if missing and not tools:
+            raise WholeDocumentError(f"{self._document.name}: {missing}")
         return tools, entries, left_out
 
     def _tool(self, operation: Operation, name: str) -> tuple[Tool, tuple[str, ...]]:
-        from ferrule.sources._openapi_calls import Endpoint  # which imports httpx2
+        from ferrule.sources._openapi_calls import Endpoint, add_answer  # which imports httpx2
 
         server = NOWHERE if self._servers is None else self._servers.of(operation)
         security = alternatives_of(operation, self._document, self._schemes)
         if need_secrets(security):
-            _check_credentials(server, operation, self._document)
+            spelling = self._document.spelling
+            _check_credentials(server, spelling)
             if self._servers is not None and (scheme := unnamed(security)) is not None:
-                raise WholeDocumentError(
-                    f"{self._document.name}: {operation} needs the credential of its scheme {scheme!r}: say which of "
-                    f"your secrets that is, credentials={{{scheme!r}: '…'}}"
+                raise MissingCredentialError(
+                    f"it needs the credential of its scheme {scheme!r}: say which of your secrets that is, "
+                    f"{spelling.credential.format(scheme)}"
                 )
         elif not (server.named and server.kept_apart):
             security = ()
         signature = signature_of(operation, self._document, self._schemas, self._hidden)
-        responses = Responses(name, operation, self._document, self._responses)
         endpoint = Endpoint(
-            name, operation.method, operation.path, server, signature, security, self._client, responses.check
+            name,
+            operation.method,
+            operation.path,
+            server,
+            signature,
+            security,
+            self._client,
+            Responses(name, operation, self._document, self._responses),
+            paging_of(operation, self._document, signature),
+            self._pages if operation.method == "GET" else 1,
         )
+        uploads = any(one.is_file for one in signature.arguments)
         value = operation.node.value
         tool: Tool = Tool(
             name,
@@ -240,6 +305,8 @@ class _ToolMaker:
             input_schema=ForeignSchema(signature.schema, self._patterns),
             server=_wire_digest(server, operation, signature, security),
             tags=operation.tags,
+            inside=[Hook(after=add_answer)],
+            preview=partial(preview_upload, operation, server, signature) if uploads else None,
             metadata={
                 "openapi": {
                     "operation": str(operation),
@@ -266,20 +333,18 @@ def _headers_of(client: Any) -> frozenset[tuple[str, str]]:
 
 def _wire_digest(server: Server, operation: Operation, signature: Signature, security: Alternatives) -> str:
     """One text that is another one where the same arguments would become another request."""
-    wire = (server.url, str(operation), signature.arguments, signature.body, security)
+    wire = (server.url, str(operation), signature.arguments, signature.body, signature.key_header, security)
     return sha256(repr(wire).encode("utf-8", "replace")).hexdigest()
 
 
-def _check_credentials(server: Server, operation: Operation, document: Document) -> None:
+def _check_credentials(server: Server, spelling: Spelling) -> None:
     if not server.named:
-        raise WholeDocumentError(
-            f"{document.name}: {operation} needs credentials, which go only to a server that you name: "
-            f"server={server.url!r:.200}, where that is it"
+        raise MissingCredentialError(
+            "it needs credentials, which go only to a server that you name: "
+            f"{spelling.server.format(server.url)[:200]}, where that is it"
         )
     if not server.kept_apart:
-        raise WholeDocumentError(
-            f"{document.name}: {operation} needs credentials, which go over https alone, and {server.url!r:.200} is not"
-        )
+        raise MissingCredentialError(f"it needs credentials, which go over https alone, and {server.url!r:.200} is not")
 
 
 def _description(operation: Operation) -> str:
@@ -303,6 +368,6 @@ def _over_budget(
     tags = ", ".join(f"{one_line(tag, 50)} ({count})" for tag, count in counts.most_common(8))
     return WholeDocumentError(
         f"{document.name}: {len(operations)} operations would take {tokens} tokens of each request, and the budget is "
-        f"{budget:,}: choose some, only=['GET', 'tag:…', '/orders/*']{f'; its tags are {tags}' if tags else ''}; or "
-        "offer few at a time by a selector of ferrule.selection, and give budget=None"
+        f"{budget:,}: choose some, {document.spelling.some}{f'; its tags are {tags}' if tags else ''}; or "
+        f"{document.spelling.budget}"
     )

@@ -37,7 +37,14 @@ Mode: TypeAlias = Literal["record", "replay", "strict"]
 _CASSETTE_VERSION = "cassette 1"
 _MOST_CASSETTE = 100_000_000
 _RECORDED = {*get_args(Status)} - {"suspended"}
-_ASSUMED: dict[str, Any] = {"status": "ok", "error": None, "executed": True, "metadata": {}, "repairs": []}
+_ASSUMED: dict[str, Any] = {
+    "status": "ok",
+    "error": None,
+    "executed": True,
+    "retryable": None,
+    "metadata": {},
+    "repairs": [],
+}
 """What a result has where a file says nothing. Its content is then made from its output or error."""
 
 

@@ -84,6 +84,7 @@ def stored(result: ToolResult) -> dict[str, Any]:
         "content": [_stored_block(block) for block in result.content],
         "error": result.error,
         "executed": result.executed,
+        "retryable": result.retryable,
         "metadata": jsonable(dict(result.metadata)),
         "repairs": list(result.repairs),
     }
@@ -105,6 +106,7 @@ def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
         tool_name=tool_name,
         status=kept["status"],
         executed=kept["executed"],
+        retryable=kept.get("retryable"),
         repairs=tuple(kept["repairs"]),
     )
     if result.status == "suspended":

@@ -30,6 +30,7 @@ class _ResultFields:
     __slots__ = (
         "_content",
         "_gave",
+        "_retryable",
         "_told",
         "call",
         "duration_ms",
@@ -57,6 +58,8 @@ class ToolResult(_ResultFields):
             `await some_tool(…)` gives the value itself. No middleware has bounded it: providers never read it.
         error: A text for the model (what was wrong, what would be right, whether anything was run), or `None`.
         executed: Whether the effect may have happened: `True`, `False`, or `None` for not known.
+        retryable: Whether the same call may succeed later: `False` for a final answer, `None` if the source of the tool
+            does not say.
         repairs: What was repaired in the arguments, in words.
         metadata: Whatever the handler or a middleware adds.
         duration_ms: From arrival to result, in milliseconds.
@@ -76,6 +79,7 @@ class ToolResult(_ResultFields):
         tool_name: str = "",
         status: Status | None = None,
         executed: bool | None = True,
+        retryable: bool | None = None,
         repairs: tuple[str, ...] = (),
         duration_ms: float = 0.0,
         exception: BaseException | None = None,
@@ -97,6 +101,10 @@ class ToolResult(_ResultFields):
         self.repairs = repairs
         self.duration_ms = duration_ms
         self.exception = exception
+        if retryable is not None:
+            if not isinstance(retryable, bool):
+                raise TypeError(f"retryable must be True, False or None, not {retryable!r}")
+            self._retryable = retryable
         self.__class__ = _FrozenResult
 
     @property
@@ -140,6 +148,11 @@ class ToolResult(_ResultFields):
         return self.metadata.get("replayed") is True
 
     @property
+    def retryable(self) -> bool | None:
+        """Whether the same call may succeed later; see the class."""
+        return cast("bool | None", getattr(self, "_retryable", None))
+
+    @property
     def success(self) -> bool:
         """Whether `status` is `"ok"`."""
         return self.status == "ok"
@@ -155,6 +168,7 @@ class ToolResult(_ResultFields):
     def replace(self, **changes: Any) -> ToolResult:
         """A changed copy; `changes` are the constructor's arguments. A new output has new content."""
         kept = {name: getattr(self, name) for name in _ResultFields.__slots__ if name[0] != "_"}
+        kept["retryable"] = self.retryable
         if "output" not in changes and "error" not in changes:
             kept["content"] = self._content
         made = ToolResult(**{**kept, **changes})
@@ -185,6 +199,7 @@ class ToolResult(_ResultFields):
             "error": self.error,
             "duration_ms": self.duration_ms,
             "executed": self.executed,
+            "retryable": self.retryable,
             "is_replayed": self.is_replayed,
             "repairs": list(self.repairs),
             "metadata": jsonable(dict(self.metadata)),

@@ -1,0 +1,388 @@
+"""The next page of a list: how an OpenAPI document says that there is one, and which arguments or address lead to it.
+
+Ferrule follows what the document makes certain, and nothing else:
+
+Link         the answer declares the header `Link`: the page with `rel="next"`
+address      the body declares a URL: `next` with the format `uri`, `next_url`, `nextLink`
+cursor       the body declares a cursor for a query parameter: `next_cursor` for `cursor`, `next_token` for both
+page number  a query parameter is `page`, and the answer declares where the list ends: `has_more`, `total_pages`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
+
+from ferrule import DefinitionError
+from ferrule.sources._openapi_arguments import Signature, declared_parameters
+from ferrule.sources._openapi_document import Document, Node, WholeDocumentError
+from ferrule.sources._openapi_operations import Operation
+from ferrule.sources._openapi_responses import declared_headers, declared_response, declared_schema
+from ferrule.sources._openapi_servers import Server, has_below
+
+Pointer: TypeAlias = tuple[str, ...]
+"""The names that lead to a field in a body."""
+
+_MOST_FIELDS: Final = 1_000
+_DEEPEST_FIELD: Final = 3
+_MOST_ALTERNATIVES: Final = 20
+_OF_BODY: Final = "$response.body#/"
+_NEXT_ADDRESS = re.compile(r"(odata)?next(page)?(url|uri|link|href)")
+_PAGE_NAMES: Final = frozenset({"page", "pagenumber", "pageno"})
+_MORE_NAMES: Final = frozenset({"hasmore", "hasnext", "hasnextpage"})
+_PAGE_COUNTS: Final = frozenset({"totalpages", "pagecount", "lastpage", "numpages", "pages"})
+_ITEM_COUNTS: Final = frozenset({"total", "totalcount", "totalitems", "totalresults", "totalrecords"})
+_TOTAL_HEADER: Final = "x-total-count"
+
+
+class NextPage(NamedTuple):
+    """What leads to a further page. Of one on another server there is neither.
+
+    Attributes:
+        arguments: The arguments that change; `None` if no arguments of the operation lead there.
+        address: The URL that the server gave.
+    """
+
+    arguments: dict[str, Any] | None = None
+    address: str | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is on the server of the operation."""
+        return self.arguments is not None or self.address is not None
+
+
+class ListAnswer(NamedTuple):
+    """What one answer says about the list.
+
+    Attributes:
+        arguments: Those of the request.
+        url: Where it was sent.
+        links: The URLs of the header `Link`, by `rel`.
+        total: What the header `X-Total-Count` says.
+        pages: The pages that were read, this one the last.
+    """
+
+    arguments: Mapping[str, Any]
+    url: str
+    links: Mapping[str, str]
+    total: str
+    pages: PagedList
+
+    @property
+    def body(self) -> Any:
+        return self.pages.body
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How an operation gives a list in pages.
+
+    Attributes:
+        names: The arguments that go into the query, by the names that they have there.
+        schemas: The schemas of these arguments.
+        has_link: Whether the answer declares the header `Link`.
+        address: Where the body has the URL of the next page.
+        cursor: The argument that takes a cursor, and where the body has the next one.
+        page: The argument that is a page number.
+        first: The number of the first page.
+        present: Where the body has the number of this page.
+        more: Where the body says whether there is more.
+        pages, total: Where the body has the number of pages, and of items; the first of these may be missing.
+        has_total: Whether the answer declares the header `X-Total-Count`.
+    """
+
+    names: Mapping[str, str]
+    schemas: Mapping[str, Any]
+    has_link: bool
+    address: Pointer | None
+    cursor: tuple[str, Pointer] | None
+    page: str | None
+    first: int | None
+    present: Pointer | None
+    more: Pointer | None
+    pages: Pointer | None
+    total: Pointer | None
+    has_total: bool
+
+    def next(self, answer: ListAnswer, server: Server) -> NextPage | None:
+        """Return what leads to the next page; `None` if this is the last one, or the answer does not say."""
+        body = answer.body
+        if self.more is not None and _value_at(body, self.more) is False:
+            return None
+        if self.has_link and answer.links:
+            return self._at_address(answer.links.get("next"), answer, server)
+        if self.address is not None:
+            return self._at_address(_value_at(body, self.address), answer, server)
+        if self.cursor is not None:
+            name, place = self.cursor
+            value = _as_argument(_value_at(body, place), self.schemas[name])
+            return None if value in (None, "") else NextPage({name: value})
+        return self._next_number(answer)
+
+    def _next_number(self, answer: ListAnswer) -> NextPage | None:
+        if self.page is None:
+            return None
+        given = answer.arguments.get(self.page)
+        present = _whole(given)
+        if given is None:
+            present = _whole(_value_at(answer.body, self.present)) if self.present else None
+            present = self.first if present is None else present
+        if present is None:
+            return None
+        first = 1 if self.first is None else self.first
+        pages = _whole(_value_at(answer.body, self.pages)) if self.pages else None
+        total = _whole(_value_at(answer.body, self.total)) if self.total else _whole(answer.total)
+        if self.more is not None:
+            goes_on = _value_at(answer.body, self.more) is True
+        elif pages is not None:
+            goes_on = present - first + 1 < pages
+        else:  # how many items there are before the first page that was read, nobody knows
+            pages_read, new, items_read = answer.pages.counts
+            goes_on = total is not None and present - pages_read + 1 == first and new > 0 and items_read < total
+        return NextPage({self.page: present + 1}) if goes_on else None
+
+    def _at_address(self, url: Any, answer: ListAnswer, server: Server) -> NextPage | None:
+        if not isinstance(url, str) or not url:
+            return None
+        try:
+            where = urljoin(answer.url, url)
+        except ValueError:
+            return NextPage()
+        return NextPage(self._arguments_of(where, answer), where) if has_below(server, where) else NextPage()
+
+    def _arguments_of(self, url: str, answer: ListAnswer) -> dict[str, Any] | None:
+        """Return the arguments that lead to a URL, beside those of the request; `None` if no arguments do."""
+        here, there = urlsplit(answer.url), urlsplit(url)
+        if unquote(there.path) != unquote(here.path):
+            return None
+        sent = parse_qsl(here.query, keep_blank_values=True)
+        found: dict[str, Any] = {}
+        for wire, text in parse_qsl(there.query, keep_blank_values=True):
+            if (wire, text) in sent:
+                continue
+            name = self.names.get(wire)
+            value = None if name is None else _as_argument(text, self.schemas[name])
+            if name is None or name in found or value is None:
+                return None
+            found[name] = value
+        return found or None
+
+
+def paging_of(operation: Operation, document: Document, signature: Signature) -> Paging | None:
+    """Return how an operation gives a list in pages; `None` if its document does not say. Of what is no `GET` only the
+    headers count: a body that comes back from a change is no list."""
+    reads = operation.method == "GET"
+    try:
+        response = declared_response(operation, document, 200)
+        schema = declared_schema(response, "application/json", document) if reads else None
+        fields = dict(islice(_declared_fields(schema, document), _MOST_FIELDS)) if schema is not None else {}
+        linked = [*_linked_cursors(response, operation, document)] if reads else []
+    except WholeDocumentError:
+        raise
+    except DefinitionError:  # a reference that leads nowhere
+        return None
+    headers = {name.lower() for name in declared_headers(response)}
+    taken = {one.wire: one.name for one in signature.arguments if one.place == "query" and one.encoding.media is None}
+    schemas = {
+        taken[one.wire]: document.follow(one.schema).value
+        for one in declared_parameters(operation, document, [])
+        if one.place == "query" and one.wire in taken
+    }
+    page = _only(
+        name for wire, name in taken.items() if _folded(wire) in _PAGE_NAMES and _takes_type(schemas[name], "integer")
+    )
+    first = schemas[page] if page and isinstance(schemas[page], Mapping) else {}
+    found = Paging(
+        names=taken,
+        schemas=schemas,
+        has_link="link" in headers,
+        address=_only(place for place, one in fields.items() if _is_address(place, one)),
+        cursor=_only((taken[wire], place) for wire, place in linked if wire in taken) or _only(_cursors(fields, taken)),
+        page=page,
+        first=_whole(first.get("default", first.get("minimum"))),
+        present=_field_named(fields, _PAGE_NAMES | {"currentpage"}, "integer"),
+        more=_field_named(fields, _MORE_NAMES, "boolean"),
+        pages=_field_named(fields, _PAGE_COUNTS, "integer"),
+        total=_field_named(fields, _ITEM_COUNTS, "integer"),
+        has_total=_TOTAL_HEADER in headers,
+    )
+    ends = found.more or found.pages or found.total or found.has_total
+    return found if found.has_link or found.address or found.cursor or (page and ends) else None
+
+
+def _declared_fields(
+    node: Node, document: Document, above: Pointer = (), forms: int = 0
+) -> Iterator[tuple[Pointer, Node]]:
+    """Yield the fields that a body declares, and those of the objects in it."""
+    value, base = document.follow(node)
+    if not isinstance(value, Mapping) or len(above) == _DEEPEST_FIELD or forms == _DEEPEST_FIELD:
+        return
+    properties = value.get("properties")
+    for name, one in properties.items() if isinstance(properties, Mapping) else ():
+        document.spend(10)
+        place = (*above, str(name))
+        yield place, document.follow(Node(one, base))
+        yield from _declared_fields(Node(one, base), document, place)
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        for one in listed[:_MOST_ALTERNATIVES] if isinstance(listed := value.get(keyword), list) else ():
+            yield from _declared_fields(Node(one, base), document, above, forms + 1)
+
+
+def _linked_cursors(response: Node, operation: Operation, document: Document) -> Iterator[tuple[str, Pointer]]:
+    """Yield the parameters that a link of the document called "next" fills from the body, for the same operation."""
+    links = response.value.get("links") if isinstance(response.value, Mapping) else None
+    for name, one in links.items() if isinstance(links, Mapping) else ():
+        link = document.follow(Node(one, response.base)).value
+        parameters = link.get("parameters") if isinstance(link, Mapping) else None
+        if not (isinstance(parameters, Mapping) and _folded(str(name)).startswith("next")):
+            continue
+        if link.get("operationId") != operation.node.value.get("operationId") or len(parameters) != 1:
+            continue
+        [(wire, source)] = parameters.items()
+        if isinstance(source, str) and source.startswith(_OF_BODY):
+            parts = source.removeprefix(_OF_BODY).split("/")
+            yield str(wire).removeprefix("query."), tuple(one.replace("~1", "/").replace("~0", "~") for one in parts)
+
+
+def _cursors(fields: Mapping[Pointer, Node], taken: Mapping[str, str]) -> Iterator[tuple[str, Pointer]]:
+    """Yield the cursors of a body with the parameter that takes each: `next_cursor` for `cursor`, or one name that
+    begins with "next" for both."""
+    by_name = {_folded(wire): name for wire, name in taken.items()}
+    for place, field in fields.items():
+        name = _folded(place[-1])
+        parameter = name if name in by_name else name.removeprefix("next")
+        if (
+            name.startswith("next")
+            and parameter in by_name
+            and (_is(field.value, "string") or _is(field.value, "integer"))
+        ):
+            yield by_name[parameter], place
+
+
+def _is_address(place: Pointer, field: Node) -> bool:
+    is_url = isinstance(field.value, Mapping) and field.value.get("format") in ("uri", "uri-reference", "url")
+    name = _folded(place[-1])
+    is_named = any(_NEXT_ADDRESS.fullmatch(one) for one in (name, _folded("".join(place[-2:]))))  # or `next: {href: …}`
+    return _is(field.value, "string") and (is_named or (name == "next" and is_url))
+
+
+def _field_named(fields: Mapping[Pointer, Node], names: frozenset[str], kind: str) -> Pointer | None:
+    found: Pointer | None = _only(
+        place for place, one in fields.items() if _folded(place[-1]) in names and _is(one.value, kind)
+    )
+    return found
+
+
+def _only(found: Iterator[Any]) -> Any:
+    """Return what was found, if it is one: of several, it is not certain which is meant."""
+    listed = list(found)
+    return listed[0] if len(listed) == 1 else None
+
+
+def _takes_type(schema: Any, kind: str) -> bool:
+    """Whether a parameter takes values of a type; one whose schema says nothing of types does."""
+    is_open = isinstance(schema, Mapping) and not schema.keys() & {"type", "anyOf", "oneOf", "allOf", "enum"}
+    return is_open or _is(schema, kind)
+
+
+def _is(schema: Any, kind: str) -> bool:
+    """Whether a schema is of a type, or of this type and null."""
+    if not isinstance(schema, Mapping):
+        return False
+    types = schema.get("type")
+    if types is None and isinstance(forms := schema.get("anyOf", schema.get("oneOf")), list):
+        return any(_is(one, kind) for one in forms)
+    return types == kind or (isinstance(types, list) and kind in types)
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _value_at(body: Any, place: Pointer) -> Any:
+    for name in place:
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _as_argument(value: Any, schema: Any) -> str | int | None:
+    """Return a text or a whole number as the schema wants it; `None` for what does not fit."""
+    if isinstance(value, str) and _takes_type(schema, "string"):
+        return value
+    number = _whole(value)
+    if number is None or _takes_type(schema, "integer"):
+        return number
+    return str(number) if _takes_type(schema, "string") else None
+
+
+# -- one list of several pages -----------------------------------------------------------------------------------------
+
+
+class PagedList:
+    """A list that comes in pages.
+
+    Args:
+        body: The first page.
+
+    Attributes:
+        body: The page that was read last.
+        place: Where a page has its items; `None` if it has no list, or several.
+        read: How many pages were read.
+    """
+
+    def __init__(self, body: Any) -> None:
+        self.body, self.place, self.read = body, _place_of_list(body), 1
+        self._items: list[Any] = [] if self.place is None else [*_value_at(body, self.place)]
+        self._new = len(self._items)
+
+    def add(self, body: Any) -> None:
+        """Add a further page.
+
+        Raises:
+            ValueError: if it has no list where the first page has one.
+        """
+        found = None if self.place is None else _value_at(body, self.place)
+        if not isinstance(found, list):
+            raise ValueError("it has no list where the first page has one")
+        self._items += found
+        self.body, self.read, self._new = body, self.read + 1, len(found)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many pages were read, how many items the last one has, and how many all have."""
+        return self.read, self._new, len(self._items)
+
+    @property
+    def output(self) -> Any:
+        """The last page, with the items of all."""
+        return self.body if self.place is None else _with_items(self.body, self.place, self._items)
+
+
+def _place_of_list(body: Any) -> Pointer | None:
+    """Return where a body has its items: it is a list, or an object with one list, or an object in it has one."""
+    if isinstance(body, list):
+        return ()
+    if not isinstance(body, Mapping):
+        return None
+    lists: list[Pointer] = [(name,) for name, one in body.items() if isinstance(one, list)]
+    if not lists:
+        inner = [(name, one) for name, one in body.items() if isinstance(one, Mapping)]
+        lists = [(name, key) for name, one in inner for key, item in one.items() if isinstance(item, list)]
+    return lists[0] if len(lists) == 1 else None
+
+
+def _with_items(body: Any, place: Pointer, items: list[Any]) -> Any:
+    if not place:
+        return items
+    return {**body, place[0]: _with_items(body[place[0]], place[1:], items)}

@@ -1,0 +1,115 @@
+"""Files that a call uploads by their paths, and the preview of a call that uploads one.
+
+A path is read only if a `within` guard has let this very call have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mimetypes
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ferrule import ToolContext, ToolError
+from ferrule.paths import ALLOWED_PATHS, open_exactly
+from ferrule.sources._openapi_arguments import Argument, Signature
+from ferrule.sources._openapi_operations import Operation
+from ferrule.sources._openapi_servers import Server
+
+MOST_UPLOADED: Final = 50_000_000
+"""Bytes of all files that one call uploads by their paths."""
+_BASE64_PADDING: Final = "="
+
+
+async def read_uploads(signature: Signature, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, bytes]:
+    """Return the content of the files that the arguments name by path.
+
+    Raises:
+        ToolError: for a path that no `within` guard has allowed, and a file that cannot be read or is too large.
+    """
+    found: dict[str, bytes] = {}
+    left = MOST_UPLOADED
+    for argument, given in _given_files(signature, arguments):
+        path = given.get("path")
+        if path is None or path in found:
+            continue
+        if context.running is None or path not in ALLOWED_PATHS.get(context.running, ()):
+            raise _not_read(argument, "this program lets no upload read files; give its text or data")
+        try:
+            found[path] = await asyncio.to_thread(_read_upload, path, left)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise _not_read(argument, f"the file {os.path.basename(path)!r:.200} cannot be read: {why}") from None
+        left -= len(found[path])
+    return found
+
+
+def _not_read(argument: Argument, why: str) -> ToolError:
+    return ToolError(f"{argument.name!r}: {why}. Nothing was sent.", executed=False, retryable=False)
+
+
+def _read_upload(path: str, most: int) -> bytes:
+    with os.fdopen(open_exactly(path), "rb") as file:
+        content = file.read(most + 1) or b""  # None for some files of /proc
+    if len(content) > most:
+        raise ValueError(f"all files of a call have {MOST_UPLOADED:,} bytes at most")
+    return content
+
+
+def _given_files(signature: Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[Argument, Mapping[str, Any]]]:
+    """Yield the files that a call uploads, with their arguments."""
+    for argument in signature.arguments:
+        value = arguments.get(argument.name) if argument.is_file else None
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, Mapping):
+                yield argument, one
+            elif isinstance(one, str):  # a body of bytes
+                yield argument, {"data": one}
+
+
+def name_and_type(given: Mapping[str, Any], declared: str | None) -> tuple[str, str]:
+    """Return the name and the type under which a file is sent.
+
+    Args:
+        declared: The type that the document has for it, if it is one.
+    """
+    path = given.get("path")
+    name = given.get("name") or ("file" if path is None else os.path.basename(path))
+    guessed = None if path is None else mimetypes.guess_type(name)[0]
+    fallback = "application/octet-stream" if given.get("text") is None else "text/plain"
+    return name, given.get("mime_type") or declared or guessed or fallback
+
+
+def preview_upload(operation: Operation, server: Server, signature: Signature, arguments: Mapping[str, Any]) -> str:
+    """Return what a call would send, for the person who is asked: of each file its name, its type and its size."""
+    lines = [f"{operation} at {server.url}"]
+    uploads = {argument.name for argument in signature.arguments if argument.is_file}
+    for argument, given in _given_files(signature, arguments):
+        name, media = name_and_type(given, one_type(argument.encoding.media))
+        source = f", from {given['path']!r}" if given.get("path") is not None else ""
+        lines.append(f"{argument.name}: {name!r}, {media!r}, {_size(given)}{source}")
+    for name, value in arguments.items():
+        if name not in uploads:
+            lines.append(f"{name}: {json.dumps(value, ensure_ascii=False, default=dict)}")
+    return "\n".join(lines)
+
+
+def one_type(media: str | None) -> str | None:
+    """Return the type that the document has for a part, if it is one and not several."""
+    return None if media is None or "," in media or "*" in media else media
+
+
+def _size(given: Mapping[str, Any]) -> str:
+    path, text, data = given.get("path"), given.get("text"), given.get("data")
+    if path is not None:
+        try:
+            size = os.stat(path, follow_symlinks=False).st_size
+        except (OSError, ValueError):
+            return "a file that is not there now"
+    elif isinstance(text, str):
+        size = len(text.encode("utf-8", "replace"))
+    else:
+        size = len(str(data).rstrip(_BASE64_PADDING)) * 3 // 4
+    return f"{size:,} bytes"

@@ -1,0 +1,189 @@
+"""Files by path, the person who approves them, and the idempotency key of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_wire import Wire, answer, called, document, imported, operation, run
+
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult
+from ferrule.approval import Asked, later
+from ferrule.guards import ask_before_changes, within
+from ferrule.middleware import retry
+from ferrule.sources import openapi
+
+FILE = {"type": "string", "format": "binary"}
+
+
+def upload(media: str = "multipart/form-data", schema: Any = None, **more: Any) -> dict[str, Any]:
+    """A document with one operation that takes a file."""
+    schema = schema or {"type": "object", "properties": {"file": FILE, "title": {"type": "string"}}}
+    body = {"required": True, "content": {media: {"schema": schema, **more}}}
+    return document({"/x": {"post": operation(requestBody=body)}})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.pdf").write_bytes(b"%PDF")
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "out" / "link").symlink_to(tmp_path / "secret.txt")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_file_is_uploaded_by_its_path(folder: Path) -> None:
+    options = {"guards": [within("out")]}
+    result, wire = called(upload(), {"file": {"path": "out/report.pdf"}, "title": "/t"}, runner=options)
+    assert result.status == "denied", "a title that reads as a path is judged as ever"
+    result, wire = called(upload(), {"file": {"path": "out/report.pdf"}, "title": "Q3"}, runner=options)
+    assert result.success, result.text
+    assert b'name="file"; filename="report.pdf"\r\nContent-Type: application/pdf\r\n\r\n%PDF\r\n' in wire.body()
+    named = {"path": "out/report.pdf", "name": "q3.bin", "mime_type": "application/x-q3"}
+    _, wire = called(upload(), {"file": named}, runner=options)
+    assert b'filename="q3.bin"\r\nContent-Type: application/x-q3\r\n\r\n%PDF' in wire.body()
+    several = {"type": "object", "properties": {"files": {"type": "array", "items": FILE}}}
+    given = {"files": [{"path": "out/report.pdf"}, {"text": "/not a path/"}]}
+    _, wire = called(upload(schema=several), given, runner=options)
+    assert b"%PDF" in wire.body() and b"/not a path/" in wire.body()
+    given = upload("application/octet-stream", FILE)
+    _, wire = called(given, {"body": {"path": "out/report.pdf"}}, runner=options)
+    assert (wire.body(), wire.header("content-type")) == (b"%PDF", "application/octet-stream")
+
+
+@pytest.mark.parametrize("path", ["secret.txt", "out/../secret.txt", "out/link", "/etc/passwd", "~/x", "out-2/x", ""])
+def test_a_path_outside_is_denied_as_any_path(path: str, folder: Path) -> None:
+    for given, arguments in (
+        (upload(), {"file": {"path": path}}),
+        (upload("application/octet-stream", FILE), {"body": {"path": path}}),
+    ):
+        result, wire = called(given, arguments, runner={"guards": [within("out")]})
+        assert (result.status, wire.heard) == ("denied", []), result.text
+
+
+def rather_not(call: ToolCall, context: ToolContext) -> Decision | None:
+    """A guard that asks `within` about other calls than those that upload."""
+    return None if "file" in call.arguments else within("out")(call, context)
+
+
+@pytest.mark.parametrize("guards", [[], [rather_not], [ask_before_changes]])
+def test_without_a_within_guard_that_judged_the_call_no_path_is_read(guards: Any, folder: Path) -> None:
+    path = os.path.realpath("out/report.pdf")
+    options = {"guards": guards, "approve": lambda call, decision, context: True}
+    result, wire = called(upload(), {"file": {"path": path}}, runner=options)
+    assert (result.status, result.executed, result.retryable, wire.heard) == ("failed", False, False, [])
+    assert "lets no upload read files; give its text or data" in result.text
+
+
+def test_a_path_that_another_guard_puts_in_later_is_judged_too(folder: Path) -> None:
+    def swap(call: ToolCall, context: ToolContext) -> dict[str, Any]:
+        return {**call.arguments, "file": {"path": str(folder / "secret.txt")}}
+
+    for guards in ([within("out"), swap], [swap, within("out")]):
+        result, wire = called(upload(), {"file": {"path": "out/report.pdf"}}, runner={"guards": guards})
+        assert (result.status, wire.heard) == ("denied", [])
+
+
+def test_what_became_a_link_after_it_was_judged_is_not_read(folder: Path) -> None:
+    def swap(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        (folder / "out" / "report.pdf").unlink()
+        (folder / "out" / "report.pdf").symlink_to(folder / "secret.txt")
+        return True
+
+    options = {"guards": [within("out"), ask_before_changes], "approve": swap}
+    result, wire = called(upload(), {"file": {"path": "out/report.pdf"}}, runner=options)
+    assert not result.success and wire.heard == []
+
+
+@pytest.mark.parametrize("name", ["none", "folder", "pipe", "large"])
+def test_a_file_that_cannot_be_read_is_named(name: str, folder: Path) -> None:
+    (folder / "out" / "folder").mkdir()
+    os.mkfifo(folder / "out" / "pipe")
+    with (folder / "out" / "large").open("wb") as file:
+        file.truncate(50_000_001)
+    result, wire = called(upload(), {"file": {"path": f"out/{name}"}}, runner={"guards": [within("out")]})
+    assert (result.status, result.executed, wire.heard) == ("failed", False, []) and repr(name) in result.text
+
+
+def test_a_call_that_waits_for_a_person_uploads_what_is_judged_again(folder: Path) -> None:
+    async def calls(runner: Runner, wire: Wire) -> ToolResult:
+        waiting = await runner.run("op", {"file": {"path": "out/report.pdf"}})
+        assert waiting.status == "suspended" and not wire.heard
+        return await runner.resume(waiting.record(), True)
+
+    result, wire = run(upload(), calls, runner={"guards": [within("out"), ask_before_changes], "approve": later})
+    assert result.success and b"%PDF" in wire.body()
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ({"path": "out/report.pdf"}, "'report.pdf', 'application/pdf', 4 bytes, from '{folder}/out/report.pdf'"),
+        ({"path": "out/gone"}, "'gone', 'application/octet-stream', a file that is not there now"),
+        ({"text": "a,é", "name": "t.csv", "mime_type": "text/csv"}, "'t.csv', 'text/csv', 4 bytes"),
+        ({"data": base64.b64encode(b"12345").decode()}, "'file', 'image/png', 5 bytes"),
+        ({"data": "", "name": "a\nfile: 'b'"}, r'"a\nfile: \'b\'", \'image/png\', 0 bytes'),
+    ],
+)
+def test_who_approves_sees_name_type_and_size(file: Any, shown: str, folder: Path) -> None:
+    seen: list[str] = []
+
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        seen.append(Asked.of(call, decision, context).previewed().text)
+        return False
+
+    given = upload(encoding={"file": {"contentType": "image/png"}}) if "data" in file else upload()
+    options = {"guards": [within("out"), ask_before_changes], "approve": approve}
+    result, wire = called(given, {"file": file, "title": "Q3"}, runner=options)
+    assert result.status == "denied" and wire.heard == []
+    [text] = seen
+    lines = [line.removeprefix("  │ ") for line in text.splitlines()]
+    [line] = [line for line in lines if line.startswith("file: ")]
+    assert shown.replace("\\'", "'").format(folder=os.path.realpath(folder)) in line
+    assert 'title: "Q3"' in lines and any(line.startswith("POST /x at http://127.0.0.1:") for line in lines)
+
+
+# -- the idempotency key -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "schema"), [("Idempotency-Key", {}), ("idempotency-key", {"format": "uuid"})])
+def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: Any) -> None:
+    header = {"in": "header", "name": name, "required": True, "schema": {"type": "string", **schema}}
+    given = document({"/x": {"post": operation(header)}})
+    tools = imported(given)
+    assert next(iter(tools)).input_schema["properties"] == {} and "no argument" in tools.report.taken[0].notes[0]
+
+    async def calls(runner: Runner, wire: Wire) -> list[str]:
+        for id in ("a", "b"):
+            result = await runner.run(ToolCall(id, "op", {}), ToolContext(session="s"))
+            assert result.success, result.text
+        return [wire.header("idempotency-key", one) or "" for one in range(4)]
+
+    busy, done = answer("503 Busy"), answer("200 OK")
+    options = {"inside": [retry(2, wait=0, safe=["op"])]}
+    keys, _ = run(given, calls, busy, done, busy, done, runner=options)
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    assert all(str(uuid.UUID(key)) == key if schema else len(key) == 32 for key in keys)
+
+
+def test_the_model_cannot_give_an_idempotency_key() -> None:
+    header = {"in": "header", "name": "Idempotency-Key", "schema": {"type": "string"}}
+    result, wire = called(document({"/x": {"post": operation(header)}}), {"Idempotency-Key": "mine"})
+    assert (result.status, wire.heard) == ("invalid", [])
+
+
+def test_one_toolset_reads_files_in_the_runner_alone_that_has_the_guard(folder: Path) -> None:
+    async def main() -> list[str]:
+        async with Wire() as wire:
+            tools = openapi(upload(), server=wire.url)
+            path = os.path.realpath("out/report.pdf")
+            runners = [Runner(tools, guards=[within("out")]), Runner(tools)]
+            return [(await one.run("op", {"file": {"path": path}})).status for one in runners]
+
+    assert asyncio.run(main()) == ["ok", "failed"]
