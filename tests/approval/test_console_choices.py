@@ -296,7 +296,7 @@ def test_an_offer_is_chosen_by_its_number_and_has_to_be_confirmed(terminal: Term
     keep = (("\r\npath: ", "\n"), ("\r\nfor: ", "\n"))
     answer = offered(terminal, (Offer("once", "save", exactly=True), OFFER), (PROMPT, "2\n"), *keep, (CONFIRM, "y\n"))
     assert answer == Answer(Decision("allow", by="ann"), OFFER)
-    assert "  2 = always: save with path within /srv/notes, for 8h" in terminal.seen
+    assert "  2 = always: save with path within /srv/notes, in this folder, for 8h" in terminal.seen.replace("\r\n    ┆ ", "")
 
 
 @pytest.mark.parametrize("number", ["0", "2", "00010", "1.", "\u0661"])

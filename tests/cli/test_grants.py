@@ -185,7 +185,7 @@ def test_in_a_folder_above_them_nothing_is_remembered_and_the_person_is_told_and
     monkeypatch.chdir(home)
     assert said(capsys, "grants") == "there are no grants"
     (home / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
-    asked = find.runner(["tools.py"], remember=True).approve
+    asked = find.runner(["tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert said(capsys, "call", "hello", "--tools", "tools.py", code=1).startswith("Denied: nobody is there to ask")
 
@@ -196,7 +196,7 @@ def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
         f"@tool\ndef hello() -> str:\n    'Say it.'\n    return 'hello'\n"
         f"runner = Runner([hello], guards=[within({str(home)!r})])\n"
     )
-    asked = find.runner(["tools.py"], remember=True).approve
+    asked = find.runner(["tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert within("a", "b").roots == (str(Path.cwd() / "a"), str(Path.cwd() / "b"))  # type: ignore[attr-defined]
 

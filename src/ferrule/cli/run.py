@@ -7,26 +7,28 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
+from ferrule import Event, Runner, ToolContext, ToolResult
 from ferrule.approval import printable
-from ferrule.cli import find, journals, models, openapi, policies, servers
+from ferrule.cli import find, journals, models, openapi, policies, servers, settings
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.selectors import selector_at
-from ferrule.cli.text import short, traced
+from ferrule.cli.text import one_line, short, traced
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
 from ferrule.cli.usage import VERBOSE_SHOWS, at_least_one
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
+from ferrule.models import Message
 from ferrule.policy import Policy
 from ferrule.selection import Ranker, search_tool
 from ferrule.selection.keyword import Keyword
@@ -35,12 +37,20 @@ from ferrule.values.content import cut
 from ferrule.values.logged import own_logger
 
 _log = own_logger("ferrule.cli")
+_LONGEST_FAILURE = 2_000
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What to do, and who does it."""
-    parser.add_argument("task", help="what the model is asked to do")
-    parser.add_argument("--model", required=True, metavar="MODEL", help=models.MODEL_HELP)
+    parser.add_argument(
+        "task", nargs="?", help="what the model is asked to do; without it you talk with the model, as in ferrule chat"
+    )
+    add_model(parser)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The options of those commands in which a model works."""
+    parser.add_argument("--model", metavar="MODEL", help=models.MODEL_HELP)
     parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
     parser.add_argument(
         "--max-turns",
@@ -57,6 +67,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     find.add_yes(parser)
     find.add_lock(parser)
+    find.add_session(parser)
     policies.add_policy(parser)
     policies.add_shadow(parser)
     journals.add_journal(parser)
@@ -64,73 +75,107 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Run the task; 0 where the model came to an end of its own."""
+    if options.task is None:
+        from ferrule.cli import chat  # which imports this module
+
+        return chat.command(options)
+    with prepared(options) as setup:
+        return _run_task(setup, options.task)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a model works with, for one task or for a conversation."""
+
+    options: argparse.Namespace
+    work: asyncio.Runner
+    console: Console
+    timeline: Timeline
+    bars: Bars
+    model: models.Named
+    runner: Runner
+    selector: Any
+    context: ToolContext
+
+    def start(self, messages: Iterable[Message], state: Mapping[str, Any] | None = None) -> Run:
+        """A run that goes on from these messages."""
+        given = {"context": self.context, "max_turns": self.options.max_turns, "selector": self.selector}
+        return loop(self.model, messages, self.runner, state=state, **given)
+
+    def watch(self, running: Run, stages: Stages, cancel: Callable[[], object]) -> LoopResult:
+        """Show what happens in a run until it ends, and what it came to. Each ctrl-C calls `cancel`.
+
+        Raises:
+            ModelFailed: if the model raised.
+        """
+        with stages, closing(self.timeline):
+            result = self.work.run(_watched(self, running, stages, cancel))
+        _print_answer(self.console, result, self.options.max_turns)
+        return result
+
+
+@contextmanager
+def prepared(options: argparse.Namespace) -> Iterator[Setup]:
+    """All that the command line and the settings name, while the model works with it."""
+    settings.fill_in(options)
     with servers.connected(options, None if options.select else openapi.BUDGET) as (work, more):
-        return _command(options, work, more)
+        console = screen()
+        bars = Bars(console)
+        model = models.named(options.model, options.base_url)
+        timeline = Timeline(console, time.monotonic, bars)
+        selector = None if options.select is None else selector_at("--select", options.select)
+        runner = find.runner(
+            options.tools,
+            timeline.paused,
+            options.yes,
+            more,
+            lock=options.lock,
+            policy=policies.of(options),
+            remember=find.scope_of(options),
+            secrets=openapi.secrets(options),
+        )
+        if selector is not None and not any(map(finds_tools, runner.tools)):
+            ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
+            taken = {tool.name for tool in (*runner.tools, *runner.tools.quarantined)}
+            name = "search_tools" if "search_tools" not in taken else "search_all_tools"  # a server's own
+            runner = runner.replace(tools=runner.tools.register(search_tool(runner.tools, ranker, name=name)))
+        _print_header(console, getattr(options, "task", None), model, runner, options.select)
+        context = ToolContext(session=options.session or f"cli-{secrets.token_hex(4)}")
+        with journals.kept(work, runner, options.journal) as journaled:
+            try:
+                yield Setup(options, work, console, timeline, bars, model, journaled, selector, context)
+            finally:
+                work.run(model.aclose())
+                if options.shadow is not None:
+                    _print_differences(console, journaled)
 
 
-def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | None) -> int:
-    console = screen()
-    bars = Bars(console)
-    model = models.named(options.model, options.base_url)
-    timeline = Timeline(console, time.monotonic, bars)
-    selector = None if options.select is None else selector_at("--select", options.select)
-    judge = policies.of(options)
-    runner = find.runner(
-        options.tools,
-        timeline.paused,
-        options.yes,
-        more,
-        lock=options.lock,
-        policy=judge,
-        remember=True,
-        secrets=openapi.secrets(options),
-    )
-    if selector is not None and not any(map(finds_tools, runner.tools)):
-        ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
-        taken = {tool.name for tool in (*runner.tools, *runner.tools.quarantined)}
-        name = "search_tools" if "search_tools" not in taken else "search_all_tools"  # a server's own
-        runner = runner.replace(tools=runner.tools.register(search_tool(runner.tools, ranker, name=name)))
-    _print_header(console, options.task, model, runner, options.select)
-    with journals.kept(work, runner, options.journal) as journaled:
-        return _work_on(options, work, console, timeline, bars, model, journaled, selector)
-
-
-def _work_on(
-    options: argparse.Namespace,
-    work: asyncio.Runner,
-    console: Console,
-    timeline: Timeline,
-    bars: Bars,
-    model: models.Named,
-    runner: Runner,
-    selector: Any,
-) -> int:
-    context = ToolContext(session=f"cli-{secrets.token_hex(4)}")
-    turns = options.max_turns
-    running = loop(model, model.user(options.task), runner, context=context, max_turns=turns, selector=selector)
-    stages = Stages(timeline.aside)
+def _run_task(setup: Setup, task: str) -> int:
+    options, running = setup.options, setup.start(setup.model.user(task))
+    stages = Stages(setup.timeline.aside)
     try:
-        with stages, closing(timeline):
-            selecting_from = len(runner.tools) if selector is not None else 0
-            result = work.run(_watched(model, running, timeline, bars, stages, selecting_from))
-        _print_answer(console, result, options.max_turns)
+        result = setup.watch(running, stages, running.cancel)
     except models.ModelFailed as error:
-        _log.debug("the model failed", exc_info=True)
-        print(printable(f"ferrule: the model failed: {error}"), file=sys.stderr)
+        say_failure(error)
         return CODE if stages.pressed else 1
     finally:  # what has run has run, whatever became of the answer
-        _table(console, running.results)
-        if options.shadow is not None:
-            _print_differences(console, runner)
+        _table(setup.console, running.results)
         if not options.verbose and any(map(traced, running.results)):
-            console.print(Text(f"\n{VERBOSE_SHOWS} of a tool that failed", style="dim"))
+            setup.console.print(Text(f"\n{VERBOSE_SHOWS} of a tool that failed", style="dim"))
     if stages.pressed:
         return CODE
     return 0 if result.status == "done" else 1
 
 
-def _print_header(console: Console, task: str, model: models.Named, runner: Runner, select: str | None) -> None:
-    console.print(Text.assemble(("task   ", "dim"), printable(task)))
+def say_failure(error: Exception) -> None:
+    """Say in one line why the model gave no answer."""
+    _log.debug("the model failed", exc_info=error)
+    print(f"ferrule: {one_line(str(error), _LONGEST_FAILURE)}", file=sys.stderr)
+
+
+def _print_header(console: Console, task: str | None, model: models.Named, runner: Runner, select: str | None) -> None:
+    if task is not None:
+        console.print(Text.assemble(("task   ", "dim"), printable(task)))
     note = "the model is SCRIPTED: its turns were written in advance, the tools and their results are real"
     told = ("  ", (f"({note})", "yellow")) if model.is_scripted else ()
     console.print(Text.assemble(("model  ", "dim"), printable(model.name), *told))
@@ -143,18 +188,17 @@ def _offered(turn: TurnStarted, of: int) -> str:
     return f"{len(turn.offered)} of {of} offered: {cut(printable(', '.join(turn.offered)), 1000)}"
 
 
-async def _watched(
-    model: models.Named, running: Run, timeline: Timeline, bars: Bars, stages: Stages, selecting_from: int
-) -> LoopResult:
-    stages.steer(running.cancel)
+async def _watched(setup: Setup, running: Run, stages: Stages, cancel: Callable[[], object]) -> LoopResult:
+    stages.steer(cancel)
+    timeline, selecting_from = setup.timeline, 0 if setup.selector is None else len(setup.runner.tools)
     said = ""  # held back, because the last words are the answer, which is shown below
-    async with model, running as events:
+    async with running as events:
         async for happened in events:
             if isinstance(happened, ModelText):  # its end is shown as it comes, the whole of it in a line afterwards
                 said += happened.text
-                bars.show("", "model", {"chunk": happened.text})
+                setup.bars.show("", "model", {"chunk": happened.text})
                 continue
-            bars.drop("")
+            setup.bars.drop("")
             if isinstance(happened, Finished):
                 break
             if isinstance(happened, TurnStarted) and happened.number == 1 and selecting_from:
