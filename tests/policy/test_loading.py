@@ -21,7 +21,7 @@ from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
 from ferrule.policy import Finding, Trusted, load
-from ferrule.policy.checks import check_beside, fit_of, may_be_given
+from ferrule.policy.checks import check_beside, fit_of, is_misspelling, may_be_given
 from ferrule.policy.conditions import condition
 from ferrule.policy.files import MOST_BYTES
 from ferrule.policy.reading import MOST_RULES, read_document
@@ -255,11 +255,11 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('deny = ["refnd"]', "user", "warning", "there is no tool"),
         ('deny = ["refnd"]', "project", "error", "there is no tool"),
         ('deny = ["refnd"]', "session", "error", "there is no tool"),
-        ('deny = ["Re-fund"]', "session", "warning", "there is no tool 'Re-fund' among those that are loaded"),
+        ('deny = ["Re-Fund"]', "session", "error", "there is no tool 'Re-Fund': did you mean 'refund'?"),
         ('deny = ["files__read"]', "project", "warning", "A rule counts once its tool is loaded"),
         ('deny = ["refunds"]\nask = ["refund"]', "session", "warning", "among those that are loaded: did you mean"),
         ('[[rule]]\ndecide = "deny"\ntags = ["x"]', "session", "warning", "speaks of none of the tools"),
-        ('deny = ["*(url host *.internal)"]', "project", "warning", "speaks of none of the tools"),
+        ('deny = ["*(recipient=ada)"]', "project", "warning", "speaks of none of the tools"),
         ('ask = ["*(amonut>5)"]', "project", "error", "did you mean 'amount'?"),
         ('ask = ["refund(amonut>5)"]', "managed", "error", "refund has no argument 'amonut': did you mean 'amount'?"),
         ('ask = ["*(amonut>5)"]', "managed", "warning", "did you mean 'amount'?"),
