@@ -15,8 +15,8 @@ from ferrule.approval import printable
 from ferrule.approval.asked import off_the_loop
 from ferrule.cli.interrupt import CODE, STOPS, Stages
 from ferrule.cli.list import tools_table
+from ferrule.cli.model_runs import Setup, add_model, prepared, say_failure
 from ferrule.cli.models import ModelFailed
-from ferrule.cli.run import Setup, add_model, prepared, say_failure
 from ferrule.cli.screen import lay
 from ferrule.cli.usage import UsageError, choices
 from ferrule.models import Message
@@ -68,39 +68,39 @@ class _Conversation:
         self._messages: list[Message] = []
         self._state: Mapping[str, Any] = {}
         self._code = 0
+        self._at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         self._was_interrupted = False
         """Whether ctrl-C was pressed since the last line: another one at the prompt ends the program."""
 
     def hold(self) -> int:
         """Answer each line until the last."""
-        at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        lines = _at_the_prompt([tool.name for tool in self._setup.runner.tools]) if at_terminal else _Piped()
-        if at_terminal:
+        names = [tool.name for tool in self._setup.runner.tools]
+        lines = _at_the_prompt(names) if self._at_terminal else _Piped()
+        if self._at_terminal:
             self._say("/help shows the commands, and ctrl-D ends", style="dim")
         while True:
             try:
                 line = self._setup.work.run(lines.read())
+                if line is None or line.strip() == "/quit":
+                    return 0 if self._at_terminal else self._code
+                if line.strip():
+                    self._was_interrupted = False
+                    self._take(line)
             except (Interrupted, KeyboardInterrupt):
-                if self._was_interrupted:
+                if self._was_interrupted or not self._at_terminal:
                     return CODE
                 self._was_interrupted = True
                 self._say("press ctrl-C again to end", style="dim")
-                continue
-            if line is None:
-                return 0 if at_terminal else self._code
-            if not line.strip():
-                continue
-            self._was_interrupted = False
-            if line.startswith("/"):
-                if line.strip() == "/quit":
-                    return self._code if not at_terminal else 0
-                self._obey(line.strip())
-                continue
-            if not at_terminal:
-                self._setup.console.print(Text.assemble(("\ntask   ", "dim"), printable(line)))
-            self._answer(line)
-            if self._was_interrupted and not at_terminal:
-                return CODE
+
+    def _take(self, line: str) -> None:
+        if line.startswith("/"):
+            self._obey(line.strip())
+            return
+        if not self._at_terminal:
+            self._setup.console.print(Text.assemble(("\ntask   ", "dim"), printable(line)))
+        self._answer(line)
+        if self._was_interrupted and not self._at_terminal:
+            raise Interrupted
 
     def _obey(self, name: str) -> None:
         if name == "/tools":

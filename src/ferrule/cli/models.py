@@ -60,7 +60,7 @@ class Named:
         except DefinitionError:
             raise
         except Exception as error:
-            raise ModelFailed(_failure_text(self.name, error)) from error
+            raise ModelFailed(_failure_text(error)) from error
         return reply
 
     async def aclose(self) -> None:
@@ -70,17 +70,17 @@ class Named:
             await close()
 
 
-def _failure_text(name: str, error: Exception) -> str:
+def _failure_text(error: Exception) -> str:
     """What a person reads of an error of an SDK: the address and the reason if the model could not be reached."""
     chain = list(_causes(error))
     unreached = [one for one in chain if isinstance(one, OSError) and one.filename is None]  # else it is about a file
     if not unreached:
-        return f"the model failed: {type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"
     addresses = filter(None, map(_address_of, chain))
-    return f"the model {name!r} cannot be reached at {next(addresses, 'its address')}: {_reason_of(unreached[-1])}"
+    return f"it cannot be reached at {next(addresses, 'its address')}: {_unreachable_reason(unreached[-1])}"
 
 
-def _reason_of(error: OSError) -> str:
+def _unreachable_reason(error: OSError) -> str:
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)  # asyncio has texts of its own
     if isinstance(error, TimeoutError):

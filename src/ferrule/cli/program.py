@@ -64,6 +64,7 @@ OPTIONS = {
     "--list": False,
     "--forget": False,
     "--all": False,
+    "--every": False,
     "--provider": True,
     "--strict": False,
     "--strict-where-possible": False,

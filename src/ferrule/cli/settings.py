@@ -61,11 +61,11 @@ def _fill_in(options: argparse.Namespace, settings: Settings) -> None:
         named = os.path.dirname(settings.journal)  # a name alone is a file of the state folder
         options.journal = settings.at(settings.journal) if named else settings.journal
     if not (options.tools or options.mcp or options.openapi):
-        options.tools = [_tools_at(settings, where) for where in settings.tools] or None
+        options.tools = [_tools_place(settings, where) for where in settings.tools] or None
         options.mcp = [where if "://" in where else settings.at(where) for where in settings.mcp] or None
 
 
-def _tools_at(settings: Settings, where: str) -> str:
+def _tools_place(settings: Settings, where: str) -> str:
     """A file from the folder of the settings; a module is what Python finds by its name."""
     return settings.at(where) if where.endswith(".py") or ".py:" in where else where
 

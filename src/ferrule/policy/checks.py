@@ -22,7 +22,7 @@ _TYPES_OF_VALUE: dict[type, tuple[str, ...]] = {
     int: ("integer", "number"),
     float: ("integer", "number"),
 }
-_MOST_NAMED = 5
+_MOST_NAMED_BESIDE = 4
 _LEAST_MISSPELLED = 5
 _COMBINES = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
@@ -155,8 +155,9 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
 def _of_waiting(several: Sequence[tuple[Rule, str]], names: Sequence[str]) -> Finding:
     """The finding about the names in one file that no loaded tool has."""
     rule, first = several[0]
-    others = list(dict.fromkeys(glob for _, glob in several if glob != first))
-    nor = f" (nor {', '.join(map(repr, others[:_MOST_NAMED]))}{', …' * (len(others) > _MOST_NAMED)})" if others else ""
+    others = [repr(glob) for glob in dict.fromkeys(glob for _, glob in several) if glob != first]
+    more = f" and {len(others) - _MOST_NAMED_BESIDE} more" if len(others) > _MOST_NAMED_BESIDE else ""
+    nor = f" (nor {', '.join(others[:_MOST_NAMED_BESIDE])}{more})" if others else ""
     text = f"there is no tool {first!r}{nor} among those that are loaded{nearest(first, names) or '.'}"
     return finding("warning", rule, f"{text} A rule counts once its tool is loaded; correct the name if it is wrong")
 

@@ -23,8 +23,8 @@ from ferrule.policy.toml_lines import NoToml, read_toml
 SETTINGS_FILE: Final = os.path.join(".ferrule", "settings.toml")
 """From the folder of the project."""
 PROJECT_FILE: Final = "pyproject.toml"
-_TEXTS: Final = ("model", "base_url", "journal")
-_LISTS: Final = ("policy", "tools", "mcp")
+_PLAIN_KEYS: Final = ("model", "base_url", "journal")
+_LIST_KEYS: Final = ("policy", "tools", "mcp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Settings:
     @property
     def lines(self) -> list[str]:
         """The settings as lines of TOML."""
-        given = ((key, getattr(self, key)) for key in (*_TEXTS, *_LISTS))
+        given = ((key, getattr(self, key)) for key in (*_PLAIN_KEYS, *_LIST_KEYS))
         return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in given if value]
 
 
@@ -135,13 +135,13 @@ def parse_settings(text: str, place: str) -> Settings:
 def _settings_of(table: Any, place: str) -> Settings:
     if not isinstance(table, Mapping):
         raise DefinitionError(f"[tool.ferrule] is a table, not {table!r:.200}")
-    refuse_unknown_keys(table, (*_TEXTS, *_LISTS), "a file of settings")
+    refuse_unknown_keys(table, (*_PLAIN_KEYS, *_LIST_KEYS), "a file of settings")
     given: dict[str, Any] = {}
     for key, value in table.items():
-        texts = value if isinstance(value, list) and key in _LISTS else [value]
+        texts = value if isinstance(value, list) and key in _LIST_KEYS else [value]
         if not all(isinstance(one, str) and one and one.isprintable() for one in texts):
-            kind = "a text, or a list of texts" if key in _LISTS else "a text"
+            kind = "a text, or a list of texts" if key in _LIST_KEYS else "a text"
             raise DefinitionError(f"{key} is {kind}, not {value!r:.200}")
-        given[key] = tuple(texts) if key in _LISTS else value
+        given[key] = tuple(texts) if key in _LIST_KEYS else value
     folder = os.path.dirname(place)
     return Settings(folder if os.path.basename(place) == PROJECT_FILE else os.path.dirname(folder), **given)
