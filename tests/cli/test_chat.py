@@ -80,6 +80,11 @@ def test_an_unknown_command_is_said_and_a_slash_behind_a_blank_is_for_the_model(
     assert code == 1 and "there is no command '/tols'; did you mean '/tools'?" in said and "One." in said
 
 
+def test_without_a_task_and_without_a_line_it_says_what_to_write() -> None:
+    code, said = piped("", "run")
+    assert code == 2 and "there is no task: ferrule run TASK" in said
+
+
 def test_a_model_that_fails_ends_no_conversation_and_its_line_is_forgotten() -> None:
     code, said = piped("a\nb\n", steps="steps = [lambda m: 1 / 0, lambda m: f'{len(m)} messages']")
     assert code == 1 and "the model failed: ZeroDivisionError" in said and "1 messages" in said

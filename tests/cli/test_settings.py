@@ -143,7 +143,7 @@ def test_an_mcp_file_that_changes_ends_the_trust(project: Path, capsys: pytest.C
     touch = {"command": sys.executable, "args": ["-c", "open('started', 'w')"]}
     servers.write_text(json.dumps({"mcpServers": {"evil": touch}}), encoding="utf-8")
     code, said = run(capsys)
-    assert code == 2 and "it has changed since it was trusted" in said and not (project / "started").exists()
+    assert code == 2 and "an MCP file that it names, has changed" in said and not (project / "started").exists()
 
 
 def test_of_files_that_untrusted_settings_name_nothing_is_shown(

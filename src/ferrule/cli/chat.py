@@ -69,6 +69,7 @@ class _Conversation:
         self._state: Mapping[str, Any] = {}
         self._code = 0
         self._at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self._is_first = True
         self._was_interrupted = False
         """Whether ctrl-C was pressed since the last line: another one at the prompt ends the program."""
 
@@ -81,6 +82,9 @@ class _Conversation:
         while True:
             try:
                 line = self._setup.work.run(lines.read())
+                if line is None and self._is_first and not self._at_terminal:
+                    raise UsageError("there is no task: ferrule run TASK, or a line of the standard input for each")
+                self._is_first = False
                 if line is None or line.strip() == "/quit":
                     return 0 if self._at_terminal else self._code
                 if line.strip():
@@ -118,8 +122,8 @@ class _Conversation:
 
     def _answer(self, line: str) -> None:
         """Have the model answer one line, and keep what was said and done for the next one."""
-        before = len(self._messages)
-        running = self._setup.start([*self._messages, *self._setup.model.user(line)], self._state)
+        asked = [*self._messages, *self._setup.model.user(line)]
+        running = self._setup.start(asked, self._state)
         stages = Stages(self._setup.timeline.aside, STOPS)
         self._setup.timeline.restart()
         status = "failed"
@@ -127,8 +131,7 @@ class _Conversation:
             status = self._setup.watch(running, stages, partial(running.cancel, now=True)).status
         except (ModelFailed, DefinitionError) as error:
             say_failure(error)
-        is_unanswered = len(running.messages) == before + 1
-        if not is_unanswered:  # a line without an answer can be written again
+        if len(running.messages) > len(asked):  # else the line has no answer, and can be written again
             self._messages, self._state = running.messages, running.state
         self._code = self._code if status == "done" else 1
         self._was_interrupted = bool(stages.pressed)

@@ -23,6 +23,7 @@ from ferrule.policy.settings import (
 from ferrule.policy.trust import how_to_trust
 
 _MOST_OF_A_LINE = 1_000
+_GONE = "it was trusted and is gone"
 
 
 def found() -> Iterator[str]:
@@ -84,7 +85,7 @@ def _trusted_settings() -> Settings | None:
                 now = read_settings_to_trust(place) if is_there else None
                 if now is not None and now.digest == versions[place].digest:
                     return parse_settings(now.text, place)
-                changed = "it has changed since it was trusted" if now else "it was trusted and is gone"
+                changed = "it, or an MCP file that it names, has changed since it was trusted" if now else _GONE
             elif is_there and (read := read_settings(place)) is not None:
                 would_set = f"would set: {'; '.join(read[0].lines)}"
                 _say(place, "is not used, as nobody has trusted it", f"read it, then {how_to_trust(place)}", would_set)
@@ -93,7 +94,8 @@ def _trusted_settings() -> Settings | None:
             if place not in versions:
                 _say(place, f"is not used: {error}")
         if place in versions:
-            remedy = f"read it, then {how_to_trust(place)}, or `ferrule policy trust --forget {shlex.quote(place)}`"
+            remedy = f"`ferrule policy trust --forget {shlex.quote(place)}`"
+            remedy = f"read it, then {how_to_trust(place)}, or {remedy}" if is_there else f"if that is right, {remedy}"
             _say(place, f"is not used, but for its policy: {changed}", remedy)
             older = parse_settings(versions[place].text, place)
             return Settings(older.folder, policy=older.policy)
