@@ -23,7 +23,6 @@ from ferrule.policy.settings import (
 from ferrule.policy.trust import how_to_trust
 
 _MOST_OF_A_LINE = 1_000
-_GONE = "it was trusted and is gone"
 
 
 def found() -> Iterator[str]:
@@ -85,7 +84,9 @@ def _trusted_settings() -> Settings | None:
                 now = read_settings_to_trust(place) if is_there else None
                 if now is not None and now.digest == versions[place].digest:
                     return parse_settings(now.text, place)
-                changed = "it, or an MCP file that it names, has changed since it was trusted" if now else _GONE
+                changed = "it was trusted and is gone"
+                if now is not None:
+                    changed = "it, or an MCP file that it names, has changed since it was trusted"
             elif is_there and (read := read_settings(place)) is not None:
                 would_set = f"would set: {'; '.join(read[0].lines)}"
                 _say(place, "is not used, as nobody has trusted it", f"read it, then {how_to_trust(place)}", would_set)
