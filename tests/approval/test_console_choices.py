@@ -110,6 +110,19 @@ def test_an_edit_is_shown_and_asked_about_again_and_then_it_runs(terminal: Termi
     assert "  euros = 3\r\n" in again and "  to = 'ada'\r\n" in again
 
 
+@pytest.mark.parametrize("typed", ["\x1b[D3\n", "3\x08\n", "\x0c\n", "3\x7f4\n"], ids=repr)
+def test_control_characters_are_not_taken_into_a_value(typed: str, terminal: Terminal) -> None:
+    quoted = "".join(f"\x16{c}" if c in "\x08\x7f" else c for c in typed)  # ctrl-V has the terminal take them
+    edit = (KEPT, ("\r\neuros: ", quoted), ("\r\neuros: ", "7\n"), ("\r\ntimes: ", "\n"))
+    assert ran(terminal, (PROMPT, "\x1b[Ay\n"), (PROMPT, "e\n"), *edit, (PROMPT, "y\n")).output == "paid ada 7 None"
+    assert terminal.seen.count("nothing of it is taken") == 2
+
+
+def test_letters_of_all_alphabets_are_taken_into_a_value(terminal: Terminal) -> None:
+    edit = (("\r\nto: ", "愛\u3000👩\u200d🚀\n"), ("\r\neuros: ", "\n"), ("\r\ntimes: ", "\n"))
+    assert ran(terminal, (PROMPT, "e\n"), *edit, (PROMPT, "y\n")).output == "paid 愛\u3000👩\u200d🚀 5 None"
+
+
 def test_an_edit_alone_runs_nothing(terminal: Terminal) -> None:
     edit = (KEPT, ("\r\neuros: ", "3\n"), ("\r\ntimes: ", "\n"))
     assert ran(terminal, (PROMPT, "e\n"), *edit, (PROMPT, "\n")).status == "denied"
@@ -296,7 +309,9 @@ def test_an_offer_is_chosen_by_its_number_and_has_to_be_confirmed(terminal: Term
     keep = (("\r\npath: ", "\n"), ("\r\nfor: ", "\n"))
     answer = offered(terminal, (Offer("once", "save", exactly=True), OFFER), (PROMPT, "2\n"), *keep, (CONFIRM, "y\n"))
     assert answer == Answer(Decision("allow", by="ann"), OFFER)
-    assert "  2 = always: save with path within /srv/notes, for 8h" in terminal.seen
+    assert "  2 = always: save with path within /srv/notes, in this folder, for 8h" in terminal.seen.replace(
+        "\r\n    ┆ ", ""
+    )
 
 
 @pytest.mark.parametrize("number", ["0", "2", "00010", "1.", "\u0661"])

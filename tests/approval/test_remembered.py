@@ -779,7 +779,7 @@ def test_the_text_of_a_grant_for_these_arguments_has_them_and_what_has_ended_is_
     runner, grants = runner_of(person, note, clock=clock)
     assert was_asked(person, runner, "note", NOTE)
     [grant] = grants.listed(clock)
-    assert grant.text == 'note with to="bob", text="hello", copies=2, kind="a", for 1m'
+    assert grant.text == 'note with to="bob", text="hello", copies=2, kind="a", in this folder, for 1m'
     go(clock.advance(60))
     assert grants.listed(clock) == [] and len(grants.store.items()) == 1
     assert was_asked(person, runner, "note", NOTE) and len(grants.store.items()) == 1

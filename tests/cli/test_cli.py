@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -753,6 +755,16 @@ def test_a_model_that_breaks_is_said_in_one_line(here: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == "ferrule: the model failed: IndexError: list index out of range\n"
     assert "Traceback" in ferrule(*RUN, "--verbose", cwd=here).stderr
+
+
+def test_a_model_that_cannot_be_reached_is_said_in_one_line_with_its_address(here: Path) -> None:
+    pytest.importorskip("openai")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    words = ("run", "x", "--tools", "tools.py", "--model", "openai:m", "--base-url", f"http://me:pw@{address}/v1")
+    done = ferrule(*words, cwd=here, OPENAI_API_KEY="k")
+    said = f"ferrule: the model failed: it cannot be reached at http://{address}/v1/chat/completions: "
+    assert done.returncode == 1 and done.stderr == f"{said}{os.strerror(errno.ECONNREFUSED)}\n"
 
 
 def test_the_demo_shows_what_its_tools_really_gave_and_keeps_it(tmp_path: Path) -> None:

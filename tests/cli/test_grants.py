@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from terminal import PROGRAM
 
+import preloaded
 from ferrule import Decision, Runner, ToolCall, ToolContext, allow, ask, tool
 from ferrule.approval import Answer, Asked, Grants, remembered
 from ferrule.cli import find
@@ -17,6 +23,7 @@ from ferrule.cli.kept import Kept
 from ferrule.cli.program import main
 from ferrule.guards import rules, within
 from ferrule.store import ReachableError, StoreError
+from waits import BOUND
 
 
 @pytest.fixture(autouse=True)
@@ -185,9 +192,108 @@ def test_in_a_folder_above_them_nothing_is_remembered_and_the_person_is_told_and
     monkeypatch.chdir(home)
     assert said(capsys, "grants") == "there are no grants"
     (home / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
-    asked = find.runner(["tools.py"], remember=True).approve
+    asked = find.runner(["tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert said(capsys, "call", "hello", "--tools", "tools.py", code=1).startswith("Denied: nobody is there to ask")
+
+
+SHOP = """
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal
+
+from ferrule import tool
+
+
+@tool
+def remove(path: Path) -> str:
+    "Remove a file."
+    return "done"
+
+
+@tool(destructive=False, open_world=False)
+def note(text: str, copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
+    "Leave a note."
+    return "done"
+
+
+@tool(destructive=False)
+def label(tags: set[str], price: Decimal = Decimal("1.5"), where: str = "here") -> str:
+    "Label something."
+    return "done"
+
+
+@tool
+def shell(command: str) -> str:
+    "Run a command."
+    return "done"
+"""
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+CALLS = st.one_of(
+    st.tuples(st.just("remove"), st.fixed_dictionaries({"path": st.sampled_from(["a.txt", "deep/b", "./a", "."])})),
+    st.tuples(st.just("shell"), st.fixed_dictionaries({"command": st.sampled_from(["git status", "rm a | sh", "ls"])})),
+    st.tuples(st.just("note"), st.fixed_dictionaries({"text": WORDS, "copies": st.integers(-3, 10**20)})),
+    st.tuples(st.just("label"), st.fixed_dictionaries({"tags": st.lists(WORDS, max_size=3, unique=True)})),
+)
+
+
+class Chooses(Always):
+    """Allows with the offer of this number, if there is one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.offers = number, 0
+
+    async def answer(self, asked: Asked) -> Answer:
+        self.offers = len(asked.offers)
+        chosen = asked.offers[self.number] if self.number < self.offers else None
+        return Answer(allow(by="ada"), chosen)
+
+
+def test_every_offer_that_is_taken_answers_the_same_call_of_the_next_program(home: Path) -> None:
+    (home / "work/shop.py").write_text(SHOP, encoding="utf-8")
+
+    @settings(max_examples=settings().max_examples // 3)  # each starts several programs
+    @given(CALLS, st.sampled_from([None, "s1"]))
+    def hold(call: tuple[str, dict[str, Any]], session: str | None) -> None:
+        name, arguments = call
+        number, offers = 0, 1
+        while number < offers:
+            for grant in Grants(Kept()).listed():
+                Grants(Kept()).revoke(grant.id)
+            person = Chooses(number)
+            runner = find.runner(["shop.py"], remember="folder" if session is None else "session")
+            runner.approve.inner = person  # type: ignore[union-attr]
+            result = asyncio.run(runner.run(name, arguments, session=session or f"cli-{number}"))
+            if result.status == "denied":  # a text that is a path out of the folder
+                return
+            assert result.success and person.offers, result.error
+            words = [name, json.dumps(arguments), "--tools", "shop.py"]
+            words += [] if session is None else ["--session", session]
+            again = preloaded.run([*PROGRAM, "call", *words], timeout=BOUND)
+            assert (again.stdout, again.returncode) == ("done\n", 0), again.stderr
+            number, offers = number + 1, person.offers
+
+    hold()
+
+
+def test_a_grant_for_the_folder_holds_in_no_other_and_one_for_a_session_in_no_other_session(home: Path) -> None:
+    (home / "work/shop.py").write_text(SHOP, encoding="utf-8")
+    (home / "work/deep").mkdir()
+    for scope, session, command in (("folder", None, "ls"), ("session", "s1", "pwd")):
+        runner = find.runner(["shop.py"], remember=scope)  # type: ignore[arg-type]
+        runner.approve.inner = Chooses(0)  # type: ignore[union-attr]
+        assert asyncio.run(runner.run("shell", {"command": command}, session=session)).success
+    call = [*PROGRAM, "call", "shell", "--tools", str(home / "work/shop.py")]
+    codes = {
+        (folder, *words): preloaded.run([*call, *words], timeout=BOUND, cwd=folder).returncode
+        for folder in (".", "deep")
+        for words in (("command=ls",), ("command=pwd",), ("command=pwd", "--session", "s1"))
+    }
+    assert {words for words, code in codes.items() if code == 0} == {
+        (".", "command=ls"),
+        (".", "command=pwd", "--session", "s1"),
+    }
 
 
 def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
@@ -196,7 +302,7 @@ def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
         f"@tool\ndef hello() -> str:\n    'Say it.'\n    return 'hello'\n"
         f"runner = Runner([hello], guards=[within({str(home)!r})])\n"
     )
-    asked = find.runner(["tools.py"], remember=True).approve
+    asked = find.runner(["tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert within("a", "b").roots == (str(Path.cwd() / "a"), str(Path.cwd() / "b"))  # type: ignore[attr-defined]
 

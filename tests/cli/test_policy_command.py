@@ -306,6 +306,20 @@ def test_the_allow_rules_of_a_project_count_once_it_is_trusted(ferrule: Ferrule)
     assert code == 2 and f"ferrule policy trust --forget {file.absolute()}" in said
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_rule_for_a_tool_that_is_not_loaded_is_told_and_stops_nothing(trusted: bool, ferrule: Ferrule) -> None:
+    text = 'allow = ["files__read(path within src)", "refund"]\ndeny = ["*(url host *.internal)", "shell(rm *)"]\n'
+    file = written(".ferrule/policy.toml", text)
+    if trusted:
+        Trusted().trust(file)
+    code, said = ferrule("call", "find", "order=1", *REFUND)
+    assert code == 0 and "ferrule: .ferrule/policy.toml:1: there is no tool 'files__read' (nor 'shell')" in said
+    assert "correct the name if it is wrong" in said and said.count("ferrule: ") == 2 - trusted
+    file.write_text('deny = ["refnd"]\n')
+    code, said = ferrule("call", "find", "order=1", *REFUND)
+    assert code == 2 and ".ferrule/policy.toml:1: there is no tool 'refnd': did you mean 'refund'?" in said
+
+
 @pytest.mark.parametrize("words", [("policy", "trust"), ("policy", "trust", "--forget", ".ferrule/policy.toml")])
 def test_without_a_terminal_nothing_is_trusted_or_forgotten(ferrule: Ferrule, words: tuple[str, ...]) -> None:
     file = written(".ferrule/policy.toml", 'allow = ["refund"]\n')

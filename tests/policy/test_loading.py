@@ -21,7 +21,7 @@ from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
 from ferrule.policy import Finding, Trusted, load
-from ferrule.policy.checks import check_beside, fit_of, may_be_given
+from ferrule.policy.checks import check_beside, fit_of, is_misspelling, may_be_given
 from ferrule.policy.conditions import condition
 from ferrule.policy.files import MOST_BYTES
 from ferrule.policy.reading import MOST_RULES, read_document
@@ -255,9 +255,14 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('deny = ["refnd"]', "user", "warning", "there is no tool"),
         ('deny = ["refnd"]', "project", "error", "there is no tool"),
         ('deny = ["refnd"]', "session", "error", "there is no tool"),
-        ('[[rule]]\ndecide = "deny"\ntags = ["x"]', "session", "error", "speaks of none of the tools"),
+        ('deny = ["Re-Fund"]', "session", "error", "there is no tool 'Re-Fund': did you mean 'refund'?"),
+        ('deny = ["files__read"]', "project", "warning", "A rule counts once its tool is loaded"),
+        ('deny = ["refunds"]\nask = ["refund"]', "session", "warning", "among those that are loaded: did you mean"),
+        ('[[rule]]\ndecide = "deny"\ntags = ["x"]', "session", "warning", "speaks of none of the tools"),
+        ('deny = ["*(recipient=ada)"]', "project", "warning", "speaks of none of the tools"),
+        ('ask = ["*(amonut>5)"]', "project", "error", "did you mean 'amount'?"),
         ('ask = ["refund(amonut>5)"]', "managed", "error", "refund has no argument 'amonut': did you mean 'amount'?"),
-        ('ask = ["*(amonut>5)"]', "managed", "error", "can never match"),
+        ('ask = ["*(amonut>5)"]', "managed", "warning", "did you mean 'amount'?"),
         ('ask = ["refund(git push)"]', "managed", "error", "refund has no shell line"),
         (
             'ask = ["refund(amount between 1 and 5)"]',
@@ -287,6 +292,21 @@ def test_a_rule_that_cannot_speak_of_the_tools_that_there_are_is_found(
     found = findings_of(text, scope, tools=[*TOOLS, ship])
     assert [one.level for one in found] == ([] if level is None else [level])
     assert level is None or said in found[0].text
+
+
+NAMES = st.text("abcdefgh_", min_size=5, max_size=12)
+
+
+@given(NAMES, st.data())
+def test_one_typing_error_is_a_misspelling_and_another_digit_is_not(name: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(name) - 2))
+    other = data.draw(st.sampled_from("abcdefgh_"))
+    changed = name[:at] + other + name[at + 1 :]
+    swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
+    for one in (name[:at] + name[at + 1 :], name[:at] + other + name[at:], changed, swapped, name.upper()):
+        assert is_misspelling(one, name) and is_misspelling(name, one)
+    assert not is_misspelling(f"{name}xyz", name)
+    assert not is_misspelling(f"{name}1", f"{name}2") and not is_misspelling("get", "set")
 
 
 def _nodes(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -260,7 +260,10 @@ class _Dialogue:
             return typed_value(said, node)
         try:
             with self._as_it_was():
-                return edited(text, words, self.source, self.shown, self._go_on)
+                changed = edited(text, words, self.source, self.shown, self._go_on)
+            if new := _controls_in(changed) - _controls_in(text):
+                raise ValueError(f"it has control characters now, such as {min(new)!r}")
+            return changed
         except ValueError as error:
             self._tell(f"That cannot be edited: {error}")
             return value
@@ -269,15 +272,21 @@ class _Dialogue:
         """Show one line, whoever wrote what is in it."""
         self._show(printable(text.replace("\n", "\\n")))
 
-    def _answer(self, prompt: str, *, strip: bool = True) -> str | None:
-        """What is typed; `None` at the end of input."""
-        self._forget_what_was_typed()
-        self._say(prompt)
-        line = self._line()
-        if line is None:
-            self._say("\n")
-            return None
-        return line.strip() if strip else line.removesuffix("\n").removesuffix("\r")
+    def _answer(self, prompt: str, *, strip: bool = True, echoes: bool = True) -> str | None:
+        """What is typed; `None` at the end of input. A line with control characters, such as an arrow key leaves, is
+        asked for again: nobody sees what of it would count."""
+        while True:
+            self._forget_what_was_typed()
+            self._say(prompt)
+            line = self._line()
+            if line is None:
+                self._say("\n")
+                return None
+            line = line.removesuffix("\n").removesuffix("\r")
+            if not (_controls_in(line) or "\r" in line):
+                return line.strip() if strip else line
+            self._say("" if echoes else "\n")
+            self._tell("That has control characters, as of an arrow key, so nothing of it is taken. Type it again.")
 
     def _value(self, into: str, asked: Asked) -> Answer:
         if self._show_question(asked).has_more and (self._answer("Show the whole? [m/N] ") or "").lower() in {
@@ -290,11 +299,9 @@ class _Dialogue:
             line: str | None = getpass.getpass(prompt, self.shown)
         else:
             with self._unseen():
-                self._forget_what_was_typed()
-                self._say(prompt)
-                line = self._line()
+                line = self._answer(prompt, strip=False, echoes=False)
             self._say("\n")
-        value = (line or "").rstrip("\r\n")
+        value = line or ""
         if not value:
             return asked.no(f"nobody gave a value for {shown_name(into)}")
         return asked.answered(allow({**asked.call.arguments, into: value}), self.by)
@@ -304,13 +311,12 @@ class _Dialogue:
         question = self._show_question(asked)
         given: dict[str, Any] = {}
         for name, node in schema["properties"].items():
-            self._forget_what_was_typed()
-            self._say(f"{question.hint(name, node)}{'' if name in schema.get('required', ()) else ', may be empty'}: ")
-            line = self._line()
-            if line is None:
-                self._say("\n")
+            text = self._answer(
+                f"{question.hint(name, node)}{'' if name in schema.get('required', ()) else ', may be empty'}: "
+            )
+            if text is None:
                 return asked.no("the question was left without an answer")
-            if text := line.strip():
+            if text:
                 given[name] = _json_or_text(text, node)
             elif name in schema.get("required", ()):
                 return asked.no(f"nobody gave a value for {shown_name(name)}")
@@ -384,6 +390,11 @@ class _Dialogue:
             yield
         finally:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+
+
+def _controls_in(text: str) -> set[str]:
+    """The control characters of a text but those of its lines, and what stands for bytes that are no text."""
+    return {character for character in text if unicodedata.category(character) in {"Cc", "Cs"}} - {"\t", "\n", "\r"}
 
 
 def _numbered(offers: Sequence[Offer], chosen: str) -> Offer | None:

@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from ferrule.approval.asked import Asked
 from ferrule.approval.offer import Offer
@@ -28,12 +28,12 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import cut
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import Decision
-from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.frozen import FrozenDict, JsonObject, thaw
 from ferrule.values.json_text import SECRET_STARS, same
 
 log = logging.getLogger("ferrule")
-IN_A_SESSION = 12 * 3600.0
-"""Seconds that a grant for a session lasts at most. See docs/approvals.md#remembered-answers."""
+HALF_A_DAY = 12 * 3600.0
+"""Seconds that a grant for a session or a destructive call lasts at most. See docs/approvals.md#remembered-answers."""
 ALWAYS = 30 * 86_400.0
 """Seconds that an "always" lasts at most. See docs/approvals.md#remembered-answers."""
 _KEPT_AS = "grant/"
@@ -231,10 +231,13 @@ class Grants:
 
     Args:
         store: Where grants are kept; in the memory of this process where it is left out.
+        scope: What is offered at least: a grant for the session of the call, or one for its working directory. A
+            program whose sessions never come again offers the latter.
     """
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(self, store: Store | None = None, *, scope: Literal["session", "folder"] = "session") -> None:
         self.store: Store = Memory() if store is None else store
+        self._scope = scope
 
     def listed(self, clock: Clock = MONOTONIC) -> list[Grant]:
         """The grants that are in force, the oldest first."""
@@ -272,14 +275,20 @@ class Grants:
         if subject is None:
             return ()
         within = bounds(asked.context.tool, subject.arguments, subject.context)
-        these = Offer("these in this session", subject.tool, exactly=True, session=True, seconds=IN_A_SESSION)
-        offers = [these]
-        if within is not None:
-            offers.append(replace(these, key="these", session=False, seconds=ALWAYS))
+        exact = Offer("these", subject.tool, exactly=True, seconds=ALWAYS)
+        if self._scope == "folder" and within is None:
+            return (replace(exact, seconds=HALF_A_DAY),)
+        offers = [(exact, "these in this session")]
         if within is not None and any(one is None or "equals" not in one for one in within.values()):
-            wider = replace(these, key="this session", exactly=False, arguments=within)
-            offers += [wider, replace(wider, key="always", session=False, seconds=ALWAYS)]
-        return tuple(offer for offer in offers if subject.session is not None or not offer.session)
+            wider = Offer("always", subject.tool, arguments=FrozenDict(within), seconds=ALWAYS)
+            offers.append((wider, "this session"))
+        found: list[Offer] = []
+        for always, key in offers:
+            if self._scope == "session" and subject.session is not None:
+                found.append(replace(always, key=key, session=True, seconds=HALF_A_DAY))
+            if within is not None:
+                found.append(always)
+        return tuple(found)
 
     def grant(self, asked: Asked, offer: Offer, *, by: str | None = None) -> Grant:
         """Keep what a person has chosen of what was offered, perhaps narrowed.

@@ -56,7 +56,7 @@ class Offer:
     def text(self) -> str:
         """All that it covers, in one line."""
         limits = [
-            "in this session" if self.session else "",
+            "in this session" if self.session else "in this folder",
             "" if self.seconds is None else f"for {span(self.seconds)}",
             "" if self.uses is None else f"{self.uses} times" if self.uses != 1 else "once more",
         ]

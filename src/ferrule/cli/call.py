@@ -43,6 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_call(parser)
     find.add_yes(parser)
     find.add_lock(parser)
+    find.add_session(parser)
     policies.add_policy(parser)
     journals.add_journal(parser)
 
@@ -71,22 +72,24 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
         more,
         lock=options.lock,
         policy=judge,
-        remember=True,
+        remember=find.scope_of(options),
         secrets=openapi.secrets(options),
     )
     tool = find.tool(runner.tools, options.name, options.tools or servers.named(options) or None)
     call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
     journaled = journals.kept(work, runner, options.journal)
     with journaled as runner, Stages(timeline.aside) as stages, closing(timeline):
-        result = work.run(_make_call(runner, call, timeline, stages))
+        result = work.run(_make_call(runner, call, options.session, timeline, stages))
     code = _print_result(result)
     if traced(result) and not options.verbose:
         print(f"ferrule: {VERBOSE_SHOWS}", file=sys.stderr)
     return CODE if stages.pressed else code
 
 
-async def _make_call(runner: Runner, call: ToolCall, timeline: Timeline, stages: Stages) -> ToolResult:
-    batch = runner.batch([call], observers=[timeline.report])
+async def _make_call(
+    runner: Runner, call: ToolCall, session: str | None, timeline: Timeline, stages: Stages
+) -> ToolResult:
+    batch = runner.batch([call], session=session, observers=[timeline.report])
     stages.steer(batch.cancel)
     [result] = await batch
     return result

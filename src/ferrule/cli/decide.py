@@ -40,7 +40,8 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | None) -> int:
-    runner = find.runner(options.tools, more=more, lock=options.lock, policy=policies.of(options), remember=True)
+    judge, scope = policies.of(options), find.scope_of(options)
+    runner = find.runner(options.tools, more=more, lock=options.lock, policy=judge, remember=scope)
     tool = find.tool(runner.tools, options.name, options.tools or servers.named(options) or None)
     call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
     context = ToolContext(principal=options.principal, session=options.session)

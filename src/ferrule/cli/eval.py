@@ -90,7 +90,7 @@ def _evaluated(options: argparse.Namespace, cases: list[Case], model_of: Callabl
                 return await evaluate(cases, lambda case: given[case.id], used, max_turns=turns, at_once=at_once)
             finally:
                 for model in dict.fromkeys(given.values()):
-                    await model.__aexit__()
+                    await model.aclose()
 
         return work.run(ask())
 

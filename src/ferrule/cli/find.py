@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
 from ferrule.approval import Answer, Asked, AskedApprover, Grants, console, printable, remembered
@@ -56,6 +56,16 @@ def add_lock(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_session(parser: argparse.ArgumentParser) -> None:
+    """The option of those commands that may remember answers."""
+    parser.add_argument(
+        "--session",
+        metavar="NAME",
+        help="the session that the calls belong to: what you allow for it holds when you give its name again. Without "
+        "it, what you allow holds for the working directory",
+    )
+
+
 def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
     """The tool of this name.
 
@@ -81,7 +91,7 @@ def runner(
     asked: Answering | None = None,
     lock: str | None = None,
     policy: Callable[[Toolset], Guard | None] = lambda tools: None,
-    remember: bool = False,
+    remember: Literal["session", "folder"] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> Runner:
     """The one runner for all that `places` name.
@@ -99,7 +109,7 @@ def runner(
         asked: Who is asked where the runner has nobody; the person at the terminal where it is left out.
         lock: The file by which the tools are locked.
         policy: Gives the policy that holds for the tools, where there is one.
-        remember: Whether the person at the terminal is asked once for what is to be remembered.
+        remember: What the person at the terminal may allow more than one call for at least; nothing if it is left out.
         secrets: What handlers get, besides what a runner has itself.
 
     Raises:
@@ -110,7 +120,7 @@ def runner(
     alone = found[0][1] if len(found) == 1 and more is None else None
     if asked is None:
         person = _AtTheTerminal(console(), pause)
-        asked = _remembering(person, found) if remember else person
+        asked = _remembering(person, found, remember) if remember else person
     if isinstance(alone, Runner) and alone.guards:
         own = alone.approve
         if own is not None and yes:
@@ -149,7 +159,14 @@ def locked_by(tools: Toolset, file: str) -> Toolset:
     return locked
 
 
-def _remembering(person: _AtTheTerminal, found: Sequence[tuple[str, Any]]) -> Remembered | _AtTheTerminal:
+def scope_of(options: argparse.Namespace) -> Literal["session", "folder"]:
+    """What a grant holds for at least: a session without a name never comes again."""
+    return "session" if options.session else "folder"
+
+
+def _remembering(
+    person: _AtTheTerminal, found: Sequence[tuple[str, Any]], scope: Literal["session", "folder"]
+) -> Remembered | _AtTheTerminal:
     """The person, who is asked once for what is to be remembered; each time where that cannot be kept apart from what
     tools may reach.
 
@@ -157,7 +174,8 @@ def _remembering(person: _AtTheTerminal, found: Sequence[tuple[str, Any]]) -> Re
         StoreError: where what is kept is not as it was written.
     """
     try:
-        return remembered(person, Grants(Kept(roots_of([what for _, what in found if isinstance(what, Runner)]))))
+        kept = Kept(roots_of([what for _, what in found if isinstance(what, Runner)]))
+        return remembered(person, Grants(kept, scope=scope))
     except ReachableError as error:
         person.note = f"ferrule: answers are not remembered here: {error}"
         return person

@@ -23,10 +23,13 @@ else:
 CODE = 128 + signal.SIGINT
 """The exit code of a program that was interrupted."""
 _KILLS = 3
-_SAID = (
+FINISHES_FIRST = (
     "finishing what runs; press ctrl-C again to stop it now",
     "stopping what runs; press ctrl-C again to kill the program",
 )
+"""What is said of each press if the first lets what runs finish."""
+STOPS = ("stopping what runs", "stopping what runs; press ctrl-C again to kill the program")
+"""What is said of each press if the first stops what runs."""
 _SHOW_CURSOR = b"\x1b[?25h\r\n"
 
 
@@ -38,11 +41,15 @@ class Stages:
 
     Args:
         aside: Makes room on the terminal for what is said.
+        said: What is said of the first press, and of the second.
     """
 
-    def __init__(self, aside: Callable[[], AbstractContextManager[object]]) -> None:
+    def __init__(
+        self, aside: Callable[[], AbstractContextManager[object]], said: tuple[str, str] = FINISHES_FIRST
+    ) -> None:
         self.pressed = 0
         """How often."""
+        self._said = said
         self._aside = aside
         self._ours = False
         self._heard = 0
@@ -94,7 +101,7 @@ class Stages:
         self._cancel()
         with self._aside():
             start = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
-            print(f"{start}ferrule: {_SAID[min(self._heard, len(_SAID)) - 1]}", file=sys.stderr, flush=True)
+            print(f"{start}ferrule: {self._said[min(self._heard, 2) - 1]}", file=sys.stderr, flush=True)
 
     def _die(self) -> None:
         """As the signal would have done, but for the terminal, which is left as it was."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
 from ferrule import DefinitionError, FerruleError, Toolset, models
 from ferrule.cli.load import load_file
@@ -58,16 +60,56 @@ class Named:
         except DefinitionError:
             raise
         except Exception as error:
-            raise ModelFailed(f"{type(error).__name__}: {error}") from error
+            raise ModelFailed(_failure_text(error)) from error
         return reply
 
-    async def __aenter__(self) -> Named:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
+    async def aclose(self) -> None:
+        """Close the connections of the model."""
         close: Callable[[], Awaitable[None]] | None = getattr(self._model, "aclose", None)
         if close is not None:
             await close()
+
+
+def _failure_text(error: Exception) -> str:
+    """What a person reads of an error of an SDK: the address and the reason if the model could not be reached."""
+    chain = list(_causes(error))
+    unreached = [one for one in chain if isinstance(one, OSError) and one.filename is None]  # else it is about a file
+    if not unreached:
+        return f"{type(error).__name__}: {error}"
+    addresses = filter(None, map(_address_of, chain))
+    return f"it cannot be reached at {next(addresses, 'its address')}: {_unreachable_reason(unreached[-1])}"
+
+
+def _unreachable_reason(error: OSError) -> str:
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # asyncio has texts of its own
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what caused it, the deepest last."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        error = group[0] if group else error.__cause__ or error.__context__
+
+
+def _address_of(error: BaseException) -> str | None:
+    """The URL of the request that failed, without what may be secret in it."""
+    try:
+        request: Any = getattr(error, "request", None)
+    except RuntimeError:  # httpx has a property that raises if there was no request
+        return None
+    kwargs = getattr(error, "kwargs", None)  # of botocore
+    url = getattr(request, "url", None) or (kwargs.get("endpoint_url") if isinstance(kwargs, dict) else None)
+    if url is None:
+        return None
+    parts = urlsplit(str(url))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def named(name: str, base_url: str | None) -> Named:

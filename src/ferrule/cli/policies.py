@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,19 +43,26 @@ def of(options: argparse.Namespace) -> Callable[[Toolset], Policy | None]:
     Raises (what it gives):
         UsageError: where a file is wrong.
     """
-    return partial(_policy_for, options.policy, getattr(options, "shadow", None))
+    of_project = getattr(options, "project_policy", [])
+    return partial(_policy_for, options.policy, of_project, getattr(options, "shadow", None))
 
 
-def _policy_for(named: Sequence[str], shadow: str | None, tools: Toolset) -> Policy | None:
-    files: list[tuple[Scope, str]] = [*_files_found(), *(("session", name) for name in named)]
+def _policy_for(named: Sequence[str], of_project: Sequence[str], shadow: str | None, tools: Toolset) -> Policy | None:
+    found = _files_found()
+    known = {os.path.realpath(file) for file in (*dict(found).values(), *named)}
+    others = {os.path.realpath(file): file for file in of_project}  # trust is in the path as it is given
+    others = {real: file for real, file in others.items() if real not in known}
+    files: list[tuple[Scope, str]] = [*found, *(("project", file) for file in others.values())]
+    files += [("session", name) for name in named]
     if not files and shadow is None:
         return None
     policy = load(files, tools=tools, shadow=shadow, needs_trust=FOUND)
     errors = [finding for finding in policy.findings if finding.level == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise UsageError(f"{errors[0]}{more}")
-    _say_findings([finding for finding in policy.findings if "trust" in finding.text])
+        raise UsageError(f"{_with_path(errors[0], policy)}{more}")
+    for notice in policy.notices:
+        print(printable(short(f"ferrule: {_with_path(notice, policy)}", _LINE)), file=sys.stderr)
     return policy
 
 
@@ -71,10 +79,10 @@ def _files_found() -> list[tuple[Scope, str]]:
     return found
 
 
-def _say_findings(findings: Sequence[Finding]) -> None:
-    """Say on standard error what was found, a line for each."""
-    for finding in findings:
-        print(printable(short(f"ferrule: {finding}", _LINE)), file=sys.stderr)
+def _with_path(finding: Finding, policy: Policy) -> Finding:
+    """The finding with the path of its file, from the working directory if it is below that."""
+    path = policy.paths.get(finding.source, finding.source)
+    return finding._replace(source=path.removeprefix(os.getcwd() + os.sep))
 
 
 async def judged_by(policy: Policy, runner: Runner, call: ToolCall, context: ToolContext) -> tuple[Judged | None, str]:

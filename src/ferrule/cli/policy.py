@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import preview_lines, printable
-from ferrule.cli import servers
+from ferrule.cli import servers, settings
 from ferrule.cli.list import does
 from ferrule.cli.policies import FOUND, judged_by, speaks_of, why
 from ferrule.cli.screen import lay, screen, table_of
@@ -27,11 +27,11 @@ from ferrule.cli.timeline import NAME_WIDTH, arguments
 from ferrule.cli.usage import UsageError, choices
 from ferrule.lock import read_lock
 from ferrule.policy import Finding, Judged, Policy, PolicyTest, Rule, Trusted, found_files, load
-from ferrule.policy.files import read_policy_file
 from ferrule.policy.policy import read_files
 from ferrule.policy.rule import Scope
+from ferrule.policy.settings import is_settings_file
 from ferrule.policy.standing import Trust
-from ferrule.policy.trust import MOST_TRUSTED
+from ferrule.policy.trust import read_trusted_part
 from ferrule.values.context import JUDGED_TRAITS
 from ferrule.values.decision import Diff
 
@@ -236,7 +236,8 @@ def _outcomes_table(outcomes: Sequence[Outcome]) -> Table:
 def _trust_files(options: argparse.Namespace) -> int:
     if options.list:
         return _list_trusted()
-    files = options.files or [os.path.relpath(file) for scope, file in found_files() if scope in FOUND]
+    found = [file for scope, file in found_files() if scope in FOUND]
+    files = options.files or [os.path.relpath(file) for file in (*found, *settings.found())]
     if not files:
         raise UsageError("there is no policy file here: ferrule policy trust FILE")
     each = _forget if options.forget else _trust
@@ -267,7 +268,7 @@ def _forget(file: str) -> int:
 def _trust(file: str) -> int:
     """Show what a file would change, and trust it if a person at a terminal says so."""
     trusted = Trusted()
-    now = read_policy_file(file, "project", most=MOST_TRUSTED)
+    now = read_trusted_part(file)
     before = trusted.versions().get(now.place)
     if before is not None and before.digest == now.digest:
         print(printable(f"{file} is trusted as it is."))
@@ -279,7 +280,8 @@ def _trust(file: str) -> int:
         print(printable(f"{file} has changed since it was trusted:"))
         lines = preview_lines(Diff(before.text, now.text))
     else:
-        print(printable(f"{file} was not trusted before. This is the whole file:"))
+        what = "all that counts of it" if is_settings_file(file) else "the whole file"
+        print(printable(f"{file} was not trusted before. This is {what}:"))
         lines = preview_lines(now.text)
     print()
     for line in lines:
@@ -294,12 +296,14 @@ def _trust(file: str) -> int:
 
 
 def _is_right(file: str, text: str) -> bool:
-    """Whether a policy file, or a lock file, has no errors. A table of what was found is printed."""
+    """Whether a policy file, a lock file or settings have no errors. A table of what was found is printed."""
+    if is_settings_file(file):  # which were read as a whole
+        return True
     if text.lstrip().startswith("{"):
         read_lock(file)
         return True
     said = read_files([("session", file)], None, Trust(Trusted()))
-    findings = [finding for finding in said.findings if finding not in said.untrusted]
+    findings = [finding for finding in said.findings if finding not in said.notices]
     print_findings(screen(), findings)
     return not any(finding.level == "error" for finding in findings)
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "grants": "list what was allowed for a while, or take it back",
     "call": "call one tool, with key=value arguments or JSON",
     "run": "let a model work on a task with the tools",
+    "chat": "talk with a model that works with the tools",
     "log": "show the calls that a journal has, and follow those that come; delete old ones",
     "explain": "show all that happened to one call of a journal",
     "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
@@ -63,6 +64,7 @@ OPTIONS = {
     "--list": False,
     "--forget": False,
     "--all": False,
+    "--every": False,
     "--provider": True,
     "--strict": False,
     "--strict-schemas": False,
@@ -305,6 +307,8 @@ def _read_options(name: str, command: ModuleType, words: Sequence[str]) -> argpa
     text = "task" if name == "run" else "query" if name == "select" and options.action == "why" else None
     if text is not None:
         raise UsageError(f"the {text} is one argument, and {wrong!r} another: write the whole of it in quotes")
+    if name == "chat":
+        raise UsageError(f"chat takes no {wrong!r}: write it at the prompt, or {shlex.join(['ferrule', 'run', wrong])}")
     if name in _WITHOUT_TOOLS:
         raise UsageError(f"{name} takes no {wrong!r} ({' '.join(parser.format_usage().split())})")
     raise UsageError(f"{name} takes no {wrong!r}: where the tools are, --tools says: {_with_tools(name, wrong)}")

@@ -3,186 +3,56 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import secrets
-import sys
-import time
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
+from ferrule import ToolResult
 from ferrule.approval import printable
-from ferrule.cli import find, journals, models, openapi, policies, servers
-from ferrule.cli.bars import Bars
+from ferrule.cli import chat
 from ferrule.cli.interrupt import CODE, Stages
-from ferrule.cli.screen import lay, screen
-from ferrule.cli.selectors import selector_at
+from ferrule.cli.model_runs import Setup, add_model, prepared, say_failure
+from ferrule.cli.models import ModelFailed
+from ferrule.cli.screen import lay
 from ferrule.cli.text import short, traced
-from ferrule.cli.timeline import NAME_WIDTH, Timeline
-from ferrule.cli.usage import VERBOSE_SHOWS, at_least_one
-from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
-from ferrule.loop import run as loop
-from ferrule.policy import Policy
-from ferrule.selection import Ranker, search_tool
-from ferrule.selection.keyword import Keyword
-from ferrule.selection.search_tool import finds_tools
-from ferrule.values.content import cut
-from ferrule.values.logged import own_logger
-
-_log = own_logger("ferrule.cli")
+from ferrule.cli.timeline import NAME_WIDTH
+from ferrule.cli.usage import VERBOSE_SHOWS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What to do, and who does it."""
-    parser.add_argument("task", help="what the model is asked to do")
-    parser.add_argument("--model", required=True, metavar="MODEL", help=models.MODEL_HELP)
-    parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
     parser.add_argument(
-        "--max-turns",
-        type=at_least_one,
-        default=20,
-        metavar="N",
-        help="how often the model is asked at most (default: 20); calls that it makes in the last turn are not run",
+        "task", nargs="?", help="what the model is asked to do; without it you talk with the model, as in ferrule chat"
     )
-    parser.add_argument(
-        "--select",
-        metavar="SELECTOR",
-        help="offer the model a part of the tools, and a search tool to find the others: keyword:8, pinned:NAMES, "
-        "by_budget:TOKENS, a plug-in, or MODULE_OR_FILE:ATTRIBUTE",
-    )
-    find.add_yes(parser)
-    find.add_lock(parser)
-    policies.add_policy(parser)
-    policies.add_shadow(parser)
-    journals.add_journal(parser)
+    add_model(parser)
 
 
 def command(options: argparse.Namespace) -> int:
     """Run the task; 0 where the model came to an end of its own."""
-    with servers.connected(options, None if options.select else openapi.BUDGET) as (work, more):
-        return _command(options, work, more)
+    if options.task is None:
+        return chat.command(options)
+    with prepared(options) as setup:
+        return _run_task(setup, options.task)
 
 
-def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | None) -> int:
-    console = screen()
-    bars = Bars(console)
-    model = models.named(options.model, options.base_url)
-    timeline = Timeline(console, time.monotonic, bars)
-    selector = None if options.select is None else selector_at("--select", options.select)
-    judge = policies.of(options)
-    runner = find.runner(
-        options.tools,
-        timeline.paused,
-        options.yes,
-        more,
-        lock=options.lock,
-        policy=judge,
-        remember=True,
-        secrets=openapi.secrets(options),
-    )
-    if selector is not None and not any(map(finds_tools, runner.tools)):
-        ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
-        taken = {tool.name for tool in (*runner.tools, *runner.tools.quarantined)}
-        name = "search_tools" if "search_tools" not in taken else "search_all_tools"  # a server's own
-        runner = runner.replace(tools=runner.tools.register(search_tool(runner.tools, ranker, name=name)))
-    _print_header(console, options.task, model, runner, options.select)
-    with journals.kept(work, runner, options.journal) as journaled:
-        return _work_on(options, work, console, timeline, bars, model, journaled, selector)
-
-
-def _work_on(
-    options: argparse.Namespace,
-    work: asyncio.Runner,
-    console: Console,
-    timeline: Timeline,
-    bars: Bars,
-    model: models.Named,
-    runner: Runner,
-    selector: Any,
-) -> int:
-    context = ToolContext(session=f"cli-{secrets.token_hex(4)}")
-    turns = options.max_turns
-    running = loop(model, model.user(options.task), runner, context=context, max_turns=turns, selector=selector)
-    stages = Stages(timeline.aside)
+def _run_task(setup: Setup, task: str) -> int:
+    options, running = setup.options, setup.start(setup.model.user(task))
+    stages = Stages(setup.timeline.aside)
     try:
-        with stages, closing(timeline):
-            selecting_from = len(runner.tools) if selector is not None else 0
-            result = work.run(_watched(model, running, timeline, bars, stages, selecting_from))
-        _print_answer(console, result, options.max_turns)
-    except models.ModelFailed as error:
-        _log.debug("the model failed", exc_info=True)
-        print(printable(f"ferrule: the model failed: {error}"), file=sys.stderr)
+        result = setup.watch(running, stages, running.cancel)
+    except ModelFailed as error:
+        say_failure(error)
         return CODE if stages.pressed else 1
     finally:  # what has run has run, whatever became of the answer
-        _table(console, running.results)
-        if options.shadow is not None:
-            _print_differences(console, runner)
+        _table(setup.console, running.results)
         if not options.verbose and any(map(traced, running.results)):
-            console.print(Text(f"\n{VERBOSE_SHOWS} of a tool that failed", style="dim"))
+            setup.console.print(Text(f"\n{VERBOSE_SHOWS} of a tool that failed", style="dim"))
     if stages.pressed:
         return CODE
     return 0 if result.status == "done" else 1
-
-
-def _print_header(console: Console, task: str, model: models.Named, runner: Runner, select: str | None) -> None:
-    console.print(Text.assemble(("task   ", "dim"), printable(task)))
-    note = "the model is SCRIPTED: its turns were written in advance, the tools and their results are real"
-    told = ("  ", (f"({note})", "yellow")) if model.is_scripted else ()
-    console.print(Text.assemble(("model  ", "dim"), printable(model.name), *told))
-    if select is None:
-        names = printable(", ".join(tool.name for tool in runner.tools))
-        console.print(Text.assemble(("tools  ", "dim"), cut(names, 1000)))
-
-
-def _offered(turn: TurnStarted, of: int) -> str:
-    return f"{len(turn.offered)} of {of} offered: {cut(printable(', '.join(turn.offered)), 1000)}"
-
-
-async def _watched(
-    model: models.Named, running: Run, timeline: Timeline, bars: Bars, stages: Stages, selecting_from: int
-) -> LoopResult:
-    stages.steer(running.cancel)
-    said = ""  # held back, because the last words are the answer, which is shown below
-    async with model, running as events:
-        async for happened in events:
-            if isinstance(happened, ModelText):  # its end is shown as it comes, the whole of it in a line afterwards
-                said += happened.text
-                bars.show("", "model", {"chunk": happened.text})
-                continue
-            bars.drop("")
-            if isinstance(happened, Finished):
-                break
-            if isinstance(happened, TurnStarted) and happened.number == 1 and selecting_from:
-                timeline.note("tools  ", _offered(happened, selecting_from))
-            _show(timeline, said, happened)
-            said = ""
-    return running.result
-
-
-def _show(timeline: Timeline, said: str, happened: Event | TurnStarted) -> None:
-    if said:
-        timeline.words(said)
-    if isinstance(happened, Event):
-        timeline.event(happened)
-    else:
-        timeline.heading(f"turn {happened.number}")
-
-
-def _print_answer(console: Console, result: LoopResult, max_turns: int) -> None:
-    console.print()
-    console.print(Text("answer" if result.status == "done" else f"the run ended: {result.status}", style="bold"))
-    if result.reason:
-        console.print(Text(printable(result.reason), style="yellow"))
-    if result.status == "limited" and result.turns == max_turns:
-        note = f"that was turn {max_turns} of at most {max_turns}: --max-turns allows more"
-        console.print(Text(note, style="yellow"))
-    if result.text:
-        console.print(Text(printable(result.text.strip())))
 
 
 def _table(console: Console, results: Sequence[ToolResult]) -> None:
@@ -196,18 +66,6 @@ def _table(console: Console, results: Sequence[ToolResult]) -> None:
     for number, result in enumerate(results, 1):
         table.add_row(*_row(number, result.record()))
     lay(console, table)
-
-
-def _print_differences(console: Console, runner: Runner) -> None:
-    """What the policy in shadow would have decided otherwise."""
-    found = [one for guard in runner.guards if isinstance(guard, Policy) for one in guard.differences()]
-    console.print(Text("\nin shadow", style="bold"))
-    if not found:
-        console.print("It would have decided the same.")
-    for one in found:
-        rules = f"{one.now_rule or 'no rule'}; in shadow {one.shadow_rule or 'no rule'}"
-        counted = f"{one.count} {'call' if one.count == 1 else 'calls'} of {one.tool}"
-        console.print(Text(printable(f"{counted}: {one.now}, in shadow {one.shadow} ({rules})")))
 
 
 def _row(number: int, record: dict[str, Any]) -> list[str | Text]:

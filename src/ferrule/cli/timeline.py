@@ -82,6 +82,10 @@ class Timeline:
         with self._bars.paused():
             yield
 
+    def restart(self) -> None:
+        """Count seconds from the next line on."""
+        self._began = None
+
     def close(self) -> None:
         """It is over: what was held back is written, and the rows leave."""
         self._bars.close()

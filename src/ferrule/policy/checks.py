@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ _TYPES_OF_VALUE: dict[type, tuple[str, ...]] = {
     int: ("integer", "number"),
     float: ("integer", "number"),
 }
+_MOST_NAMED_BESIDE = 4
+_LEAST_MISSPELLED = 5
 _COMBINES = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
 
@@ -101,24 +104,82 @@ def _may_say_more(other: Rule, rule: Rule) -> bool:
 # -- beside the tools --------------------------------------------------------------------------------------------------
 
 
-def check_tools(rules: Iterable[Rule], tools: Sequence[Any]) -> Iterator[Finding]:
-    """Rules that speak of tools, or of arguments, that are not there."""
+class ToolFindings(NamedTuple):
+    """What is wrong with rules beside the tools that are loaded."""
+
+    findings: list[Finding]
+    notices: list[Finding]
+    """Those of them that whoever runs calls is told as well."""
+
+
+def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
+    """Find rules that speak of tools, or of arguments, that are not there.
+
+    See docs/policy.md#tools-that-are-not-loaded. A file may have rules for tools that another program loads, so such a
+    rule is a warning. A misspelled name is an error in project and session files. Managed and user files are for all
+    programs: their users are told of misspelled names alone.
+    """
     names = [tool.name for tool in tools]
     every_name = [*names, *(name for tool in tools for name in names_where_mounted_from(tool))]
+    named = {glob for rule in rules for glob in rule.tools}
+    findings: list[Finding] = []
+    notices: list[Finding] = []
+    waiting: dict[str, list[tuple[Rule, str]]] = {}
     for rule in rules:
-        level: Level = "error" if rule.scope in {"project", "session"} else "warning"
+        is_of_project = rule.scope in {"project", "session"}
         known = names if rule.decide == "allow" else every_name
         missing = [glob for glob in rule.tools if not any(fits(glob, name) for name in known)]
         for glob in missing:
-            yield finding(level, rule, f"there is no tool {glob!r}{nearest(glob, names)}")
-        spoken_of = [fit_of(rule, tool) for tool in tools if rule.speaks_of(tool)]
-        if not spoken_of and not missing:
-            yield finding(level, rule, f"{rule.text!r} speaks of none of the tools")
-        if spoken_of and not any(fit.speaks for fit in spoken_of):
-            yield finding("error", rule, f"{rule.text!r} can never match: {spoken_of[0].problem}")
-        yield from (
-            finding("error", rule, text) for text in sorted({fit.problem for fit in spoken_of if fit.speaks} - {""})
-        )
+            meant = next((name for name in names if name not in named and is_misspelling(glob, name)), None)
+            if meant is None:
+                waiting.setdefault(rule.source, []).append((rule, glob))
+                continue
+            text = f"there is no tool {glob!r}: did you mean {meant!r}? If not, write a rule for {meant!r} as well"
+            notices.append(finding("error" if is_of_project else "warning", rule, text))
+        spoken_of = [(tool, fit_of(rule, tool)) for tool in tools if rule.speaks_of(tool)]
+        problems = {fit.problem for _, fit in spoken_of if fit.speaks} - {""}
+        findings += [finding("error", rule, text) for text in sorted(problems)]
+        if any(fit.speaks for _, fit in spoken_of) or (missing and not spoken_of):
+            continue
+        why = f": {spoken_of[0][1].problem}" if spoken_of else ""
+        text = f"{rule.text!r} speaks of none of the tools that are loaded{why}"
+        if any(_is_misspelled_for(rule, tool) for tool, _ in spoken_of):
+            notices.append(finding("error" if is_of_project else "warning", rule, text))
+        else:
+            findings.append(finding("warning", rule, text))
+    for several in waiting.values():
+        (notices if several[0][0].scope in {"project", "session"} else findings).append(_of_waiting(several, names))
+    return ToolFindings([*findings, *notices], notices)
+
+
+def _of_waiting(several: Sequence[tuple[Rule, str]], names: Sequence[str]) -> Finding:
+    """The finding about the names in one file that no loaded tool has."""
+    rule, first = several[0]
+    others = [repr(glob) for glob in dict.fromkeys(glob for _, glob in several) if glob != first]
+    more = f" and {len(others) - _MOST_NAMED_BESIDE} more" if len(others) > _MOST_NAMED_BESIDE else ""
+    nor = f" (nor {', '.join(others[:_MOST_NAMED_BESIDE])}{more})" if others else ""
+    text = f"there is no tool {first!r}{nor} among those that are loaded{nearest(first, names) or '.'}"
+    return finding("warning", rule, f"{text} A rule counts once its tool is loaded; correct the name if it is wrong")
+
+
+def _is_misspelled_for(rule: Rule, tool: Any) -> bool:
+    """Whether a rule names an argument by a misspelling of one that a tool has."""
+    names = declared(tool.handling.parameters.schema) or ()
+    return any(is_misspelling(parts_of(place)[0], name) for place in rule.arguments for name in names)
+
+
+def is_misspelling(name: str, other: str) -> bool:
+    """Whether a name differs from another by one typing error: one character more, less or another, two that changed
+    places, or capitals and hyphens. Names with other digits are other names, and so are such short ones."""
+    one, two = (text.casefold().replace("-", "_") for text in (name, other))
+    if one == two:
+        return True
+    if max(len(one), len(two)) < _LEAST_MISSPELLED or re.findall(r"\d", one) != re.findall(r"\d", two):
+        return False
+    start = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    rest, other_rest = one[start:], two[start:]
+    swapped = rest[:2] == other_rest[1::-1] and rest[2:] == other_rest[2:]
+    return swapped or rest[1:] == other_rest[1:] or rest[1:] == other_rest or rest == other_rest[1:]
 
 
 class Fit(NamedTuple):

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from ferrule.paths import PATH_NAMES, contains, has_name_of, real
 from ferrule.policy.files import PROJECT_FILE
+from ferrule.policy.settings import SETTINGS_FILE
 from ferrule.values.call import ToolCall
 
-_IN_THE_WORKING_DIRECTORY: Final = (PROJECT_FILE, "ferrule.lock")
+_IN_THE_WORKING_DIRECTORY: Final = (PROJECT_FILE, SETTINGS_FILE, "ferrule.lock")
 
 
 def own_file_named(call: ToolCall, working_directory: str, places: Iterable[str]) -> str | None:

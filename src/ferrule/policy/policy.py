@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.breadth import check_breadth
-from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of, may_be_given
+from ferrule.policy.checks import ToolFindings, check_beside, check_examples, check_tools, fit_of, may_be_given
 from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, standard_files, state_folder
 from ferrule.policy.own_files import own_file_named
 from ferrule.policy.reading import Finding, PolicyTest, read_document
@@ -63,8 +63,10 @@ class Contents(NamedTuple):
     tests: tuple[PolicyTest, ...] = ()
     findings: tuple[Finding, ...] = ()
     digests: Mapping[str, str] = freeze({})
-    untrusted: tuple[Finding, ...] = ()
-    """The findings about files that do not count as they are."""
+    paths: Mapping[str, str] = freeze({})
+    """The path of each file as it was given, by its name in findings."""
+    notices: tuple[Finding, ...] = ()
+    """The findings about files that do not count as they are, and about rules for tools that are not loaded."""
 
 
 def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: Trust) -> Contents:
@@ -85,7 +87,9 @@ def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: T
     rules = sorted((rule for document in documents.values() for rule in document.rules), key=_order)
     found += [one for document in documents.values() for one in document.findings]
     found += [*(one for rule in rules for one in check_examples(rule)), *check_beside(rules)]
-    found += [*check_breadth(rules, tools), *(() if tools is None else check_tools(rules, tools))]
+    found += check_breadth(rules, tools)
+    beside_tools = ToolFindings([], []) if tools is None else check_tools(rules, tools)
+    found += beside_tools.findings
     standings = [*standings_of(read, names, documents, trust)]
     about_trust = [one for standing in standings for one in standing.findings]
     untrusted = {standing.source for standing in standings if not standing.allows}
@@ -99,7 +103,8 @@ def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: T
         tuple(test for document in documents.values() for test in document.tests),
         tuple(sorted((*found, *about_trust), key=lambda one: (one.level, one.source, one.line))),
         {path: file.digest for path, file in read.items()},
-        tuple(about_trust),
+        {names[file.path]: path for path, file in read.items()},
+        (*about_trust, *beside_tools.notices),
     )
 
 
@@ -199,7 +204,7 @@ class Policy:
         self._compiled = _Compiled(said)
         for path, digest in said.digests.items():
             log.info("the policy file %r is loaded, with the digest %s", path, digest)
-        for one in said.untrusted:
+        for one in said.notices:
             log.warning("%s", one)
 
     def _read_shadow(self) -> tuple[_Compiled | None, list[Finding]]:
@@ -226,6 +231,16 @@ class Policy:
     def tests(self) -> tuple[PolicyTest, ...]:
         """The tests of decisions that stand in the files."""
         return self._compiled.said.tests
+
+    @property
+    def notices(self) -> tuple[Finding, ...]:
+        """The findings that whoever runs calls should read: about trust, and about tools that are not loaded."""
+        return self._compiled.said.notices
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """The path of each file as it was given, by the name that findings have for it."""
+        return self._compiled.said.paths
 
     @property
     def digests(self) -> Mapping[str, str]:

@@ -9,7 +9,8 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from ferrule.errors import DefinitionError
-from ferrule.policy.files import configuration_folder, read_policy_file, state_folder
+from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, state_folder
+from ferrule.policy.settings import is_settings_file, read_settings_to_trust
 from ferrule.store import SealedFile, StoreError, make_key, private_place, read_key
 
 MOST_TRUSTED: Final = 16 * 2**20
@@ -77,7 +78,7 @@ class Trusted:
         Raises:
             DefinitionError: if it has changed, cannot be read, or the list cannot be written.
         """
-        read = read_policy_file(file, "project", most=MOST_TRUSTED)
+        read = read_trusted_part(file)
         if digest not in {None, read.digest}:
             raise DefinitionError(f"{read.place} has changed since it was shown, and is not trusted")
         self._set(read.place, TrustedVersion(read.digest, read.text))
@@ -128,6 +129,20 @@ class Trusted:
     def _make_key(self) -> bytes | None:
         make_key(private_place(self._key_file, (), None))
         return self._read_key()
+
+
+def read_trusted_part(file: str | os.PathLike[str]) -> PolicyFile:
+    """Read what a person trusts of a file: all of a policy or a lock, and the settings of a project.
+
+    Raises:
+        DefinitionError: if it cannot be read, or has no settings.
+    """
+    if not is_settings_file(file):
+        return read_policy_file(file, "project", most=MOST_TRUSTED)
+    settings = read_settings_to_trust(file)
+    if settings is None:
+        raise DefinitionError(f"{os.fspath(file)!r} has no table [tool.ferrule]")
+    return settings
 
 
 def _is_own(place: str) -> bool:

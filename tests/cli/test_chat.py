@@ -1,0 +1,151 @@
+"""`ferrule chat`, and `ferrule run` without a task: a conversation line by line, at a terminal and through a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from terminal import PROGRAM
+
+import preloaded
+from ferrule.cli.chat import completions
+from waits import BOUND
+
+if sys.platform != "win32":
+    from terminal import Gate, Screen, Terminal
+
+    class Spoken(Screen):
+        """What is said, wherever prompt_toolkit moves the cursor."""
+
+        def _command(self, arguments: str, command: str) -> None:
+            pass
+
+        def _put(self, character: str) -> None:
+            pass
+
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
+STEPS = """
+count = lambda messages: f"That is message {len(messages)}."
+steps = [
+    [("work", {"gate": "gate"})],
+    count,
+    count,
+]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable, name in (("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")):
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/steps.py").write_text(STEPS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def gate(folder: Path) -> Iterator[Gate]:
+    gate = Gate(folder, "gate")
+    yield gate
+    gate.close()
+
+
+def piped(text: str, *words: str, steps: str = "steps = ['One.', lambda m: f'{len(m)} messages']") -> tuple[int, str]:
+    Path("short.py").write_text(steps, encoding="utf-8")
+    command = [*PROGRAM, *(words or ("chat",)), "--model", "scripted:short.py"]
+    done = preloaded.run(command, timeout=BOUND, input=text, merged=True)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_each_line_of_a_pipe_is_answered_in_one_conversation(command: str) -> None:
+    code, said = piped("first\n\nsecond", command)
+    assert code == 0 and said.index("task   first") < said.index("One.") < said.index("task   second")
+    assert "3 messages" in said
+
+
+def test_commands_are_not_for_the_model_and_a_new_conversation_knows_nothing() -> None:
+    code, said = piped("first\n/tools\n/help\n/new\nsecond\n/quit\nthird\n")
+    assert code == 0 and "read_file" in said and "begin a new conversation" in said
+    assert "1 messages" in said and "third" not in said
+
+
+def test_an_unknown_command_is_said_and_a_slash_behind_a_blank_is_for_the_model() -> None:
+    code, said = piped("/tols\n /etc is a folder\n")
+    assert code == 1 and "there is no command '/tols'; did you mean '/tools'?" in said and "One." in said
+
+
+def test_without_a_task_and_without_a_line_it_says_what_to_write() -> None:
+    code, said = piped("", "run")
+    assert code == 2 and "there is no task: ferrule run TASK" in said
+
+
+def test_a_model_that_fails_ends_no_conversation_and_its_line_is_forgotten() -> None:
+    code, said = piped("a\nb\n", steps="steps = [lambda m: 1 / 0, lambda m: f'{len(m)} messages']")
+    assert code == 1 and "the model failed: ZeroDivisionError" in said and "1 messages" in said
+
+
+def test_a_pipe_is_nobody_to_ask() -> None:
+    steps = "steps = [[('write_file', {'path': 'a', 'content': 'b'})], lambda m: m[-1]['content']]"
+    code, said = piped("write\ny\n", steps=steps)
+    assert "nobody is there to ask" in said and not Path("a").exists() and code == 1
+
+
+def test_names_are_completed_and_commands_where_a_line_begins() -> None:
+    names = ["read_file", "write_file"]
+    assert completions("re", "please re", names) == ["read_file"]
+    assert completions("/t", "/t", names) == ["/tools"]
+    assert completions("/t", "see /t", names) == completions("", "see ", names) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_the_call_and_a_second_one_at_the_prompt_ends_the_program(folder: Path, gate: Gate) -> None:
+    words = ("chat", "--model", "scripted:steps.py", *TOOLS)
+    with Terminal(*words, cwd=folder, TERM="dumb") as terminal:
+        terminal.screen = Spoken(100, 30)
+        terminal.until("> ")
+        terminal.type("begin\r")
+        terminal.until("→ #1 work")
+        terminal.interrupt()
+        terminal.until("stopping what runs")
+        terminal.until("the run ended: cancelled")
+        terminal.until("> ")
+        terminal.type("go on\r")  # the cancelled call and its answer are in the history
+        terminal.until("That is message 4.")
+        terminal.until("> ")
+        terminal.interrupt()
+        terminal.until("press ctrl-C again to end")
+        terminal.until("> ")
+        terminal.type("again\r")
+        terminal.until("That is message 6.")
+        terminal.until("> ")
+        terminal.interrupt()
+        terminal.until("press ctrl-C again to end")
+        terminal.until("> ")
+        terminal.interrupt()
+        assert terminal.end() == 130
+
+
+@pytest.mark.slow
+def test_lines_are_completed_and_come_again_at_a_terminal(folder: Path) -> None:
+    (folder / "two.py").write_text("steps = [lambda m: m[-1]['content'].upper()] * 2", encoding="utf-8")
+    with Terminal("run", "--model", "scripted:two.py", *TOOLS, cwd=folder, TERM="dumb") as terminal:
+        terminal.screen = Spoken(100, 30)
+        terminal.until("> ")
+        terminal.type("use rep")
+        terminal.until("use rep")
+        terminal.type("\t")
+        terminal.until("t")  # a plain terminal is shown the last letter alone
+        terminal.type("\r")
+        terminal.until("USE REPORT")
+        terminal.until("> ")
+        terminal.type("\x1b[A\r")  # the arrow up
+        terminal.until("USE REPORT")
+        terminal.until("> ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
