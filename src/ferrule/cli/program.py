@@ -87,7 +87,6 @@ OPTIONS = {
     "--until": True,
     "--limit": True,
     "--follow": False,
-    "--every": False,
     "--prune": True,
     "--model": True,
     "--base-url": True,
