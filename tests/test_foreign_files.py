@@ -18,6 +18,7 @@ from ferrule.guards import rules
 from ferrule.journal.reading import Reader
 from ferrule.lock import read_lock
 from ferrule.paths import read_file
+from ferrule.serve._tokens import TokenFile
 from ferrule.sources import mcp, openapi
 from ferrule.testing import cassette, read_cases
 
@@ -67,6 +68,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "cases": read_cases,
     "policy": rules,
     "openapi": openapi,
+    "tokens": TokenFile,
     "journal": lambda path: list(Reader(path).calls()),
 }
 REFUSED = (FerruleError, OSError, ValueError)

@@ -213,10 +213,11 @@ class Runner:
         observers: Iterable[Observer] | None = None,
         tools: Iterable[ToolInput] | None = None,
         guards: Iterable[Guard] | None = None,
+        inside: Iterable[Middleware] | None = None,
         journal: Journal | None = None,
     ) -> Runner:
         """A runner of the same settings that asks somebody else, is seen by others, keeps its calls elsewhere, or has
-        other tools or guards.
+        other tools, guards or middleware inside.
 
         It shares with this one the limits, the keys, the tools that are turned off, and the records that were taken up;
         the calls of this one go on, and who leaves this one leaves it too. What other tools there are is told by an
@@ -229,9 +230,12 @@ class Runner:
         changed: dict[str, Any] = {key: _REPLACEABLE[key](key, one) for key, one in given.items() if one is not None}
         if tools is not None:
             changed["tools"] = tools if isinstance(tools, Toolset) else Toolset(tools)
+        settings = self._state.settings
         if guards is not None:
-            changed["settings"] = replace(self._state.settings, guards=options.guards("guards", guards))
-        state = self._state.like_this(**changed)
+            settings = replace(settings, guards=options.guards("guards", guards))
+        if inside is not None:
+            settings = replace(settings, inside=options.middleware("inside", inside))
+        state = self._state.like_this(settings=settings, **changed)
         made = object.__new__(Runner)
         made._set_up(state)
         if tools is not None:
@@ -256,6 +260,11 @@ class Runner:
     def around(self) -> tuple[Middleware, ...]:
         """The middleware round the calls of this runner, the first outermost; its tools may have their own."""
         return self._state.settings.around
+
+    @property
+    def inside(self) -> tuple[Middleware, ...]:
+        """The middleware round the runs of this runner, the first outermost; its tools may have their own."""
+        return self._state.settings.inside
 
     @property
     def approve(self) -> Approver | None:

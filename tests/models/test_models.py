@@ -15,7 +15,7 @@ from cohere.v2.types.v2chat_stream_response import ContentDeltaV2ChatStreamRespo
 from tests.models.cases import CASES, AskedOnce, Case, serving, told, tools
 from tests.models.servers.serving import BOUND, Api, Asked, Turn
 
-from ferrule import Runner, Toolset, tool
+from ferrule import DefinitionError, Runner, Toolset, tool
 from ferrule.loop import LoopResult, ModelText
 from ferrule.loop import run as loop
 from ferrule.models import Reply
@@ -315,6 +315,48 @@ def test_strict_tools_are_sent_as_such(case: Case) -> None:
     both_answered(api, result)
     body = api.requests[0].body
     assert body.get("strict_tools") is True or str(body).count("'strict': True") == 2
+
+
+GEMINI = pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("gemini", "vertex")], ids=lambda case: case.name, indirect=True
+)
+
+
+@GEMINI
+@pytest.mark.parametrize("strict", [True, "where possible"])
+@pytest.mark.parametrize(
+    ("options", "modes"),
+    [
+        ({}, ["VALIDATED", "VALIDATED"]),
+        ({"tool_config": {"function_calling_config": {"mode": "ANY"}}}, ["ANY", "VALIDATED"]),
+        ({"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": ["weigh", "look"]}}}, ["VALIDATED"] * 2),
+    ],
+)
+def test_a_strict_gemini_is_asked_in_a_mode_that_holds_it_to_the_schemas(
+    case: Case, strict: Any, options: dict[str, Any], modes: list[str]
+) -> None:
+    with serving(case) as (api, address):
+        both_answered(api, run(case, address, strict=strict, **options))
+    asked = [request.body["toolConfig"]["functionCallingConfig"]["mode"] for request in api.requests]
+    assert asked == modes
+
+
+@GEMINI
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"strict": ["weigh"]}, r"of all tools or of none: pass strict=True, not strict=\['weigh'\]"),
+        (
+            {"strict": True, "tool_config": {"function_calling_config": {"mode": "AUTO"}}},
+            "needs the mode VALIDATED or ANY, and tool_config says AUTO",
+        ),
+    ],
+)
+def test_a_gemini_that_cannot_be_strict_is_refused_when_it_is_made(
+    case: Case, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        case.model("model-1", base_url="http://127.0.0.1:9", **options)
 
 
 OURS = pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -26,8 +25,9 @@ from mcp_types import JSONRPCResponse
 
 from ferrule.cli.install import configurations
 from ferrule.cli.program import main
-from ferrule.cli.serve import Address, bound, is_loopback, read_address
+from ferrule.cli.serve import Address, read_address
 from ferrule.cli.usage import UsageError
+from ferrule.serve._listen import is_loopback
 from ferrule.serve._stdio import _Answers
 from products import sampled
 from waits import BOUND, until
@@ -340,14 +340,6 @@ def test_an_answer_that_cannot_be_read_fails_the_question_it_answers(folder: Pat
 # -- HTTP --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_an_accepted_connection_sends_what_it_has_at_once(host: str) -> None:
-    with bound(Address(host, 0)) as listening, socket.create_connection(listening.getsockname()[:2]):
-        accepted, _ = listening.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
 @pytest.mark.parametrize("era", sampled(ERAS, one_in=2))
 def test_over_http_a_token_is_needed_where_one_is_named(folder: Path, era: str) -> None:
     async def run() -> tuple[str, int]:
@@ -400,21 +392,87 @@ def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: 
     assert (found, ended) == ("held", code) and "Traceback" not in errors
 
 
+UPSTREAM = """
+import asyncio
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+
+NAMES, BUS = ["grow"], InMemorySubscriptionBus()
+
+
+async def list_tools(context, params):
+    return types.ListToolsResult(tools=[types.Tool(name=name, input_schema={"type": "object"}) for name in NAMES])
+
+
+async def call_tool(context, params):
+    NAMES.append("second")
+    await BUS.publish(ToolsListChanged())
+    return types.CallToolResult(content=[types.TextContent(text="grown")])
+
+
+async def main():
+    server = Server(
+        "up", on_list_tools=list_tools, on_call_tool=call_tool, on_subscriptions_listen=ListenHandler(BUS)
+    )
+    async with stdio_server() as streams:
+        await server.run(*streams, server.create_initialization_options())
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("over", ["stdio", "http"])
+def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: str) -> None:
+    (folder / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
+    servers = {"mcpServers": {"up": {"command": sys.executable, "args": ["upstream.py"]}}}
+    (folder / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
+    words = ["--mcp", "mcp.json", "--yes", "up__grow"]
+
+    async def changed(client: Client) -> list[str]:
+        async with client, client.listen(tools_list_changed=True) as told:
+            assert text(await client.call_tool("up__grow")) == "grown"
+            await anext(aiter(told))
+            return [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
+
+    async def run() -> list[str]:
+        if over == "stdio":
+            return await changed(Client(parameters(folder, *words), mode=ERAS[0]))
+        token = subprocess.run(
+            [sys.executable, "-m", "ferrule", "token", "new", "ann", "--tokens", folder.parent / "tokens.toml"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        async with started(folder, *words, "--http", "0", "--tokens", str(folder.parent / "tokens.toml")) as process:
+            url = await address_of(process)
+            async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=BOUND) as http:
+                return await changed(Client(streamable_http_client(url, http_client=http), mode=ERAS[0]))
+
+    assert set(go(run())) == {"add", "remove", "ask_input", "hold", "up__grow", "up__second"}
+
+
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--http", "0.0.0.0:8000"], "give --token-env NAME"),
-        (["--http", "[::]:8000"], "give --token-env NAME"),
-        (["--http", "tools.example.com:8000"], "give --token-env NAME"),
+        (["--http", "0.0.0.0:8000"], "give --tokens FILE"),
+        (["--http", "[::]:8000"], "give --tokens FILE"),
+        (["--http", "tools.example.com:8000"], "give --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
         (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token has at least 16"),
         (["--http", "8000", "--token-env", "SHORT"], "SHORT: a token has at least 16"),
         (["--http", "eight"], "is no address"),
         (["--http", "70000"], "is no address"),
         (["--token-env", "GOOD"], "--token-env is for --http"),
+        (["--tokens", "tokens.toml"], "--tokens is for --http"),
+        (["--http", "0", "--tokens", "tokens.toml", "--token-env", "GOOD"], "not both"),
+        (["--http", "0", "--tokens", "./tokens.toml"], "no file './tokens.toml'; ferrule token new writes it"),
         (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin are for --http"),
         (["--allow-origin", "https://app.example.com"], "--allow-host and --allow-origin are for --http"),
         (["--http", "0", "--allow-origin", "*"], "origins: '*' is none"),

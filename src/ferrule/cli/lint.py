@@ -24,6 +24,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _TEXT = 400
 _MOST_PATHS = 4
 ESTIMATE = (
+    "schema: the characters of the tool's input schema, as compact JSON. Under each provider: tokens. "
     "Tokens are an estimate: a quarter of the bytes of a definition in that provider's form, as compact JSON. "
     "What an API puts before the definitions is not in it."
 )

@@ -36,6 +36,7 @@ COMMANDS = {
     "log": "show the calls that a journal has, and follow those that come; delete old ones",
     "explain": "show all that happened to one call of a journal",
     "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
+    "token": "make, list or remove the bearer tokens that `serve --tokens` knows",
     "worker": "run the calls that programs on other machines put into a queue",
     "plugins": "list what installed packages offer by entry points, and what is wrong with it",
 }
@@ -94,6 +95,12 @@ OPTIONS = {
     "--select": True,
     "--http": True,
     "--token-env": True,
+    "--tokens": True,
+    "--days": True,
+    "--calls-per-minute": True,
+    "--calls-per-day": True,
+    "--calls": True,
+    "--concurrency": True,
     "--allow-host": True,
     "--allow-origin": True,
     "--directory": True,
@@ -101,7 +108,7 @@ OPTIONS = {
     "--install": False,
 }
 """Which take a value: what stands before the command is read before it is known which one that is."""
-_WITHOUT_TOOLS = frozenset({"grants", "log", "explain", "plugins", "worker"})
+_WITHOUT_TOOLS = frozenset({"grants", "log", "explain", "plugins", "token", "worker"})
 _DESCRIPTION = "Tools for language models: list them, call them, let a model use them."
 _EPILOG = """\
 ferrule COMMAND --help has the options of a command.

@@ -17,6 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Which API."""
     find.add_lock(parser)
     parser.add_argument("--provider", required=True, metavar="NAME", help=", ".join(PROVIDERS))
+    parser.add_argument("--strict", action="store_true", help="as the provider's strict mode takes them")
 
 
 def command(options: argparse.Namespace) -> int:
@@ -24,7 +25,7 @@ def command(options: argparse.Namespace) -> int:
     if options.provider not in PROVIDERS:
         raise UsageError(f"there is no provider {options.provider!r}; {choices(options.provider, PROVIDERS)}")
     provider = importlib.import_module(f"ferrule.providers.{options.provider}")
-    text = json.dumps(provider.tools(servers.tools(options)), indent=2, ensure_ascii=False)
+    text = json.dumps(provider.tools(servers.tools(options), strict=options.strict), indent=2, ensure_ascii=False)
     print("".join(map(_json_escaped, text)) if sys.stdout.isatty() else text)
     return 0
 

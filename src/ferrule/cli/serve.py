@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import ipaddress
-import logging
 import os
 import re
-import socket
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ferrule import DefinitionError, Runner, serve
-from ferrule.cli import find, journals, openapi, policies, servers
+from ferrule import DefinitionError, Runner, Toolset, serve
+from ferrule.cli import find, journals, openapi, policies, servers, token
 from ferrule.cli.install import configurations
 from ferrule.cli.until import until_told
 from ferrule.cli.usage import UsageError
-
-if TYPE_CHECKING:
-    from ferrule.serve._http import MCPApp
+from ferrule.serve._listen import allowed_hosts, is_loopback
+from ferrule.serve._tokens import TokenFile
 
 _HTTP_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+):)?(?P<port>\d{1,5})")
-_STREAMS_END = 1
 
 
 class Address(NamedTuple):
@@ -49,6 +41,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--token-env",
         metavar="NAME",
         help="the environment variable that holds the bearer token which every request needs",
+    )
+    parser.add_argument(
+        "--tokens",
+        metavar="FILE",
+        help="a file of bearer tokens, of which every request needs one; `ferrule token new NAME` writes it",
     )
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a name under which it is reached by HTTP"
@@ -74,8 +71,10 @@ def command(options: argparse.Namespace) -> int:
     address = None if options.http is None else read_address(options.http)
     if address is None and (options.allow_host or options.allow_origin):
         raise UsageError("--allow-host and --allow-origin are for --http: over standard input nobody is let in")
-    known = _known_token(options.token_env, address)
-    with servers.connected(options, openapi.BUDGET) as (work, more):
+    known = _tokens_option(options, address)
+    if address is not None:
+        _check_hosts(address, options.allow_host)
+    with servers.followed(options, openapi.BUDGET) as (work, more, changes):
         _import_what_serving_needs(address)
         judge = policies.of(options)
         runner = find.runner(
@@ -98,11 +97,17 @@ def command(options: argparse.Namespace) -> int:
             print(configurations(name, *named, Path.cwd(), *kept, more_words), end="")
             return 0
         with journals.kept(work, runner, options.journal) as journaled:
+            own = [tool for tool in runner.tools if more is None or more.find(tool.name) is None]
+            followed = changes and servers.with_others(changes, Toolset(own), options.lock)
+            served: dict[str, Any] = {"name": name, "changes": followed}
             if address is None:
-                return work.run(until_told(partial(serve.stdio, journaled, name=name)))
-            hosts = _reached_as(address, options.allow_host)
-            app = serve.mcp(journaled, name=name, tokens=known, hosts=hosts, origins=options.allow_origin)
-            return work.run(until_told(partial(_over_http, app, address)))
+                return work.run(until_told(partial(serve.stdio, journaled, **served)))
+            served |= {"tokens": known, "hosts": options.allow_host, "origins": options.allow_origin}
+            return work.run(until_told(partial(serve.http, journaled, **address._asdict(), ready=_say, **served)))
+
+
+def _say(address: str) -> None:
+    print(f"ferrule: serving {address}", file=sys.stderr, flush=True)
 
 
 def _import_what_serving_needs(address: Address | None) -> None:
@@ -130,27 +135,25 @@ def read_address(text: str) -> Address:
     return Address((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _known_token(variable: str | None, address: Address | None) -> Any:
-    """The function of the one token; an address that others reach needs one."""
+def _tokens_option(options: argparse.Namespace, address: Address | None) -> Any:
+    """What `tokens=` of `serve.http` is; an address that others reach needs tokens."""
+    variable: str | None = options.token_env
     if address is None:
-        if variable is not None:
-            raise UsageError("--token-env is for --http: over standard input there is one client, who started it")
+        if variable is not None or options.tokens is not None:
+            one = "--token-env" if options.tokens is None else "--tokens"
+            raise UsageError(f"{one} is for --http: over standard input there is one client, who started it")
         return None
+    if options.tokens is not None:
+        if variable is not None:
+            raise UsageError("give --tokens or --token-env, not both")
+        return TokenFile(token.file_of(options.tokens))
     if variable is None:
         if is_loopback(address.host):
             return None
         raise UsageError(
-            f"whoever reaches {address.host} could call the tools: give --token-env NAME, the environment variable "
-            "that holds the token which every request needs, or serve on the loopback, --http "
-            f"127.0.0.1:{address.port}"
+            f"whoever reaches {address.host} could call the tools: give --tokens FILE, which `ferrule token new` "
+            "writes, or --token-env NAME, the environment variable that holds the one token, or serve on the loopback, "
+            f"--http 127.0.0.1:{address.port}"
         )
     try:
         return serve.fixed_token(os.environ.get(variable, ""), principal="token")
@@ -158,17 +161,14 @@ def _known_token(variable: str | None, address: Address | None) -> Any:
         raise UsageError(f"--token-env {variable}: {error}") from None
 
 
-def _reached_as(address: Address, hosts: list[str]) -> list[str]:
-    """The names that a Host header may say, besides those of the loopback."""
-    if is_loopback(address.host) or hosts:
-        return hosts
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(address.host).is_unspecified:
-            raise UsageError(
-                f"{address.host} is every address of this machine: say under which name it is reached, "
-                "--allow-host tools.example.com"
-            )
-    return [f"[{address.host}]" if ":" in address.host else address.host]
+def _check_hosts(address: Address, hosts: list[str]) -> None:
+    try:
+        allowed_hosts(address.host, hosts)
+    except DefinitionError:
+        raise UsageError(
+            f"{address.host} is every address of this machine: say under which name it is reached, "
+            "--allow-host tools.example.com"
+        ) from None
 
 
 def _change_directory(directory: str) -> None:
@@ -185,56 +185,3 @@ def _server_name(places: list[str] | None) -> str:
     place = places[0].partition(".py:")[0].removesuffix(".py")
     name = re.sub(r"[^\w-]", "-", Path(place).name.rpartition(":")[0] or Path(place).name.rpartition(".")[2])
     return name or "ferrule"
-
-
-# -- over HTTP --------------------------------------------------------------------------------------------------------
-
-
-async def _over_http(app: MCPApp, address: Address, stop: asyncio.Event) -> None:
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield  # they are taken here
-
-    with bound(address) as sock:
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END
-        )
-        server = Server(config)
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        async with app.lifespan():
-            serving = asyncio.ensure_future(server.serve(sockets=[sock]))
-            stopping = asyncio.ensure_future(stop.wait())
-            host = f"[{address.host}]" if ":" in address.host else address.host
-            print(f"ferrule: serving http://{host}:{sock.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
-            try:
-                await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                await app.drain()
-                # Clients of 2025 hold a stream open, which is cancelled below, and uvicorn would report it.
-                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-                server.should_exit = True
-                await serving
-            except asyncio.CancelledError:
-                serving.cancel()
-                await asyncio.wait({serving})
-                raise
-            finally:
-                stopping.cancel()
-
-
-def bound(address: Address) -> socket.socket:
-    """The socket that listens there, whose connections send what they have at once.
-
-    Raises:
-        UsageError: where it cannot.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        sock = socket.create_server((address.host, address.port), family=family)
-        # An accepted connection has it too; else each answer waits 40 ms for the other side's acknowledgement.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-    except OSError as error:
-        raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from None

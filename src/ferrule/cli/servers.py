@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from ferrule import Toolset
+from ferrule import DefinitionError, Toolset
 from ferrule.approval import printable
 from ferrule.cli import find, openapi
 from ferrule.cli.text import short
@@ -21,8 +21,17 @@ _MOST_OF_A_LINE = 500
 def connected(
     options: argparse.Namespace, budget: int | None = None, *, calls: bool = True
 ) -> Iterator[tuple[asyncio.Runner, Toolset | None]]:
-    """A loop, and in it the tools of each `--mcp` and `--openapi`; `None` where there is none. What is wrong with a
-    server or with one of its tools is said on standard error.
+    """What `followed` gives, for a command that ends before a list of tools changes."""
+    with followed(options, budget, calls=calls) as (work, tools, _):
+        yield work, tools
+
+
+@contextmanager
+def followed(
+    options: argparse.Namespace, budget: int | None = None, *, calls: bool = True
+) -> Iterator[tuple[asyncio.Runner, Toolset | None, AsyncIterator[Toolset] | None]]:
+    """A loop, and in it the tools of each `--mcp` and `--openapi`, or None if there is none; and these tools anew
+    whenever a server's list changes. What is wrong with a server or with one of its tools is said on standard error.
 
     Args:
         budget: The tokens that the operations of a document may take.
@@ -34,7 +43,7 @@ def connected(
     operations = openapi.tools(options, budget, calls=calls)
     with asyncio.Runner() as work:
         if not options.mcp:
-            yield work, operations if options.openapi else None
+            yield work, operations if options.openapi else None, None
             return
         servers = mcp.connect(*options.mcp)
         toolset = work.run(servers.__aenter__())
@@ -44,9 +53,23 @@ def connected(
                     _tell_of(status)
             for left_out in servers.left_out:
                 _tell_of(left_out)
-            yield work, toolset + operations
+            yield work, toolset + operations, with_others(servers.changes(), operations)
         finally:
             work.run(servers.__aexit__(None, None, None))
+
+
+async def with_others(
+    changes: AsyncIterator[Toolset], others: Toolset, lock: str | None = None
+) -> AsyncIterator[Toolset]:
+    """Each toolset with the others, as the lock has them. One that cannot be used is said on standard error."""
+    async for listed in changes:
+        try:
+            together = listed + others
+            locked = together if lock is None else find.locked_by(together, lock)
+        except DefinitionError as error:
+            _tell_of(f"a changed list of tools is not used: {error}")
+        else:
+            yield locked
 
 
 def named(options: argparse.Namespace) -> list[str]:

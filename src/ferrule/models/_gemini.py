@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.models import _over_sdk as sdk
-from ferrule.providers import Strict
+from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers import gemini as provider
 from ferrule.providers._gemini_names import camel, either
 from ferrule.providers._read import fields_of
@@ -29,16 +30,17 @@ class Gemini(sdk.SdkModel):
         client: A `google.genai.Client`; without one, a client is made as the environment says (`GEMINI_API_KEY` or
             `GOOGLE_API_KEY`, or what the SDK says about Vertex AI), which retries as its SDK does by default.
         base_url: Another address for the client that is made.
-        strict: As in `providers.gemini.tools`.
+        strict: Whether the API holds the model to the schemas, of all tools or of none: `True` (or
+            `"where possible"`) sets the mode `VALIDATED` of calling functions if `tool_config` sets none.
         deferred: As there.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
         **options: More of the request's `config`, such as `system_instruction`, or `tools` of the API's own, which
             stand behind those of the toolset.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing, for an option that `config` does not have, and for
-            `automatic_continuation=False`: the SDK alone can put the parts of a turn together that goes on in another
-            request.
+        DefinitionError: where the SDK or a key is missing, for an option that `config` does not have, for
+            `automatic_continuation=False` (the SDK alone can put the parts of a turn together that goes on in another
+            request), for `strict` that names single tools, and for `strict` beside a mode that is not strict.
     """
 
     def __init__(
@@ -47,17 +49,18 @@ class Gemini(sdk.SdkModel):
         *,
         client: Any = None,
         base_url: str | None = None,
-        strict: Strict = False,
+        strict: bool | Literal["where possible"] = False,
         deferred: Collection[str] = (),
         stream: bool = True,
         **options: Any,
     ) -> None:
         used = _client(name, base_url) if client is None else client
         _check(name, options)
+        options = _strict_config(options) if _is_strict(strict) else options
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             given = {"automatic_function_calling": {"disable": True}, **options}
-            definitions = provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
+            definitions = provider.tools(toolset, **sdk.of_offered(toolset, later, deferred=deferred))
             config = sdk.with_tools(given if definitions else _without_choice(given), definitions)
             return {"model": name, "contents": list(messages), "config": config}
 
@@ -70,7 +73,7 @@ class Gemini(sdk.SdkModel):
             event_text=_event_text,
             usage=_usage,
             stream=stream,
-            unforce=_unforced,
+            unforce=partial(_unforced, free="VALIDATED" if strict else "AUTO"),
             close=used.aio.aclose if client is None else None,
             user=_user,
         )
@@ -83,6 +86,37 @@ def _check(name: str, options: Mapping[str, Any]) -> None:
         raise DefinitionError("automatic_continuation=False leaves turns half done, which nobody here goes on with")
 
 
+def _is_strict(strict: object) -> bool:
+    if not isinstance(strict, bool) and strict != WHERE_POSSIBLE:
+        raise DefinitionError(
+            f"Gemini holds the model to the schemas of all tools or of none: pass strict=True, not strict={strict!r}"
+        )
+    return bool(strict)
+
+
+def _strict_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with a mode that holds the model to the schemas.
+
+    Raises:
+        DefinitionError: if they say another mode.
+    """
+    place = "toolConfig" if "toolConfig" in options else "tool_config"
+    fields = dict(fields_of(options.get(place)))
+    inner = "functionCallingConfig" if "functionCallingConfig" in fields else "function_calling_config"
+    calling = dict(fields_of(fields.get(inner)))
+    mode = _mode_of(calling)
+    if mode in ("AUTO", "MODE_UNSPECIFIED"):
+        raise DefinitionError(f"strict=True needs the mode VALIDATED or ANY, and {place} says {mode}: leave that out")
+    if not mode:
+        calling["mode"] = "VALIDATED"
+    return {**options, place: {**fields, inner: calling}}
+
+
+def _mode_of(calling: Mapping[str, Any]) -> str:
+    mode = calling.get("mode")
+    return str(getattr(mode, "value", mode) or "").upper()
+
+
 def _without_choice(config: Mapping[str, Any]) -> dict[str, Any]:
     """What is not about the calls of functions, which the API refuses where none is declared."""
     kept = {name: dict(fields_of(config[name])) for name in ("tool_config", "toolConfig") if name in config}
@@ -91,17 +125,16 @@ def _without_choice(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **kept}
 
 
-def _unforced(request: sdk.Request, offers: bool) -> sdk.Request:
-    """Return the request with the mode that lets the model answer. Names of allowed tools stand beside VALIDATED."""
+def _unforced(request: sdk.Request, offers: bool, free: str) -> sdk.Request:
+    """Return the request with a mode that lets the model answer: `free`, or VALIDATED beside names of allowed tools."""
     config = request["config"]
     for place in ("tool_config", "toolConfig"):
         fields = dict(fields_of(config.get(place)))
         for inner in ("function_calling_config", "functionCallingConfig"):
             calling = dict(fields_of(fields.get(inner)))
-            mode = calling.get("mode")
-            if str(getattr(mode, "value", mode)).upper() == "ANY":
+            if _mode_of(calling) == "ANY":
                 names = either(calling, "allowed_function_names", "allowedFunctionNames")
-                fields[inner] = {**calling, "mode": "VALIDATED" if names else "AUTO"}
+                fields[inner] = {**calling, "mode": "VALIDATED" if names else free}
                 config = {**config, place: fields}
     return {**request, "config": config}
 

@@ -73,7 +73,7 @@ class Rules(Subset):
         found = _Rewriting(root, self).whole()
         for what, most in self.most.items():
             if (count := _COUNTS[what](found)) > most:
-                fail("$", f"the schema has {count} {what}, and {most} are the most")
+                fail("$", f"the schema has {count} {what}, and {most} are the most: split the tool into several")
         return Written(freeze(found), counts={what: _COUNTS[what](found) for what in self.most_together})
 
 
@@ -139,6 +139,8 @@ _NARROWS = (
 )
 _CONDITIONS = ("if", "then", "else", "dependentSchemas")
 _SHAPES = frozenset({"type", "$ref", "properties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "prefixItems"})
+_PAIRS = "make it a list of pairs, each an object with 'key' and 'value', such as list[Pair] for dict[str, str]"
+_FLAT_TREE = "make it a list of nodes, each with the name of its parent"
 _MOST_NAMED = 8
 """So many tools are named of those that have too much together."""
 _NOT_REGULAR = re.compile(r"\(\?[=!<P(]|\\[1-9bBk]|[*+?}]\+")
@@ -152,9 +154,9 @@ class _Rewriting(Walk[Rules]):
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
         if "properties" not in found:
-            fail("$", "the top of a schema has to be one object")
+            fail("$", "the top of a schema has to be one object: make it a parameter of one")
         if self.rules.needs_required and found["properties"] and not found.get("required"):
-            fail("$", "of the parameters at least one has to be required")
+            fail("$", "of the parameters at least one has to be required: take the default of one away")
         self.check_names(found["properties"], "$")
         if self.definitions:
             found["$defs"] = self.definitions
@@ -164,7 +166,7 @@ class _Rewriting(Walk[Rules]):
         schema, inside = self.simple(given, path, inside)
         if "$ref" in schema:
             if not self.rules.recursion and (schema["$ref"] == "#" or schema["$ref"] in self.within):
-                fail(path, f"{schema['$ref']!r} is recursive, which is not allowed")
+                fail(path, f"{schema['$ref']!r} is recursive, which is not allowed: {_FLAT_TREE}")
             return {"$ref": self.reference(schema["$ref"], path)}
         notes: Schema = {}
         if "anyOf" in schema:
@@ -187,7 +189,7 @@ class _Rewriting(Walk[Rules]):
         """`given` as a lone `$ref`, as a lone `anyOf`, or as something with a type, with nothing beside the first two
         but annotations and notes; and the references that are written out in it."""
         if not isinstance(given, Mapping):
-            fail(path, "a schema that takes nothing has no form" if given is False else ANYTHING)
+            fail(path, "a schema that takes nothing has no form: leave it out" if given is False else ANYTHING)
         schema = {key: item for key, item in given.items() if key not in NOISE}
         reference = schema.get("$ref")
         if schema.keys() == {"$ref"} and (reference in inside or _is_definition(reference)):
@@ -198,7 +200,7 @@ class _Rewriting(Walk[Rules]):
         schema, inside = self.flattened(schema, path, inside)
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems"):
             if key in schema:
-                fail(path, f"{key!r} cannot be expressed")
+                fail(path, f"{key!r} cannot be expressed: write out what it means")
         if "anyOf" in schema and schema.keys() - ANNOTATIONS - {"anyOf"}:
             schema = self.distributed(schema, path)
         return schema, inside
@@ -210,7 +212,7 @@ class _Rewriting(Walk[Rules]):
         if all(isinstance(item, Mapping) and _SHAPES.isdisjoint(item) for item in branches):
             return {key: item for key, item in schema.items() if key != "anyOf"} | {_NOTE: branches}
         if path == "$":
-            fail(path, "'anyOf' is not allowed at the top of a schema")
+            fail(path, "'anyOf' is not allowed at the top of a schema: make the union a parameter")
         apart = {key: item for key, item in schema.items() if key in ANNOTATIONS}
         return apart | {"anyOf": [{"allOf": [base, item]} for item in branches]}
 
@@ -222,7 +224,7 @@ class _Rewriting(Walk[Rules]):
         required = list(schema.get("required", ()))
         for name in required:
             if name not in properties:
-                fail(path, f"{name!r} is required and not among the properties")
+                fail(path, f"{name!r} is required and not among the properties: declare it there")
         found = {name: self.node(item, f"{path}.properties.{name}", inside) for name, item in properties.items()}
         if self.rules.all_required:
             for name in found.keys() - set(required):
@@ -236,12 +238,14 @@ class _Rewriting(Walk[Rules]):
     def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
         """What keys may hold that the object does not declare. One that declares some and says nothing is closed."""
         if schema.get("patternProperties"):
-            fail(path, "'patternProperties' cannot be expressed")
+            fail(path, f"'patternProperties' cannot be expressed: {_PAIRS}")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if others is False or (others is None and properties):
             return False
         if not self.rules.open:
-            fail(path, "an object needs 'properties' and 'additionalProperties': false")
+            if properties:
+                fail(path, "an object may have no other keys than its properties: say 'additionalProperties': false")
+            fail(path, f"an object has to name its keys: {_PAIRS}")
         return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
     def nullable(self, node: Schema) -> Schema:
@@ -276,7 +280,7 @@ class _Rewriting(Walk[Rules]):
             if self.rules.open and schema.get("items") in (None, True, {}):
                 return {}
             if "items" not in schema:
-                fail(path, f"an array without 'items' has items that take anything: {ANYTHING}")
+                fail(path, "an array without 'items' takes anything: say what its items are, as list[str] does")
         return {"items": self.items(schema, path, inside, notes)}
 
     def narrow(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
@@ -293,7 +297,7 @@ class _Rewriting(Walk[Rules]):
         conditions = {key: schema[key] for key in _CONDITIONS if key in schema}
         unknown = sorted(_condition_properties(conditions) - (schema.get("properties") or {}).keys())
         if unknown:
-            fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}")
+            fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}: declare them beside it")
         notes |= conditions
 
     def holds(self, key: str, value: Any) -> bool:
@@ -324,9 +328,9 @@ def _types(schema: Schema, path: str) -> Any:
 def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
     if len(found) == 2 and found["const"] not in found.pop("enum"):
-        fail(path, "'const' is none of the enum's values")
+        fail(path, "'const' is none of the enum's values: leave one of the two out")
     if any(isinstance(value, dict | list) for value in values_of(found)):
-        fail(path, "an enum or const may hold texts, numbers, booleans and null only")
+        fail(path, "an enum or const may hold texts, numbers, booleans and null only: give each value a name instead")
     return found
 
 

@@ -1,7 +1,8 @@
-"""A runner as an MCP server: over Streamable HTTP as an ASGI app, or over standard input and output.
+"""A runner as an MCP server: over HTTP, as an ASGI app, or over standard input and output.
 
-    app = serve.mcp(Runner([add]))          # uvicorn program:app
+    asyncio.run(serve.http(Runner([add]), port=8000))
     asyncio.run(serve.stdio(Runner([add])))
+    app = serve.mcp(Runner([add]))          # for a server of your own: uvicorn program:app
 
 Every call from a client passes the whole path, with the runner's guards, limits and observers. It needs the package
 `mcp`, which is imported when one of them is called: pip install "ferrule[mcp]". See docs/serving-mcp.md.
@@ -12,19 +13,23 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
+import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ferrule import DefinitionError, Runner, ToolContext, __version__
+from ferrule import DefinitionError, Runner, ToolContext, Toolset, __version__
 from ferrule.serve._caller import Tokens, ask_client
+from ferrule.serve._follow import following
+from ferrule.serve._listen import allowed_hosts, is_loopback, serve_http
 
 if TYPE_CHECKING:
     from ferrule.serve._http import MCPApp
     from ferrule.serve._server import RunnerServer
+    from ferrule.types import Middleware
 
-__all__ = ["ask_client", "fixed_token", "mcp", "stdio"]
+__all__ = ["ask_client", "fixed_token", "http", "mcp", "stdio"]
 
 _WITHOUT_MCP = 'serving needs the package mcp, which is not installed: pip install "ferrule[mcp]"'
 _LEAST_TOKEN = 16
@@ -39,7 +44,7 @@ def mcp(
     version: str = __version__,
     instructions: str | None = None,
     context: ToolContext | None = None,
-    tokens: Tokens | None = None,
+    tokens: Tokens | str | os.PathLike[str] | None = None,
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
     state_key: bytes | Sequence[bytes] | None = None,
@@ -60,9 +65,11 @@ def mcp(
         version: Its version, as clients show it; left out, Ferrule's.
         instructions: How its tools are meant, for the model.
         context: The context of every call, where `tokens` says no other.
-        tokens: A function, sync or async, of the bearer token of a request, which gives the principal, or the context
-            of its calls, or `None` for a token that is not known; such a request is answered with 401. `fixed_token`
-            makes one. Left out, whoever reaches the address may call: let it be the loopback's.
+        tokens: The path of a file of tokens, such as `"tokens.toml"`, which `ferrule token new` writes; its limits hold
+            for each principal, and are counted in the runner's journal. Or a function, sync or async, of the bearer
+            token of a request, which gives the principal, or the context of its calls, or `None` for a token that is
+            not known; such a request is answered with 401. `fixed_token` makes one. Left out, whoever reaches the
+            address may call: let it be the loopback's.
         hosts: Names under which the server is reached, besides those of the loopback; other Host headers are refused.
         origins: Origins of web pages that may call it, such as `https://app.example.com`, besides the loopback's.
         state_key: What seals the questions that a client carries: at least 32 bytes, or a list of such keys, of which
@@ -78,12 +85,12 @@ def mcp(
 
     Raises:
         DefinitionError: for what could not work, and where `mcp` is not installed.
+        ReachableError: for a file of tokens that the runner's tools may reach.
     """
     _check_numbers(max_body=max_body)
     hosts = _forms("hosts", hosts, _HOST, "tools.example.com")
     origins = _forms("origins", origins, _ORIGIN, "https://app.example.com")
-    if tokens is not None and not callable(tokens):
-        raise DefinitionError("tokens is a function of a token; for a single one, serve.fixed_token(…) makes it")
+    known, limit = _known_tokens(tokens, runner)
     served = _served(
         runner,
         name=name,
@@ -96,11 +103,53 @@ def mcp(
         in_flight_each=in_flight_each,
         keep_list=keep_list,
         structured=structured,
-        public=tokens is None,
+        public=known is None,
+        limit=limit,
     )
     from ferrule.serve._http import MCPApp
 
-    return MCPApp(served, tokens=tokens, hosts=hosts, origins=origins, max_body=max_body)
+    return MCPApp(served, tokens=known, hosts=hosts, origins=origins, max_body=max_body)
+
+
+async def http(
+    runner: Runner,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    tokens: Tokens | str | os.PathLike[str] | None = None,
+    hosts: Iterable[str] = (),
+    changes: AsyncIterable[Toolset] | None = None,
+    ready: Callable[[str], object] | None = None,
+    stop: asyncio.Event | None = None,
+    **options: Any,
+) -> None:
+    """Serve a runner at `http://host:port/mcp` until a signal comes. See docs/serving-mcp.md#a-gateway-in-one-file.
+
+    It starts uvicorn. After the first ctrl-C or SIGTERM it takes no new calls, and waits for those under way as long as
+    the runner's `drain`; a second signal ends the program.
+
+    Args:
+        host: A name or an address of this machine. Beyond the loopback it needs `tokens`.
+        port: 0 for one that is free.
+        tokens: As for `mcp`.
+        hosts: As for `mcp`; left out, `host` itself.
+        changes: Toolsets that are served in place of the runner's as they come, such as `servers.changes()` of
+            `sources.mcp.connect(…)`, for upstream servers whose lists change.
+        ready: Called with the address once it is served.
+        stop: Ends serving when it is set, in place of the signals.
+        **options: The other arguments of `mcp`.
+
+    Raises:
+        DefinitionError: for what could not work, such as an address that is in use, and where `mcp` is not installed.
+        ReachableError: for a file of tokens that the runner's tools may reach.
+    """
+    if tokens is None and not is_loopback(host):
+        raise DefinitionError(
+            f"whoever reaches {host} could call the tools: give tokens='tokens.toml', or host='127.0.0.1'"
+        )
+    app = mcp(runner, tokens=tokens, hosts=allowed_hosts(host, hosts), **options)
+    async with following(app, changes):
+        await serve_http(app, host, port, ready, stop)
 
 
 async def stdio(
@@ -115,6 +164,7 @@ async def stdio(
     keep_list: float = 0.0,
     structured: bool = True,
     stop: asyncio.Event | None = None,
+    changes: AsyncIterable[Toolset] | None = None,
 ) -> None:
     """Serve a runner to the one client at standard input and output, until that ends. See docs/serving-mcp.md.
 
@@ -123,7 +173,8 @@ async def stdio(
 
     Args:
         stop: Where it is set, no new calls are taken, those under way are waited for as long as the runner's `drain`
-            and answered, and serving ends. The other arguments are those of `mcp`.
+            and answered, and serving ends.
+        changes: As for `http`. The other arguments are those of `mcp`.
 
     Raises:
         DefinitionError: for what could not work, and where `mcp` is not installed.
@@ -146,7 +197,8 @@ async def stdio(
     )
     from ferrule.serve._stdio import serve_stdio
 
-    await serve_stdio(served, stop)
+    async with following(served, changes):
+        await serve_stdio(served, stop)
 
 
 def fixed_token(token: str, principal: str = "client") -> Tokens:
@@ -167,6 +219,27 @@ def fixed_token(token: str, principal: str = "client") -> Tokens:
         return principal if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected) else None
 
     return known
+
+
+def _known_tokens(
+    given: Tokens | str | os.PathLike[str] | None, runner: Runner
+) -> tuple[Tokens | None, Middleware | None]:
+    """Return what tells whose a token is, and what holds its limits."""
+    if given is None:
+        return None, None
+    from ferrule.serve._tokens import TokenFile, TokenLimits  # half of what serving imports
+
+    if isinstance(given, str | os.PathLike) and os.fspath(given).endswith(".toml"):
+        given = TokenFile(given)
+    if isinstance(given, TokenFile):
+        given.check_reach(runner)
+        return given, TokenLimits(given, runner.journal)
+    if not callable(given):  # which is not quoted: it may be a token
+        raise DefinitionError(
+            "tokens is the path of a file such as 'tokens.toml', or a function of a token; for a single token, "
+            "serve.fixed_token(…) makes one"
+        )
+    return given, None
 
 
 def _served(runner: Runner, **settings: Any) -> RunnerServer:

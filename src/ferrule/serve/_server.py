@@ -43,7 +43,7 @@ from ferrule.pipeline.results import NOTHING_RUN
 from ferrule.pipeline.tasks import start
 from ferrule.serve._caller import CALLER, ask_client, noting
 from ferrule.serve._listing import Listing
-from ferrule.types import Coro
+from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
 from ferrule.values.content import clean, cut
 from ferrule.values.frozen import thaw
@@ -79,6 +79,7 @@ class Settings:
     keep_list: float
     structured: bool
     public: bool
+    limit: Middleware | None = None
 
 
 class Principal(AccessToken):
@@ -332,7 +333,9 @@ class RunnerServer:
         settings = self._settings
         listing = Listing(runner, seconds=settings.keep_list, public=settings.public, structured=settings.structured)
         observers = [*runner.observers, self._observe]
-        return _Served(runner.replace(approve=noting(runner.approve or ask_client), observers=observers), listing)
+        inside = runner.inside if settings.limit is None else (settings.limit, *runner.inside)
+        approve = noting(runner.approve or ask_client)
+        return _Served(runner.replace(approve=approve, observers=observers, inside=inside), listing)
 
     # -- what clients send --------------------------------------------------------------------------------------------
 

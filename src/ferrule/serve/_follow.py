@@ -1,0 +1,45 @@
+"""Toolsets that take the place of what is served, as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from ferrule import DefinitionError, Runner, Toolset
+
+log = logging.getLogger("ferrule")
+
+
+class Server(Protocol):
+    """What serves a runner."""
+
+    @property
+    def runner(self) -> Runner: ...
+
+    async def use(self, runner: Runner) -> None: ...
+
+
+@asynccontextmanager
+async def following(server: Server, changes: AsyncIterable[Toolset] | None) -> AsyncIterator[None]:
+    """Serve each toolset of `changes` within, in place of the one before."""
+    following = None if changes is None else asyncio.ensure_future(_follow(server, changes))
+    try:
+        yield
+    finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.wait({following})
+
+
+async def _follow(server: Server, changes: AsyncIterable[Toolset]) -> None:
+    try:
+        async for tools in changes:
+            try:
+                await server.use(server.runner.replace(tools=tools))
+            except DefinitionError as error:
+                log.error("a changed list of tools is not served, and the one before stays: %s", error)
+    except Exception as error:
+        log.error("changes of the tools are not followed any more", exc_info=error)

@@ -1,0 +1,136 @@
+"""HTTP at one address: uvicorn on a socket whose answers leave at once, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ferrule import DefinitionError
+
+if TYPE_CHECKING:
+    from ferrule.serve._http import MCPApp
+
+_STREAMS_END = 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def allowed_hosts(host: str, hosts: Iterable[str]) -> list[str]:
+    """Return the names that a Host header may say, besides those of the loopback.
+
+    Raises:
+        DefinitionError: if the server can be reached under names that nobody said.
+    """
+    given = [hosts] if isinstance(hosts, str) else [*hosts]
+    if is_loopback(host) or given:
+        return given
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            raise DefinitionError(
+                f"{host} is every address of this machine: say under which name it is reached, "
+                "hosts=['tools.example.com']"
+            )
+    return [f"[{host}]" if ":" in host else host]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there, whose connections send what they have at once.
+
+    Raises:
+        DefinitionError: if it cannot.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise DefinitionError(f"cannot serve at {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+    # An accepted connection has it too; else each answer waits 40 ms for the other side's acknowledgement.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+async def serve_http(
+    app: MCPApp, host: str, port: int, ready: Callable[[str], object] | None, stop: asyncio.Event | None
+) -> None:
+    """Serve an app until `stop` is set, or until a signal comes if there is none."""
+    import uvicorn  # comes with `mcp`
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # they are taken here
+
+    until = _stopped_by_signals() if stop is None else contextlib.nullcontext(stop)
+    with bind(host, port) as sock, until as told:
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END
+        )
+        server = Server(config)
+        async with app.lifespan():
+            with _log_level(logging.ERROR):
+                serving = asyncio.ensure_future(server.serve(sockets=[sock]))
+                stopping = asyncio.ensure_future(told.wait())
+                try:
+                    if ready is not None:
+                        ready(f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/mcp")
+                    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    await app.drain()
+                    # Clients of 2025 hold a stream open, which is cancelled below, and uvicorn would report it.
+                    with _log_level(logging.CRITICAL):
+                        server.should_exit = True
+                        await serving
+                except BaseException:
+                    serving.cancel()
+                    await asyncio.wait({serving})
+                    raise
+                finally:
+                    stopping.cancel()
+
+
+@contextlib.contextmanager
+def _log_level(level: int) -> Iterator[None]:
+    """Log what uvicorn has to say from this level on."""
+    logger = logging.getLogger("uvicorn.error")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[asyncio.Event]:
+    """An event that the first ctrl-C or SIGTERM sets; the next one does what it does elsewhere."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def restore() -> None:
+        for one in signals:
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.remove_signal_handler(one)
+
+    def on_signal() -> None:
+        restore()
+        stop.set()
+
+    # Windows has no such handlers, and a thread besides the main one cannot set them.
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        for one in signals:
+            loop.add_signal_handler(one, on_signal)
+    try:
+        yield stop
+    finally:
+        restore()

@@ -1,0 +1,456 @@
+"""A file of tokens: who may call, until when and how much; and a gateway that follows its upstream servers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, redirect_stderr, redirect_stdout
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as wire
+import pytest
+from connected import ERAS, go, text
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel import Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+
+from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, Toolset, serve, tool
+from ferrule.cli import main
+from ferrule.guards import within
+from ferrule.serve._listen import bind
+from ferrule.serve._tokens import TokenFile, TokenLimits, hash_token, parse_tokens
+from ferrule.sources import mcp
+from ferrule.store import ReachableError
+from ferrule.testing import ManualClock
+from ferrule.tools import background
+from waits import BOUND
+
+MODERN = ERAS[0]
+SECRETS = {"ann": "the token of ann", "bob": "the token of bob"}
+
+
+@tool(read_only=True)
+async def who(context: ToolContext) -> str:
+    """Say on whose behalf."""
+    return str(context.principal)
+
+
+@tool(read_only=True)
+async def twice(context: ToolContext) -> str:
+    """Ask another tool twice."""
+    return str([(await context.run("who")).output, (await context.run("who")).output])
+
+
+def entry(name: str, token: str | None = None, **more: Any) -> str:
+    lines = [f"[{name}]", f'sha256 = "{hash_token(token or SECRETS[name])}"']
+    return "\n".join([*lines, *(f"{key} = {value}" for key, value in more.items()), "\n"])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with the token of ann, who may call twice, and that of bob."""
+    path = tmp_path / "tokens.toml"
+    write(path, entry("ann", calls=2) + entry("bob"))
+    return path
+
+
+def write(path: Path, content: str) -> None:
+    path.write_text(content, encoding="utf-8")
+    path.chmod(0o600)
+
+
+@asynccontextmanager
+async def gateway(runner: Runner, **options: Any) -> AsyncIterator[str]:
+    """Serve a runner; the address."""
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    serving = asyncio.ensure_future(serve.http(runner, port=0, ready=ready.set_result, stop=stop, **options))
+    try:
+        await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        yield ready.result() if ready.done() else await serving
+    finally:
+        stop.set()
+        await serving
+
+
+@asynccontextmanager
+async def connected(url: str, token: str) -> AsyncIterator[Client]:
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=BOUND) as http:
+        async with Client(streamable_http_client(url, http_client=http), mode=MODERN) as client:
+            yield client
+
+
+async def call(url: str, name: str, tool_name: str = "who") -> str:
+    async with connected(url, SECRETS[name]) as client:
+        return text(await client.call_tool(tool_name))
+
+
+async def status(url: str, token: str) -> int:
+    """What a request with that token is answered with."""
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
+        return (await http.post(url, headers={"Authorization": f"Bearer {token}"}, json={})).status_code
+
+
+# -- who ---------------------------------------------------------------------------------------------------------------
+
+
+def test_each_token_is_a_principal_and_a_change_of_the_file_counts_at_once(file: Path) -> None:
+    events: list[Event] = []
+
+    async def run() -> None:
+        async with gateway(Runner([who], observers=[events.append]), tokens=file) as url:
+            assert [await call(url, "ann"), await call(url, "bob")] == ["ann", "bob"]
+            assert await status(url, "another token") == 401
+            write(file, entry("bob", principal='"team"'))
+            assert await status(url, SECRETS["ann"]) == 401
+            assert await call(url, "bob") == "team"
+            write(file, entry("bob", expires=f"{datetime.now(UTC) - timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}"))
+            assert await status(url, SECRETS["bob"]) == 401
+            write(file, entry("bob", expires=f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"))
+            assert await call(url, "bob") == "bob"
+
+    go(run())
+    refused = [event.data for event in events if event.kind == "client:refused"]
+    assert len(refused) == 3 and not any(secret in str(refused) for secret in SECRETS.values())
+
+
+@pytest.mark.parametrize("broken", ["gone", "no TOML", "writable", "a link to a device"])
+def test_a_file_that_cannot_be_used_any_more_lets_nobody_in(file: Path, broken: str) -> None:
+    async def run() -> tuple[str, int]:
+        async with gateway(Runner([who]), tokens=str(file)) as url:
+            found = await call(url, "bob")
+            if broken == "writable":
+                file.chmod(0o620)
+            elif broken == "no TOML":
+                write(file, entry("bob") + "[")
+            else:
+                file.unlink()
+                if broken == "a link to a device":
+                    file.symlink_to("/dev/zero")
+            return found, await status(url, SECRETS["bob"])
+
+    assert go(run()) == ("bob", 401)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[ann]", "the token 'ann' needs sha256, 64 hexadecimal digits"),
+        (f'sha256 = "{"0" * 64}"', "'sha256' stands outside of a token"),
+        (entry("ann", calls_per_minuet=2), "unknown key 'calls_per_minuet'; did you mean 'calls_per_minute'"),
+        (entry("ann", calls=0), "calls of the token 'ann' is a whole number of at least 1, not 0"),
+        (entry("ann", concurrency="true"), "concurrency of the token 'ann' is a whole number"),
+        (entry("ann", expires="2027-01-31"), "a time with its offset, such as 2027-01-31T00:00:00Z, not 2027-01-31"),
+        (entry("ann", principal='""'), "the principal of the token 'ann' is a text that is not empty"),
+        ("[ann", "it is no TOML"),
+        ('["a b"]', "'a b' is no name of a token"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_told_when_serving_begins(file: Path, content: str, said: str) -> None:
+    write(file, content)
+    with pytest.raises(DefinitionError, match=f"{file}.*{said}"):
+        serve.mcp(Runner([who]), tokens=file)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights of Unix")
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_file_that_others_can_write_to_is_refused(file: Path, place: str) -> None:
+    (file if place == "file" else file.parent).chmod(0o777)
+    with pytest.raises(DefinitionError, match=r"others can write to .*: chmod go-w"):
+        serve.mcp(Runner([who]), tokens=file)
+
+
+def test_a_file_that_tools_may_reach_is_refused(file: Path) -> None:
+    link = file.parent.parent / "elsewhere.toml"
+    link.symlink_to(file)
+    for path in (file, link):
+        with pytest.raises(ReachableError, match="where tools may reach it"):
+            serve.mcp(Runner([who], guards=[within(file.parent)]), tokens=path)
+
+
+# -- how much ----------------------------------------------------------------------------------------------------------
+
+
+def test_limits_hold_for_each_principal_and_outlast_a_restart(file: Path, tmp_path: Path) -> None:
+    async def run(times: int) -> list[str]:
+        with closing(Journal.open(tmp_path / "calls.db")) as journal:
+            async with gateway(Runner([who, twice], journal=journal), tokens=file) as url:
+                return [await call(url, "ann", "twice") for _ in range(times)] + [await call(url, "bob")]
+
+    once = "['ann', 'ann']"  # what a tool calls counts with its call
+    assert go(run(1)) == [once, "bob"]
+    found = go(run(2))
+    assert found[0] == once and found[2] == "bob"
+    assert "The budget of 2 calls for this principal is used up. Nothing was run." in found[1]
+
+
+async def limited(runner: Runner, path: Path, clock: ManualClock, steps: list[float]) -> list[str]:
+    """The statuses of calls of ann, each so many seconds after the one before."""
+    limit = TokenLimits(TokenFile(path), None)
+    served = runner.replace(inside=[limit])
+    found = []
+    for step in steps:
+        await clock.advance(step)
+        found.append((await served.run("who", {}, principal="ann")).status)
+    return found
+
+
+def test_a_minute_slides_a_day_ends_at_midnight_and_a_total_never(file: Path) -> None:
+    clock = ManualClock()
+    runner = Runner([who], clock=clock)
+    write(file, entry("ann", calls_per_minute=2))
+    assert go(limited(runner, file, clock, [0, 30, 0, 30, 0])) == ["ok", "ok", "limited", "ok", "limited"]
+    write(file, entry("ann", calls_per_day=2))
+    assert go(limited(runner, file, clock, [0, 0, 0, 86_400, 0, 0])) == ["ok", "ok", "limited"] * 2
+    write(file, entry("ann", calls=2))
+    assert go(limited(runner, file, clock, [0, 0, 0, 86_400])) == ["ok", "ok", "limited", "limited"]
+
+
+@given(limits=st.lists(st.none() | st.integers(1, 9), min_size=1, max_size=4))
+def test_of_several_tokens_of_a_principal_the_smallest_limit_counts(
+    limits: list[int | None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    given = [{} if limit is None else {"calls": limit} for limit in limits]
+    write(path, "".join(entry(f"t{at}", str(at), principal='"ann"', **one) for at, one in enumerate(given)))
+    expected = min((limit for limit in limits if limit is not None), default=None)
+    assert TokenFile(path).limits_of("ann").calls == expected
+
+
+def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> None:
+    started, entered, go_on = asyncio.Semaphore(0), 0, asyncio.Event()
+
+    @tool(read_only=True)
+    async def hold() -> str:
+        nonlocal entered
+        entered += 1
+        await go_on.wait()
+        return "held"
+
+    def observe(event: Event) -> None:
+        if event.kind == "tool:started":
+            started.release()
+
+    write(file, entry("ann", concurrency=1) + entry("bob"))
+
+    async def run() -> list[str]:
+        async with gateway(Runner([hold, who], observers=[observe]), tokens=file) as url:
+            held = [asyncio.ensure_future(call(url, "ann", "hold")) for _ in range(2)]
+            for _ in held:
+                await started.acquire()
+            assert await call(url, "bob") == "bob"
+            assert entered == 1
+            go_on.set()
+            return await asyncio.gather(*held)
+
+    assert go(run()) == ["held"] * 2 and entered == 2
+
+
+def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:
+    @tool(background=True)
+    async def bake() -> str:
+        """Bake bread."""
+        return "bread"
+
+    write(file, entry("ann", calls=1))
+
+    async def run() -> list[str]:
+        served = Runner([bake, *background.tools]).replace(inside=[TokenLimits(TokenFile(file), None)])
+        async with served:
+            for _ in range(2):
+                await served.run("bake", {}, principal="ann")
+        return sorted(work.result.status for work in served.works if work.result is not None)
+
+    assert go(run()) == ["limited", "ok"]
+
+
+# -- one call ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_address_beyond_the_loopback_needs_tokens_and_a_name(file: Path) -> None:
+    with pytest.raises(DefinitionError, match=r"whoever reaches 0\.0\.0\.0 could call the tools: give tokens="):
+        go(serve.http(Runner([who]), host="0.0.0.0", port=0))
+    with pytest.raises(DefinitionError, match=r"say under which name it is reached, hosts="):
+        go(serve.http(Runner([who]), host="0.0.0.0", port=0, tokens=file))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(DefinitionError, match=r"cannot serve at 127\.0\.0\.1:\d+: Address already in use"):
+            go(serve.http(Runner([who]), port=taken.getsockname()[1]))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_an_accepted_connection_sends_what_it_has_at_once(host: str) -> None:
+    with bind(host, 0) as listening, socket.create_connection(listening.getsockname()[:2]):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+PROGRAM = """
+import asyncio
+from ferrule import Runner, serve, tool
+
+@tool(read_only=True)
+async def hold() -> str:
+    print("entered", flush=True)
+    await asyncio.to_thread(input)
+    return "held"
+
+asyncio.run(serve.http(Runner([hold]), port=0, ready=lambda url: print(url, flush=True)))
+print("over", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_calls_of_a_program_end(tmp_path: Path, number: int) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+
+    async def run(process: subprocess.Popen[str]) -> str:
+        assert process.stdout and process.stdin
+        url = (await asyncio.to_thread(process.stdout.readline)).strip()
+        async with Client(url, mode=MODERN) as client:
+            await client.list_tools()
+            held = asyncio.ensure_future(client.call_tool("hold"))
+            assert await asyncio.to_thread(process.stdout.readline) == "entered\n"
+            process.send_signal(number)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return text(await held)
+
+    command = [sys.executable, "program.py"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+        try:
+            assert go(run(process)) == "held"
+            assert process.stdout is not None and process.stdout.read() == "over\n" and process.wait(BOUND) == 0
+        finally:
+            process.kill()
+
+
+# -- upstream servers --------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_list_of_an_upstream_server_is_the_list_of_the_gateway() -> None:
+    names, bus = ["first"], InMemorySubscriptionBus()
+
+    async def list_tools(context: Any, params: Any) -> wire.ListToolsResult:
+        return wire.ListToolsResult(tools=[wire.Tool(name=name, input_schema={"type": "object"}) for name in names])
+
+    async def run() -> list[str]:
+        upstream = Server("growing", on_list_tools=list_tools, on_subscriptions_listen=ListenHandler(bus))
+        servers = mcp.connect(upstream)
+        async with servers as tools, gateway(Runner(tools), changes=servers.changes()) as url:
+            async with Client(url, mode=MODERN) as client, client.listen(tools_list_changed=True) as told:
+                names.append("second")
+                await bus.publish(ToolsListChanged())
+                await anext(aiter(told))
+                return [one.name for one in (await client.list_tools(cache_mode="refresh")).tools]
+
+    assert go(run()) == ["first", "second"]
+
+
+def test_a_changed_list_that_cannot_be_served_leaves_the_one_before(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(name="who")
+    async def other() -> str:
+        return "another"
+
+    async def changes() -> AsyncIterator[Any]:
+        yield [who, other]
+        yield Toolset([who, twice])
+        taken.set()
+
+    taken = asyncio.Event()
+
+    async def run() -> list[str]:
+        async with gateway(Runner([who]), changes=changes()) as url:
+            await taken.wait()
+            async with Client(url, mode=MODERN) as client:
+                return [one.name for one in (await client.list_tools()).tools]
+
+    assert go(run()) == ["who", "twice"]
+    assert "a changed list of tools is not served, and the one before stays" in caplog.text
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+NAMES = st.text("abcXYZ019_-", min_size=1, max_size=12)
+
+
+@given(
+    entries=st.dictionaries(NAMES, st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), max_size=4),
+    data=st.data(),
+)
+def test_what_the_command_writes_is_what_the_server_reads(
+    entries: dict[str, str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    secrets = {}
+    for name, principal in entries.items():
+        said = run_command(["token", "new", f"--tokens={path}", f"--principal={principal}", "--", name])
+        secrets[name] = said.strip()
+    gone = data.draw(st.sampled_from(sorted(entries))) if entries else None
+    if gone is not None:
+        path.write_text(f"# by hand\n{path.read_text('utf-8')}", encoding="utf-8")
+        run_command(["token", "remove", f"--tokens={path}", "--", gone])
+        assert path.read_text("utf-8").startswith("# by hand\n") and path.stat().st_mode & 0o777 == 0o600
+        known = TokenFile(path)
+        assert {name: known(secret) for name, secret in secrets.items()} == {**entries, gone: None}
+
+
+def run_command(words: list[str]) -> str:
+    """Run a command in this process; its standard output."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
+        assert main(words) == 0
+    return out.getvalue()
+
+
+def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "folder" / "tokens.toml"
+    words = ["token", "new", "ann", "--tokens", str(path), "--days", "3", "--calls-per-minute", "60"]
+    assert main(words) == 0
+    secret = capsys.readouterr().out.strip()
+    assert secret not in path.read_text("utf-8") and path.stat().st_mode & 0o777 == 0o600
+    token = parse_tokens(path.read_bytes())["ann"]
+    assert token.limits.calls_per_minute == 60 and token.expires is not None
+    assert timedelta(days=2) < token.expires - datetime.now(UTC) <= timedelta(days=3)
+    assert main(words) == 2 and "there is a token 'ann'" in capsys.readouterr().err
+    assert main(["token", "list", "--tokens", str(path)]) == 0
+    assert "calls_per_minute=60" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["new"], "ferrule token new NAME"),
+        (["list", "ann"], "ferrule token list"),
+        (["remove", "an"], "there is no token 'an'; did you mean 'ann'?"),
+        (["remove", "ann", "--days", "3"], "are for ferrule token new, not for remove"),
+        (["new", "a b"], "'a b' is no name of a token"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_is_told(
+    file: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = file.read_bytes()
+    assert main(["token", *words, "--tokens", str(file)]) == 2
+    assert said in capsys.readouterr().err and file.read_bytes() == before
+
+
+def test_a_file_that_a_removal_would_damage_is_left_as_it_is(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(file, entry("ann", principal='"""\n[bob]\n"""') + entry("bob"))
+    before = file.read_bytes()
+    assert main(["token", "remove", "bob", "--tokens", str(file)]) == 2
+    assert "was not changed" in capsys.readouterr().err and file.read_bytes() == before
