@@ -449,6 +449,8 @@ class Runner:
         names = ("observers", "offered", "turn", "concurrency", "progress")
         fields = context_of(context, given, "batch", names).fields
         given_calls: Any = calls
+        if progress and concurrency is None:
+            raise DefinitionError("progress=True is for a long batch: give it a concurrency=…")
         if concurrency is not None:
             origin = Origin(
                 observers=_seen_by("observers", observers),

@@ -50,14 +50,15 @@ async def statuses(runner: Runner, *calls: int) -> list[str]:
     return [(await runner.run(call(euros), **WHO)).status for euros in calls]
 
 
-def test_a_call_from_the_journal_costs_a_budget_nothing_and_counts_for_a_rate() -> None:
+def test_a_call_from_the_journal_costs_a_budget_nothing_and_takes_no_turn_of_a_rate() -> None:
     async def main() -> None:
         for costs in (budget(calls=2), budget(cost=2, reserve={"cost": 1})):
             runner = Runner([pay], journal=memory(), around=[costs])
             assert await statuses(runner, 1, 1, 1, 2, 3) == ["ok", "ok", "ok", "ok", "limited"]
             assert [*costs.used("s1").values()] == [2.0]
         counted = rate(2, 60)
-        assert await statuses(Runner([pay], journal=memory(), around=[counted]), 1, 1, 1) == ["ok", "ok", "limited"]
+        runner = Runner([pay], journal=memory(), around=[counted])
+        assert await statuses(runner, 1, 1, 1, 2, 1, 3) == ["ok", "ok", "ok", "ok", "limited", "limited"]
 
     asyncio.run(main())
 

@@ -208,6 +208,32 @@ def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
     assert read == {"cancel": ["ok"] * 3, "break": ["ok"], "cancelled": []}[how]
 
 
+@pytest.mark.parametrize("now", [True, False])
+def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
+    async def main() -> list[str]:
+        works = Works(1)
+
+        async def calls() -> AsyncIterator[ToolCall]:
+            for call in works.calls():
+                yield call
+            await asyncio.Event().wait()
+
+        batch = Runner([works.tool]).batch(calls(), concurrency=3)
+        reading = asyncio.ensure_future(_statuses(batch))
+        await works.begins(1)
+        batch.cancel(now=now)
+        batch.cancel(now=now)
+        works.released.set()
+        return await reading
+
+    assert go(main()) == ([] if now else ["ok"])
+
+
+def test_progress_is_for_a_long_batch() -> None:
+    with pytest.raises(DefinitionError, match="give it a concurrency"):
+        Runner([]).batch([], progress=True)  # type: ignore[call-overload]
+
+
 def test_cancelling_now_stops_what_runs() -> None:
     async def main() -> list[str]:
         works = Works(9)

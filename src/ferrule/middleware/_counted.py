@@ -9,6 +9,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -99,6 +100,11 @@ class Windows:
                 times.append(now + wait)
             return wait
 
+    def give_back(self, key: Hashable, turn: float) -> None:
+        """Count the turn that was to come at `turn` no more."""
+        with self._lock, suppress(KeyError, ValueError):  # it was forgotten meanwhile
+            self._times[key].remove(turn)
+
     def _entered(self, key: Hashable, now: float) -> deque[float]:
         if len(self._times) >= self._sweep_at:
             since = now - self._seconds
@@ -159,6 +165,11 @@ class SharedWindows:
             return times, (wait, False)
         counted = sorted([*(time for time in times if time > now - self._seconds), round(now + wait, 6)])
         return counted, (wait, value is None)
+
+    def give_back(self, key: Hashable, turn: float) -> None:
+        """Do what `Windows.give_back` does, soon."""
+        place, at = self._limits.place(self._kind, key), round(turn, 6)
+        self._limits.order(place, lambda times: ([time for time in times or () if time != at] or None, None))
 
     def forget(self, key: Hashable) -> None:
         """Count anew for this key, soon."""

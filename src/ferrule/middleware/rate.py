@@ -14,6 +14,7 @@ from ferrule.middleware._counted import (
     keyed,
     limited,
     number,
+    replayed,
     rounded_up,
     shared_limits,
     uncounted,
@@ -40,10 +41,11 @@ def rate(
 
     A call beyond that waits for its turn, if `wait` allows that. Turns are given in the order in which the calls come,
     and the deadline of a call is paused while it waits. Any other call is `limited`, with a `retry_after` in seconds,
-    and is not run. A call counts when it gets its turn, whatever comes of it, also if it is cancelled before. Loops and
-    threads that share the middleware share the count.
+    and is not run. A call counts when it gets its turn, whatever comes of it, also if it is cancelled before; a result
+    that comes from the journal does not count. Loops and threads that share the middleware share the count.
 
-    Put it in `inside`, where a denied call does not count. In `around`, every call of the model does.
+    Put it in `inside`, where a denied call does not count. Put one with a `wait` in `around`: there a call that waits
+    has no slot yet, and the journal knows that it has not begun.
 
     Args:
         calls: How many; at least 1.
@@ -88,19 +90,23 @@ class Rate:
         self._said = f"could not be called: the limit of {most} calls in {per:g} s for {who} is reached."
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        clock = self._clock.of(context)
+        clock, key, before = self._clock.of(context), self._key(call, context), context.runs
+        now = clock.time() if self._shared is None else clock.now()
         if self._shared is None:
-            wait = self._windows.take(self._key(call, context), clock.time(), self._wait)
+            wait = self._windows.take(key, now, self._wait)
         else:
             try:
-                wait = await self._shared.take(self._key(call, context), clock.now(), self._wait)
+                wait = await self._shared.take(key, now, self._wait)
             except StoreError as error:
                 return uncounted("rate", call, error)
         if wait > self._wait:
             return limited(f"{call.name} {self._said}", rounded_up(wait))
         if wait:
             await context.pause(wait, clock.sleep, timed=False)
-        return await next(call, context)
+        result = await next(call, context)
+        if replayed(result, context, before):
+            (self._shared or self._windows).give_back(key, now + wait)
+        return result
 
     def forget(self, key: Hashable) -> None:
         """Count anew for `key`: a tool's name, a principal, what `by` gives. It is no need: a key that is not met for

@@ -100,14 +100,16 @@ class LongBatch:
         self._needs_ids = needs_ids
         self._bar = _Bar(calls) if progress and sys.stderr.isatty() else None
         self._failure: Exception | None = None
+        self._pulling: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
 
     def cancel(self, *, now: bool = False) -> None:
         """Take no further call, and let finish what runs; with `now=True`, cancel that too. Call it in the loop."""
         self._cancelled = True
-        self._room.release()  # for the task that waits to start the next call
         for task in self._running if now else ():
             task.cancel()
+        if self._pulling is not None:  # it waits for the source, or for room
+            self._pulling.cancel()
 
     def __await__(self) -> Generator[Any, None, BatchSummary]:
         return self._read_all().__await__()
@@ -121,7 +123,7 @@ class LongBatch:
         if self._begun:
             raise RuntimeError("a long batch is read once: call runner.batch(...) again")
         self._begun, began = True, self._clock.time()
-        starting = asyncio.ensure_future(self._start_calls())
+        starting = self._pulling = asyncio.ensure_future(self._start_calls())
         _STARTING.add(starting)
         starting.add_done_callback(_STARTING.discard)
         try:
@@ -142,7 +144,7 @@ class LongBatch:
         try:
             return await self._results.get()
         except asyncio.CancelledError:
-            starting.cancel()
+            self.cancel(now=True)
             await asyncio.wait({starting})
             raise
 
@@ -152,15 +154,14 @@ class LongBatch:
             async with aclosing(self._checked_calls()) as calls:
                 async for call in calls:
                     await self._room.acquire()
-                    if self._cancelled:
-                        break
                     task = asyncio.ensure_future(self._run_one(call))
                     self._running.add(task)
                     task.add_done_callback(self._running.discard)
         except asyncio.CancelledError:
-            self.cancel(now=True)
-            raise
+            if not self._cancelled:
+                raise
         finally:
+            self._pulling = None
             while self._running:
                 await asyncio.wait(self._running)
             self._results.put_nowait(None)
