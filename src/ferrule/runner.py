@@ -55,7 +55,7 @@ from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import MOST_MEDIA, clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision
-from ferrule.values.event import EventKind, emit
+from ferrule.values.event import emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
 
@@ -239,12 +239,13 @@ class Runner:
         made = object.__new__(Runner)
         made._set_up(state)
         if tools is not None:
-            made.tell("tools:changed", changes(self.tools, state.tools))
+            emit(state.observers, "tools:changed", ToolCall("", ""), changes(self.tools, state.tools))
         return made
 
-    def tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
-        """Tell the observers and the journal of something that belongs to no call, such as `client:refused`."""
-        emit(self._state.observers, kind, ToolCall("", ""), data)
+    def tell_refused(self, reason: str, address: str) -> None:
+        """Tell the observers that a client of this runner was refused. The journal does not keep it: anybody can send
+        as many such requests as he likes."""
+        emit(self._state.given_observers, "client:refused", ToolCall("", ""), {"reason": reason, "address": address})
 
     @property
     def tools(self) -> Toolset:

@@ -11,6 +11,7 @@ from typing import Final
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import printable
+from ferrule.cli import settings
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
 from ferrule.policy import Finding, Judged, Policy, Rule, Trusted, found_files, load, standard_files
@@ -43,7 +44,7 @@ def of(options: argparse.Namespace) -> Callable[[Toolset], Policy | None]:
     Raises (what it gives):
         UsageError: where a file is wrong.
     """
-    of_project = getattr(options, "project_policy", [])
+    of_project = options.project_policy if hasattr(options, "project_policy") else settings.policy_files()
     return partial(_policy_for, options.policy, of_project, getattr(options, "shadow", None))
 
 

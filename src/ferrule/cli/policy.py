@@ -53,6 +53,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="left out, check and trust look at the files that are found; without --tools or --mcp, check looks at "
         "files by themselves",
     )
+    parser.add_argument("--strict", action="store_true", help="check: end with 1 for warnings too")
     parser.add_argument("--list", action="store_true", help="trust: show the files that are trusted")
     parser.add_argument("--forget", action="store_true", help="trust: trust these files no more")
 
@@ -61,6 +62,8 @@ def command(options: argparse.Namespace) -> int:
     """Do it; 1 where there is an error, a test fails or there is none, or nobody trusts."""
     if options.action not in _ACTIONS:
         raise UsageError(f"policy does no {options.action!r}; {choices(options.action, _ACTIONS)}")
+    if options.strict and options.action != "check":
+        raise UsageError(f"--strict is for policy check, and not for {options.action}")
     if options.action != "trust" and (options.list or options.forget):
         raise UsageError(f"--list and --forget are for policy trust, and not for {options.action}")
     return _ACTIONS[options.action](options)
@@ -101,7 +104,7 @@ def _check_files(options: argparse.Namespace) -> int:
     counts = [sum(finding.level == level for finding in policy.findings) for level in _LEVELS]
     said = [count_text(count, level) for count, level in zip(counts, _LEVELS, strict=True) if count]
     print(", ".join(said) or "Nothing found.")
-    return int(bool(counts[0]))
+    return int(bool(sum(counts) if options.strict else counts[0]))
 
 
 def print_findings(console: Console, findings: Sequence[Finding]) -> None:

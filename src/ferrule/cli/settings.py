@@ -1,4 +1,5 @@
-"""What `ferrule run` and `ferrule chat` take from the settings of a project, where the command line leaves it open."""
+"""What commands take from the settings of a project: all of them its policy files, `run` and `chat` also what the
+command line leaves open."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def fill_in(options: argparse.Namespace) -> None:
         UsageError: if no model is named in either.
     """
     settings = _trusted_settings()
-    options.project_policy = [] if settings is None else [settings.at(file) for file in settings.policy]
+    options.project_policy = _policy_files_of(settings)
     if settings is not None:
         _fill_in(options, settings)
     if options.model is None:
@@ -50,6 +51,15 @@ def fill_in(options: argparse.Namespace) -> None:
             "--model is missing: write --model anthropic:NAME (or openai:NAME, ollama:NAME, scripted:FILE …), "
             'or model = "anthropic:NAME" in .ferrule/settings.toml'
         )
+
+
+def policy_files() -> list[str]:
+    """The policy files that the trusted settings name, which hold for every command."""
+    return _policy_files_of(_trusted_settings())
+
+
+def _policy_files_of(settings: Settings | None) -> list[str]:
+    return [] if settings is None else [settings.at(file) for file in settings.policy]
 
 
 def _fill_in(options: argparse.Namespace, settings: Settings) -> None:

@@ -105,7 +105,7 @@ class MCPApp:
         reason = "its token is not known" if has_token else "it gave no token"
         address = (scope.get("client") or ("",))[0]
         log.warning("a client at %s was refused: %s", address, reason)
-        self.runner.tell("client:refused", {"reason": reason, "address": address})
+        self.runner.tell_refused(reason, address)
 
     @property
     def runner(self) -> Runner:

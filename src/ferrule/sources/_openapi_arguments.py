@@ -91,7 +91,7 @@ class KeyHeader:
 
     def pair(self, key: str) -> tuple[str, str]:
         """Return name and value."""
-        return self.name, str(UUID(key)) if self.is_uuid else key
+        return self.name, str(UUID(hex=key, version=4)) if self.is_uuid else key  # some servers want random ones
 
 
 @dataclass(frozen=True, slots=True)

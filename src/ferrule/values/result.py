@@ -223,6 +223,8 @@ def pending_of(who: str, given: object) -> Mapping[str, Any]:
         found = found.get("pending")
     if isinstance(found, Mapping):
         return found
+    if getattr(given, "results", None):
+        raise DefinitionError(f"{who} takes one call: give it one of the .results of this {type(given).__name__}")
     status = given.get("status") if isinstance(given, Mapping) else getattr(given, "status", None)
     what = f"with status {status!r}" if isinstance(status, str) else f"of type {type(given).__name__}"
     raise DefinitionError(f"{who} takes a suspended result, its .pending or its .record(); it was given one {what}")
