@@ -32,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Which calls, and in which form."""
     logged.add_filters(parser)
     parser.add_argument(
-        "--limit", type=_line_count, metavar="N", help=f"the newest N alone (default: {_LINES}; with --json all)"
+        "--limit", type=_line_count, metavar="N", help=f"the newest N alone (default: {_LINES} on a terminal, or all)"
     )
     parser.add_argument(
         "--every",
@@ -60,8 +60,9 @@ def command(options: argparse.Namespace) -> int:
     if options.prune is not None:
         return _prune(options)
     reader, wanted = Reader(options.path), logged.filter_of(options)
-    newest = options.limit or (None if options.json else _LINES)
-    show = _print_json if options.json else Lines(screen()).show
+    console = screen()
+    newest = options.limit or (None if options.json or not console.is_terminal else _LINES)
+    show = _print_json if options.json else Lines(console).show
     if options.follow:
         following = reader.follow(wanted, newest=newest)
         while True:
@@ -132,7 +133,7 @@ class Lines:
         is_first, before = not self._widths, self._widths or list(map(cell_len, _COLUMNS))
         columns = zip(before, *(cells for _, cells in some), strict=True)
         self._widths = [max(width, *map(cell_len, cells)) if cells else width for width, *cells in columns]
-        if is_first:
+        if is_first and self._console.is_terminal:  # another program counts the lines
             self._line(Text("  ").append(self._row(_COLUMNS), style="bold"))
         for status, cells in some:
             mark, style = logged.sign(status, self._console.encoding)
