@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from terminal import PROGRAM
 
 import preloaded
-from ferrule import Decision, Runner, ToolCall, ToolContext, allow, ask, tool
+from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, allow, ask, tool
 from ferrule.approval import Answer, Asked, Grants, remembered
 from ferrule.cli import find
 from ferrule.cli.kept import Kept
@@ -83,6 +83,25 @@ def test_what_was_allowed_is_listed_and_asked_about_again_once_it_is_revoked(
     assert said(capsys, "grants", "revoke", grant.id) == f"revoked {grant.id}"
     assert said(capsys, "grants") == "there are no grants"
     assert asked_about_a_note()
+
+
+def test_a_call_that_a_grant_answers_is_allowed_by_the_grant(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert asked_about_a_note()
+    [grant] = Grants(Kept()).listed()
+
+    async def run_again() -> None:
+        journal = Journal.open(tmp_path / "calls.db")
+        approve = remembered(Always(), Grants(Kept()))
+        runner = Runner([note], guards=[lambda *_: ask("?")], approve=approve, journal=journal)
+        assert (await runner.run("note", {"text": "b"}, principal="kim")).success
+        await journal.flush()
+        journal.close()
+
+    asyncio.run(run_again())
+    shown = said(capsys, "log", str(tmp_path / "calls.db"))
+    assert f"grant {grant.id}" in shown and "ada" not in shown
 
 
 def test_all_are_revoked_at_once(capsys: pytest.CaptureFixture[str]) -> None:

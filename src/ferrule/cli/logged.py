@@ -180,6 +180,8 @@ def allowed_by(call: LoggedCall) -> str:
     said = [decision.data for decision in call.decisions]
     person = call.result.get("answered_by") or next((one["by"] for one in reversed(said) if one.get("by")), None)
     rule = next((one["rule"] for one in reversed(said) if one.get("rule")), None)
+    if (rule or "").startswith("grant "):  # whoever gave it was not asked now
+        person = None
     again = [f"{call.attempts} attempts"] if call.attempts > 1 else []
     if call.is_replayed:
         again.append("replayed")

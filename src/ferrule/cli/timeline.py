@@ -218,7 +218,8 @@ def _decision_text(decision: Decision, by: str | None, *, answered: bool) -> str
     call's end has the reason of a denial."""
     if decision.kind == "ask":
         return f"asked: {_reason_text(decision)}{f' ({decision.rule})' if decision.rule else ''}"
-    whose = (by or decision.by) if answered else decision.rule
+    is_grant = (decision.rule or "").startswith("grant ")  # whoever gave it was not asked now
+    whose = decision.rule if is_grant or not answered else by or decision.by
     return f"{'allowed' if decision.kind == 'allow' else 'denied'} by {short(whose, _OUTCOME)}" if whose else ""
 
 
