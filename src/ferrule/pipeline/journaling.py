@@ -45,8 +45,8 @@ from ferrule.values.kept import Intent, Kept, is_unknown, restored, stored
 from ferrule.values.logged import write_log
 from ferrule.values.result import ToolResult
 
-_LEFT_RUNNING = "left_running"
-"""Of an outcome: the handler still ran when it was written."""
+MAY_GO_ON = "may_go_on"
+"""Of an outcome: work elsewhere may still happen."""
 
 # -- before ------------------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
     outcome = kept.outcome
     if is_unknown(kept):
         found = await reconciled(plan, state)
-        if found is False and not (outcome or {}).get(_LEFT_RUNNING):
+        if found is False and (kept.state == "cut_off" or _has_ended(plan, outcome or {})):
             in_journal(state).after = kept
             return None
         if isinstance(found, ToolResult):
@@ -150,7 +150,10 @@ def unknown_text(name: str) -> str:
 
 
 async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
-    """Ask the tool what came of a call: its result, `False` if it did not happen, or `None` if it does not know."""
+    """Ask the tool what came of a call: its result, `False` if it did not happen, or `None` if it does not know.
+
+    `False` counts only if nothing of the call can happen any more, see `_has_ended`.
+    """
     function = plan.tool.reconcile
     if function is None:
         return None
@@ -158,8 +161,10 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
     if isinstance(found, Raised):
         log_raised(state, "reconcile of tool %r raised", plan.name, error=found.error)
         return None
-    if found is None or found is False or (isinstance(found, ToolResult) and found.status != "suspended"):
+    if found is None or found is False:
         return found
+    if isinstance(found, ToolResult) and found.status != "suspended":
+        return found if found.executed else found.executed  # one that ran nothing, or does not know, says no more
     gave = type(found).__name__
     wanted = "it is a ToolResult of what has ended, False or None"
     write_log(logging.ERROR, facts_of(state), "reconcile of tool %r gave %r: %s", plan.name, gave, wanted)
@@ -194,14 +199,26 @@ async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answ
 
 
 async def _find_out(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
-    """Return what `reconcile` says of a call whose outcome is unknown, or the result as it is. While the handler still
-    runs, "it did not happen" does not count: it may happen yet."""
-    found, attempt = await reconciled(plan, state), state.attempt
-    if found is None or (found is False and still_runs(state)):
+    """Return what `reconcile` says of a call whose outcome is unknown, or the result as it is."""
+    attempt, after = state.attempt, in_journal(state).after
+    is_deferred = after is not None and after.state == "deferred"
+    has_ended = not (is_deferred or still_runs(state)) and _has_ended(plan, {"status": result.status})
+    found = await reconciled(plan, state)
+    if found is None or (found is False and not has_ended):
         return result
     made = did_not_happen(state) if found is False else copied(state, found)
     attempt.result, attempt.executed = made, made.executed
     return made
+
+
+def _has_ended(plan: Plan, outcome: Mapping[str, object]) -> bool:
+    """Whether nothing of a call can happen any more that ended with an unknown outcome: its handler said so itself.
+
+    If the call was stopped, by its deadline for instance, what the handler had begun in another thread, on a server or
+    on another machine goes on.
+    """
+    is_here = plan.tool.isolation in (None, "process")
+    return is_here and outcome.get("status") == "unknown" and not outcome.get(MAY_GO_ON)
 
 
 def did_not_happen(state: CallState) -> ToolResult:
@@ -280,8 +297,6 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
 def _outcome_to_keep(state: CallState, result: ToolResult) -> dict[str, Any]:
     """What is kept of a result."""
     kept = stored(bounded(state, result))
-    if result.executed is None and still_runs(state):
-        kept[_LEFT_RUNNING] = True
     return kept if state.attempt.pending is None else {**kept, "pending": thaw(state.attempt.pending)}
 
 
