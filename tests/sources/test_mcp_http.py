@@ -440,3 +440,48 @@ def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_withou
     lines = [record.getMessage() for record in caplog.records if "Unknown SSE event" in record.getMessage()]
     assert lines[0] == "s: Unknown SSE event: ***" and len(lines) < 400
     assert "blue-horse" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("id", "message", "runs"),
+    [("@ID@", "order 7 not found", 1), ("@ID@", "Session not found", 2), ('"server-error"', "Session not found", 2)],
+)
+def test_a_404_under_the_id_of_the_call_is_its_answer_unless_it_speaks_of_the_session(
+    id: str, message: str, runs: int
+) -> None:
+    ran: list[Any] = []
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "s", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]},
+    }
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        asked = (await receive()).get("body", b"")
+        sent = json.loads(asked) if asked else {}
+        method, status, body = sent.get("method"), 202 if sent else 405, b""
+        if method in results:
+            status = 200
+            body = json.dumps({"jsonrpc": "2.0", "id": sent["id"], "result": results[method]}).encode()
+        elif method == "tools/call":
+            ran.append(sent["id"])
+            error = f'{{"code": -32002, "message": "{message}"}}'
+            status, body = 404, f'{{"jsonrpc": "2.0", "id": {id}, "error": {error}}}'.encode()
+            body = body.replace(b"@ID@", json.dumps(sent["id"]).encode())
+        headers = [(b"content-type", b"application/json")]
+        if method == "initialize":
+            headers.append((b"mcp-session-id", b"abc"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def main() -> None:
+        async with serving(app) as address, mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
+            result = await Runner(toolset).run("s__pay")
+            assert not result.success and len(ran) == runs
+
+    go(main())

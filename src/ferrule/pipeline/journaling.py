@@ -281,6 +281,8 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     waits = result.status == "suspended" or (looked and result.status in ("limited", "timeout"))
     kept = deferred or (attempt.executed is not False and not waits)  # what was run, not what somebody says of it
     outcome = _outcome_to_keep(state, result) if kept else None
+    if outcome is not None and looked:  # what it has begun elsewhere goes on
+        outcome[MAY_GO_ON] = True
     attempt.kept = result if kept else None
     try:
         if not looked:

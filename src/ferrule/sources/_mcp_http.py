@@ -166,7 +166,7 @@ class HttpClient(httpx2.AsyncClient):
         if status < 400:
             return response
         code = _error_of(response).get("code")
-        if MCP_SESSION_ID in request.headers and _has_no_session(response):
+        if MCP_SESSION_ID in request.headers and _has_no_session(response, exchange and exchange.id):
             await response.aclose()
             return self._error(request, status, types.INVALID_REQUEST, "no such session", "forgotten")
         if code is not None or status == 404:  # of all others without a code, the SDK makes one text
@@ -396,15 +396,19 @@ def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
     return {**error, "id": found.get("id")} if isinstance(error, dict) else {}
 
 
-def _has_no_session(response: httpx2.Response) -> bool:
+def _has_no_session(response: httpx2.Response, own_id: object) -> bool:
     """Whether a request with a session was refused because there is none, and nobody looked at it.
+
+    An error under the id of the request is an answer to it, unless it speaks of the session.
 
     MCP has 404 for that. The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id, as
     they do before they read the message; the Python SDK answered 400 and a text until 1.20.
     """
     error = _error_of(response)
     if response.status_code == 404:
-        return error.get("code") != types.METHOD_NOT_FOUND
+        is_own = own_id is not None and error.get("id") == own_id
+        is_answer = is_own and "session" not in str(error.get("message")).lower()
+        return error.get("code") != types.METHOD_NOT_FOUND and not is_answer
     if response.status_code != 400:
         return False
     if error:
