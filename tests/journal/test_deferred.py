@@ -21,7 +21,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.errors import ToolError
+from ferrule.errors import ToolError, UnknownOutcomeError
 from ferrule.isolation.transfer import pack
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
@@ -381,3 +381,32 @@ def test_a_deferred_is_checked_when_it_is_made(given: dict[str, Any]) -> None:
 def test_a_process_of_its_own_gives_no_deferred_and_says_so(transfer: Any) -> None:
     with pytest.raises(ToolError, match="is Deferred, which a process of its own cannot give"):
         pack(Deferred("job"), transfer)
+
+
+@pytest.mark.parametrize("end", ["a look", "recovery", "a web hook", "given up"])
+def test_work_that_is_done_elsewhere_is_begun_once_whatever_reconcile_says(end: str) -> None:
+    ordered: list[str] = []
+
+    @tool(reconcile=lambda call, context: False)  # the shop has no receipt yet
+    async def order(book: str, context: ToolContext) -> str | Deferred:
+        """Order a book."""
+        if context.answer is not None:
+            raise UnknownOutcomeError("the shop does not say")
+        ordered.append(book)
+        return Deferred("t-1", poll_after=0)
+
+    async def main() -> None:
+        runner, sent = Runner([order], journal=memory()), ToolCall("c1", "order", {"book": "B"})
+        first = await runner.run(sent, session="s")
+        if end == "a look":
+            await runner.resume(first, True)
+        elif end == "recovery":
+            await runner.recover()
+        elif end == "a web hook":
+            await runner.resolve("t-1", ToolResult(error="not known", status="unknown", executed=None))
+        else:
+            await runner.resume(first, False)
+        again = await runner.run(sent, session="s")
+        assert not again.success and again.executed is None and ordered == ["B"]
+
+    asyncio.run(main())
