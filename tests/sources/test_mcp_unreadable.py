@@ -300,6 +300,16 @@ def test_over_http_an_answer_that_cannot_be_read_fails_its_call_at_once() -> Non
     go(main())
 
 
+def test_an_error_page_in_json_is_no_refusal_of_the_server() -> None:
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            result = await call_for((b'{"error": {"code": 14, "message": "no upstream"}}', JSON, 503))
+            assert result.status == "failed" and result.executed is None
+            assert "HTTP 503" in str(result.error) and "refused" not in str(result.error)
+
+    go(main())
+
+
 def test_over_http_broken_characters_are_replaced_and_noise_in_a_stream_is_passed_over() -> None:
     async def main() -> None:
         async with odd_over_http() as call_for:

@@ -392,7 +392,7 @@ def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
     if response.is_closed:
         with suppress(ValueError, RecursionError):
             found = response.json()
-    error = found.get("error") if isinstance(found, dict) else None
+    error = found.get("error") if isinstance(found, dict) and "jsonrpc" in found else None
     return {**error, "id": found.get("id")} if isinstance(error, dict) else {}
 
 
