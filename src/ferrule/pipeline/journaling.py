@@ -108,7 +108,7 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
     outcome = kept.outcome
     if is_unknown(kept):
         found = await reconciled(plan, state)
-        if found is False and (kept.state == "cut_off" or _has_ended(plan, outcome or {})):
+        if found is False and (kept.state == "cut_off" or _can_happen_no_more(plan, outcome or {})):
             in_journal(state).after = kept
             return None
         if isinstance(found, ToolResult):
@@ -152,7 +152,7 @@ def unknown_text(name: str) -> str:
 async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
     """Ask the tool what came of a call: its result, `False` if it did not happen, or `None` if it does not know.
 
-    `False` counts only if nothing of the call can happen any more, see `_has_ended`.
+    `False` counts only if nothing of the call can happen any more, see `_can_happen_no_more`.
     """
     function = plan.tool.reconcile
     if function is None:
@@ -202,7 +202,7 @@ async def _find_out(plan: Plan, state: CallState, result: ToolResult) -> ToolRes
     """Return what `reconcile` says of a call whose outcome is unknown, or the result as it is."""
     attempt, after = state.attempt, in_journal(state).after
     is_deferred = after is not None and after.state == "deferred"
-    has_ended = not (is_deferred or still_runs(state)) and _has_ended(plan, {"status": result.status})
+    has_ended = not (is_deferred or still_runs(state)) and _can_happen_no_more(plan, {"status": result.status})
     found = await reconciled(plan, state)
     if found is None or (found is False and not has_ended):
         return result
@@ -211,7 +211,7 @@ async def _find_out(plan: Plan, state: CallState, result: ToolResult) -> ToolRes
     return made
 
 
-def _has_ended(plan: Plan, outcome: Mapping[str, object]) -> bool:
+def _can_happen_no_more(plan: Plan, outcome: Mapping[str, object]) -> bool:
     """Whether nothing of a call can happen any more that ended with an unknown outcome: its handler said so itself.
 
     If the call was stopped, by its deadline for instance, what the handler had begun in another thread, on a server or
