@@ -187,7 +187,7 @@ def test_a_yes_to_all_calls_of_a_tool_is_one_to_those_that_wait_beside_it() -> N
 
 
 def test_what_was_granted_here_runs_and_all_else_waits() -> None:
-    @tool(destructive=False)
+    @tool(destructive=False, open_world=False)
     async def order(item: str, pieces: int) -> str:
         """Order something."""
         return f"ordered {pieces}"
@@ -266,7 +266,7 @@ def test_what_a_guard_makes_of_the_arguments_is_not_asked_about_until_the_model_
 
     world = World()
     waiting, done = in_time(run())
-    assert 'send these arguments: {"euros": 10, "to": "ada"}' in outputs(waiting)["c1"]
+    assert 'send these arguments: {"to": "ada", "euros": 10}' in outputs(waiting)["c1"]
     assert [item.call_id for item in waiting.interruptions] == ["c2"]
     assert outputs(done)["c2"] == "paid 10 EUR to ada"
     assert world.paid == {"ada 10": 1}
