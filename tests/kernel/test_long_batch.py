@@ -229,6 +229,23 @@ def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
     assert go(main()) == ([] if now else ["ok"])
 
 
+@pytest.mark.parametrize("turns", [None, 0, 1, 2])
+def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int | None) -> None:
+    async def main() -> list[str]:
+        works = Works(9)
+        works.released.set()
+        batch = Runner([works.tool]).batch(works.calls(), concurrency=3)
+        if turns is None:
+            batch.cancel()
+        reading = asyncio.ensure_future(_statuses(batch))
+        for _ in range(turns or 0):
+            await asyncio.sleep(0)
+        batch.cancel()
+        return await reading
+
+    assert len(go(main())) <= 3
+
+
 def test_progress_is_for_a_long_batch() -> None:
     with pytest.raises(DefinitionError, match="give it a concurrency"):
         Runner([]).batch([], progress=True)  # type: ignore[call-overload]

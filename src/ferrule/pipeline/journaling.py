@@ -164,7 +164,9 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
     if found is None or found is False:
         return found
     if isinstance(found, ToolResult) and found.status != "suspended":
-        return found if found.executed else found.executed  # one that ran nothing, or does not know, says no more
+        if found.executed:
+            return found
+        return False if found.executed is False else None
     gave = type(found).__name__
     wanted = "it is a ToolResult of what has ended, False or None"
     write_log(logging.ERROR, facts_of(state), "reconcile of tool %r gave %r: %s", plan.name, gave, wanted)

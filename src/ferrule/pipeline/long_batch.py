@@ -125,7 +125,7 @@ class LongBatch:
         self._begun, began = True, self._clock.time()
         starting = self._pulling = asyncio.ensure_future(self._start_calls())
         _STARTING.add(starting)
-        starting.add_done_callback(_STARTING.discard)
+        starting.add_done_callback(self._end_results)
         try:
             while (result := await self._next_result(starting)) is not None:
                 self._room.release()
@@ -134,7 +134,8 @@ class LongBatch:
                 if self._bar is not None:
                     self._bar.draw(self.summary)
                 yield result
-            await starting
+            if not starting.cancelled():  # it was, if the batch was cancelled before its first call
+                await starting
         finally:
             self.cancel()
             if self._bar is not None:
@@ -148,8 +149,14 @@ class LongBatch:
             await asyncio.wait({starting})
             raise
 
+    def _end_results(self, starting: asyncio.Task[None]) -> None:
+        _STARTING.discard(starting)
+        self._results.put_nowait(None)
+
     async def _start_calls(self) -> None:
-        """Start each call when there is room, and wait for all. `None` ends the results."""
+        """Start each call when there is room, and wait for all."""
+        if self._cancelled:
+            return
         try:
             async with aclosing(self._checked_calls()) as calls:
                 async for call in calls:
@@ -164,7 +171,6 @@ class LongBatch:
             self._pulling = None
             while self._running:
                 await asyncio.wait(self._running)
-            self._results.put_nowait(None)
         if self._failure is not None:
             raise self._failure
 
