@@ -21,6 +21,7 @@ from ferrule.journal._tables import STEPS
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
 from steps import steps
+from waits import wait_until
 
 OF_EACH = [("c1", "ok"), ("c1", "ok"), ("c2", "suspended"), ("c3", "failed"), ("c4", "not_found")]
 
@@ -322,8 +323,7 @@ asyncio.run(kept(path, lambda runner: runner.replace(approve=forever).run(call("
 def test_a_call_whose_program_was_killed_before_its_handler_began_was_not_started(path: Path) -> None:
     with program(DESK + WAITS_FOR_APPROVAL, path) as other:
         assert other.heard() == "asked"
-        while found(path) != [("c1", "running")]:  # events are committed soon
-            time.sleep(0.01)
+        wait_until(lambda: found(path) == [("c1", "running")])  # events are committed soon
         other.kill()
     [one] = Reader(path).calls()
     assert (one.status, one.executed) == (NOT_STARTED, False) and found(path, status=UNFINISHED) == []
