@@ -108,10 +108,11 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
     outcome = kept.outcome
     if is_unknown(kept):
         found = await reconciled(plan, state)
-        if found is False and (kept.state == "cut_off" or _can_happen_no_more(plan, outcome or {})):
-            in_journal(state).after = kept
-            return None
-        if isinstance(found, ToolResult):
+        if found is not None and not found.executed:
+            if kept.state == "cut_off" or _can_happen_no_more(plan, outcome or {}):
+                in_journal(state).after = kept
+                return None
+        elif found is not None:
             outcome = freeze(_outcome_to_keep(state, found))
             if not await _journal_says(state, _journal(plan).settle, kept, outcome):  # somebody else was first
                 now = await _ended(plan, state, await _journal_says(state, _journal(plan).find, kept.intent.key))
@@ -149,10 +150,11 @@ def unknown_text(name: str) -> str:
     )
 
 
-async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
-    """Ask the tool what came of a call: its result, `False` if it did not happen, or `None` if it does not know.
+async def reconciled(plan: Plan, state: CallState) -> ToolResult | None:
+    """Ask the tool what came of a call: its result, or `None` if the tool does not know.
 
-    `False` counts only if nothing of the call can happen any more, see `_can_happen_no_more`.
+    A result with `executed=False` says that the call did not happen. It counts only if nothing of the call can happen
+    any more, see `_can_happen_no_more`.
     """
     function = plan.tool.reconcile
     if function is None:
@@ -161,12 +163,13 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
     if isinstance(found, Raised):
         log_raised(state, "reconcile of tool %r raised", plan.name, error=found.error)
         return None
-    if found is None or found is False:
-        return found
+    if found is None:
+        return None
+    if found is False or (isinstance(found, ToolResult) and found.success and found.executed is False):
+        text = f"{plan.name} did not happen. Nothing was run; the call may be sent again."
+        return unsuccessful(state, "failed", text, executed=False)
     if isinstance(found, ToolResult) and found.status != "suspended":
-        if found.executed:
-            return found
-        return False if found.executed is False else None
+        return None if found.executed is None else found
     gave = type(found).__name__
     wanted = "it is a ToolResult of what has ended, False or None"
     write_log(logging.ERROR, facts_of(state), "reconcile of tool %r gave %r: %s", plan.name, gave, wanted)
@@ -206,11 +209,11 @@ async def _find_out(plan: Plan, state: CallState, result: ToolResult) -> ToolRes
     is_deferred = after is not None and after.state == "deferred"
     has_ended = not (is_deferred or still_runs(state)) and _can_happen_no_more(plan, {"status": result.status})
     found = await reconciled(plan, state)
-    if found is None or (found is False and not has_ended):
+    if found is None or not (found.executed or has_ended):
         return result
-    made = did_not_happen(state) if found is False else copied(state, found)
-    attempt.result, attempt.executed = made, made.executed
-    return made
+    attempt.executed = found.executed
+    attempt.result = copied(state, found)
+    return attempt.result
 
 
 def _can_happen_no_more(plan: Plan, outcome: Mapping[str, object]) -> bool:
@@ -221,12 +224,6 @@ def _can_happen_no_more(plan: Plan, outcome: Mapping[str, object]) -> bool:
     """
     is_here = plan.tool.isolation in (None, "process")
     return is_here and outcome.get("status") == "unknown" and not outcome.get(MAY_GO_ON)
-
-
-def did_not_happen(state: CallState) -> ToolResult:
-    """The result of a call that did not happen, as `reconcile` says."""
-    text = f"{state.plan.name} did not happen. Nothing was run; the call may be sent again."
-    return unsuccessful(state, "failed", text, executed=False)
 
 
 async def _begin_once(plan: Plan, state: CallState) -> Begun | ToolResult:

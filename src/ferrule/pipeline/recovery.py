@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.call import receive_again
 from ferrule.pipeline.call_key import InJournal
-from ferrule.pipeline.journaling import MAY_GO_ON, did_not_happen, reconciled, repeatable, unknown
+from ferrule.pipeline.journaling import MAY_GO_ON, reconciled, repeatable, unknown
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.results import seal, unsuccessful
 from ferrule.pipeline.state import CallState
@@ -97,15 +97,17 @@ async def _settled(runner: RunnerState, kept: Kept) -> ToolResult | None:
     state.attempt.in_journal = InJournal(intent.key)
     found = await reconciled(plan, state)
     cut_off = kept.state == "cut_off"
-    found = None if found is False and not cut_off else found  # deferred work goes on elsewhere
+    if found is not None and not (found.executed or cut_off):  # deferred work goes on elsewhere
+        found = None
     runs_again = cut_off and found is None and repeatable(plan, state, kept)
-    unsaid = did_not_happen if found is False else _to_be_repeated if runs_again else unknown if cut_off else _expired
-    result = seal(state, found if isinstance(found, ToolResult) else unsaid(state))
+    unsaid = _to_be_repeated if runs_again else unknown if cut_off else _expired
+    result = seal(state, found or unsaid(state))
     state.task = None
     if runs_again:
         return result.replace(metadata={**result.metadata, "runs_again": True})
     outcome = stored(result) if cut_off else {**stored(result), MAY_GO_ON: True}
-    if not await journal.settle(kept, None if found is False else outcome):
+    happened = found is None or found.executed
+    if not await journal.settle(kept, outcome if happened else None):
         return None
     kind: EventKind = "tool:post" if result.success else "tool:error"
     emit(state.observers, kind, state.told, result, state.fields, intent.run)
