@@ -35,6 +35,7 @@ _JSON_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BYTES_BEFORE = b"\xef\xbb\xbf\xff\xfe\xbd \t\r"
 """A byte order mark of any encoding, or U+FFFD in its place, and blanks."""
 _START = re.compile(rb'([\[\s]*+)\{\s*+"')
+_MESSAGE_START = re.compile(rb'\{\s*+"(?:jsonrpc|id|result|error)"\s*+:')
 _OTHER_NOTATION = re.compile(rb"""[\s\[{"'\\]*+jsonrpc["'\\]*+\s*+:\s*+["'\\]*+2\.0(?!.{0,60}\bmethod\b)""", re.DOTALL)
 """A message as `print(dict)`, `console.log` or an indenting writer shows it, or one that was made JSON twice."""
 _JSON_TOKEN = re.compile(
@@ -235,8 +236,11 @@ class OpenRequests:
         """Yield the message of a server's line, after repair of its characters if it needs that, and an error for each
         request whose answer is lost. Anything else is noise, which is logged."""
         found = self.parse(line)
-        if isinstance(found, UnreadableLine) and (repaired := replace_broken_characters(line)) != line:
+        repaired = replace_broken_characters(line) if isinstance(found, UnreadableLine) else line
+        if repaired != line:
             found = self.parse(repaired)
+        if isinstance(found, UnreadableLine) and not found.envelopes:
+            found = self._find_answer(repaired) or found
         if isinstance(found, UnreadableLine):
             # What may be an answer is taken for one: a request of the server's is lost either way.
             answers = [one.id for one in found.envelopes if one.is_answer is not False]
@@ -248,6 +252,14 @@ class OpenRequests:
             yield from self.on_answer(found)
         else:
             yield found
+
+    def _find_answer(self, line: bytes) -> JSONRPCResponse | JSONRPCError | None:
+        """Return the answer to an open request that stands behind other text, such as the codes of a progress bar."""
+        start = _MESSAGE_START.search(line, 1)
+        found = None if start is None else parse_line(line[start.start() :])
+        if not isinstance(found, JSONRPCResponse | JSONRPCError) or found.id is None:
+            return None
+        return found if coerce_request_id(found.id) in self._open else None
 
     def on_answer(self, answer: JSONRPCResponse | JSONRPCError) -> Iterator[JSONRPCMessage]:
         """Yield the answer, and an error for each request that must have failed. An error without an id says that the
@@ -315,7 +327,10 @@ def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
 
 
 def is_request_without_id(message: object) -> bool:
-    """Whether a message is a request with null for its id, which MCP forbids. A notification may have a null there."""
+    """Whether a message is a request whose id is null, or neither a text nor an integer, which MCP forbids. A
+    notification may have a null there."""
+    if isinstance(message, UnreadableLine):
+        return message.code == INVALID_REQUEST and [Envelope(is_answer=False, id=None)] == message.envelopes
     return (
         isinstance(message, _Notification)
         and "id" in message.model_fields_set

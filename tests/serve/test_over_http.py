@@ -884,8 +884,9 @@ def test_a_body_that_is_too_large_is_refused(era: str) -> None:
     assert go(main()) == 413
 
 
+@pytest.mark.parametrize("odd", [None, 2.5, True, [], {}])
 @both_eras
-def test_a_request_has_an_id_that_is_not_null(era: str) -> None:
+def test_a_request_has_a_text_or_an_integer_for_its_id(era: str, odd: object) -> None:
     async def main() -> list[tuple[int, Any]]:
         headers, body = request()
         found = []
@@ -894,7 +895,7 @@ def test_a_request_has_an_id_that_is_not_null(era: str) -> None:
                 headers = {**STANDARD, "Mcp-Session-Id": await begin(http, url)}
                 note = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
                 assert (await http.post(f"{url}/mcp", headers=headers, json=note)).status_code == 202
-            answer = await http.post(f"{url}/mcp", headers=headers, json=body | {"id": None})
+            answer = await http.post(f"{url}/mcp", headers=headers, json=body | {"id": odd})
             found.append((answer.status_code, (answer.json()["id"], answer.json()["error"]["code"])))
             pieces = [json.dumps(body).encode()[:50], json.dumps(body).encode()[50:]]
 

@@ -13,7 +13,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, Made, go, http, made, serving, text
 
-from ferrule import Runner, ToolResult
+from ferrule import Runner, ToolResult, allow
 from ferrule.sources import _mcp_http, mcp
 
 
@@ -101,8 +101,6 @@ def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
 
 
 def test_an_elicitation_of_2025_goes_over_the_stream_of_its_call() -> None:
-    from ferrule import allow
-
     async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
         schema = {"type": "object", "properties": {"day": {"type": "integer"}}}
         answer = await context.session.elicit_form("Which day?", schema, related_request_id=context.request_id)
@@ -188,7 +186,7 @@ def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
             return first, await runner.run("one")
 
     first, second = go(main())
-    assert (first.status, first.executed) == ("failed", None) and "DecodingError" in str(first.error)
+    assert (first.status, first.executed) == ("failed", None) and "could not be read" in str(first.error)
     assert second.success
 
 
@@ -335,6 +333,61 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
     monkeypatch.setattr(_mcp_http, "_BETWEEN_STREAMS", 1000.0)
     go(main())
     assert len(asked) == 1
+
+
+def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it() -> None:
+    async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
+        schema = {"type": "object", "properties": {}}
+        await context.session.elicit_form("Which?", schema, related_request_id=context.request_id)
+        return text("never")
+
+    app = Made().add("ask", elicit).add("one").server.streamable_http_app()
+    silent: list[Any] = []
+
+    async def without_response(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("method") != "POST":
+            await app(scope, receive, send)
+            return
+        event = await receive()
+        message = json.loads(event["body"])
+        unread = [event]
+
+        async def receive_again() -> Any:
+            return unread.pop() if unread else await receive()
+
+        async def send_nothing(event: Any) -> None:
+            pass
+
+        if "id" in message and "method" in message:
+            await app(scope, receive_again, send)
+            return
+        silent.append(message.get("method", "a reply"))
+        if "method" in message:
+            await app(scope, receive_again, send_nothing)
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def main() -> None:
+        answered = asyncio.Event()
+
+        async def approve(call: Any, decision: Any, context: Any) -> Any:
+            answered.set()
+            return allow({})
+
+        async with serving(without_response) as address:
+            async with mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+                runner = Runner(toolset, approve=approve)
+                asking = asyncio.ensure_future(runner.run("ask"))
+                await answered.wait()
+                while "a reply" not in silent:
+                    await asyncio.sleep(0)
+                assert (await runner.run("one")).success
+                asking.cancel()
+                await asyncio.wait({asking})
+                assert (await runner.run("one")).success
+        assert {"notifications/initialized", "a reply", "notifications/cancelled"} <= {*silent}
+
+    go(main())
 
 
 def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:

@@ -74,6 +74,8 @@ READABLE = {
     "an id with a zero in front": (OK.replace(b"@ID@", b'"0@ID@"'), "there"),
     "an answer written into its request": (OK.replace(b'"id"', b'"method":"tools/call","params":{},"id"'), "there"),
     "an error that is null": (OK.replace(b'"result"', b'"error":null,"result"'), "there"),
+    "behind a progress bar": (b"\x1b[2K 40% [####      ]\x1b[0m" + OK, "there"),
+    "behind bytes and a word": (b"\xe9 sent " + OK, "there"),
     "a duplicate": (OK + b"\n" + OK + b"\n" + OK, "there"),
 }
 NOISE = [

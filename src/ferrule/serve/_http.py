@@ -30,7 +30,7 @@ log = logging.getLogger("ferrule")
 _HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
-_NULL_ID = re.compile(rb'"id"\s*:\s*null')
+_ODD_ID = re.compile(rb'"id"\s*+:\s*+(?!"|-?\d++\s*+[,}])')
 _NO_ID = {
     "jsonrpc": "2.0",
     "id": None,
@@ -127,8 +127,8 @@ class MCPApp:
 
 
 class _RequestIds:
-    """An ASGI app before the SDK's, which refuses a request with null for its id. The SDK takes one of 2025 for a
-    notification.
+    """An ASGI app before the SDK's, which refuses a request whose id is no text and no integer. The SDK takes one of
+    2025 for a notification.
 
     Args:
         app: The SDK's.
@@ -148,7 +148,7 @@ class _RequestIds:
         while message.get("more_body") and len(body) <= self._most:
             message = await receive()
             body += message.get("body", b"")
-        if _NULL_ID.search(body) and is_request_without_id(parse_line(bytes(body))):
+        if _ODD_ID.search(body) and is_request_without_id(parse_line(bytes(body))):
             await JSONResponse(_NO_ID, status_code=400)(scope, receive, send)
             return
         if message["type"] == "http.request":

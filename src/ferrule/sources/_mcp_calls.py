@@ -189,8 +189,14 @@ class RemoteTool:
         """What a call comes to that got an error for an answer, or none."""
         label = self._connection.server.label
         message = self._connection.log.told_of(error)
-        ended = message.startswith(_ENDED_TEXTS) or self._fate(error) == "broken"
-        if error.code == types.CONNECTION_CLOSED and ended:
+        fate = self._fate(error)
+        if fate in ("broken", "failed"):  # bytes or an address of the server's may stand in the message
+            self._connection.log.tell(logging.WARNING, f"{label}: a call failed: {message}")
+        if fate == "failed":
+            return ToolError(f"the request to {label} failed. {_PERHAPS}", executed=None)
+        if fate == "broken":
+            return ToolError(f"the connection to {label} ended before its answer. {_PERHAPS}", executed=None)
+        if error.code == types.CONNECTION_CLOSED and message.startswith(_ENDED_TEXTS):
             why = self._connection.reason or message
             return ToolError(f"the connection to {label} ended before its answer: {why}. {_PERHAPS}", executed=None)
         self._connection.answered()

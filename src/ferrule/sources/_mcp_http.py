@@ -36,17 +36,21 @@ _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 _TIMEOUT_BESIDE = httpx2.Timeout(30.0)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
+_LONGEST_DELIVERY = 30.0
+"""Seconds that the server has to take a notification, or a reply to a question of its own."""
+_INITIALIZED = b'"method":"notifications/initialized"'
 _BETWEEN_STREAMS = 1.0
 """Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
 _ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
-Fate: TypeAlias = Literal["not sent", "broken", "forgotten"]
+Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "failed"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
 _JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
 _MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
 """Milliseconds until a stream is asked for again, whatever the server says."""
+_MESSAGE = b'{"jsonrpc":"2.0",'
 _REQUEST = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),"method":"([^"\\]+)"')
 _MOST_A_TURN = 16_384
 """Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
@@ -122,16 +126,62 @@ class HttpClient(httpx2.AsyncClient):
         super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks)
         self._reach, self._log = reach, log
         self._mark = secrets.token_hex(8)
+        self._deliveries = set[asyncio.Task[None]]()
         self.has_session = False
 
     def fate(self, error: MCPError) -> Fate | None:
-        """What this client says of a request: that there was no connection to send it by, that the connection broke
-        before the answer, or that the server has forgotten the session and did not look at it. `None` of an error that
-        is the server's own."""
+        """Return what this client says of a request, `None` of an error that is the server's own.
+
+        `"not sent"`: there was no connection. `"broken"`: the connection broke before the answer. `"forgotten"`: the
+        server has forgotten the session, and did not look at the request. `"failed"`: anything else, of which the text
+        is not for a model.
+        """
         return error.data.get(self._mark) if isinstance(error.data, dict) else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; what keeps an answer from coming is one."""
+        """Send a request; what keeps an answer from coming is one.
+
+        The SDK sends one message after another, and waits for the response to each that is no request. A server may
+        never send that response, so this client gives it at once, and delivers the message in a task.
+        """
+        message = request.read() if request.method == "POST" else b""
+        if not message.startswith(_MESSAGE) or _REQUEST.match(message):
+            return await self._exchange(request, **options)
+        delivery = asyncio.create_task(self._deliver(request))
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._deliveries.discard)
+        if _INITIALIZED in message:  # a server may refuse what comes before it
+            await asyncio.wait([delivery], timeout=_LEAVE_SECONDS)
+        return httpx2.Response(202, request=request)
+
+    async def aclose(self) -> None:
+        """Close the connections; what is not delivered by then is given up."""
+        await self._give_up_deliveries()
+        await super().aclose()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._give_up_deliveries()
+        await super().__aexit__(*raised)
+
+    async def _give_up_deliveries(self) -> None:
+        for delivery in self._deliveries:
+            delivery.cancel()
+        await asyncio.gather(*self._deliveries, return_exceptions=True)
+
+    async def _deliver(self, request: httpx2.Request) -> None:
+        """Send a message that gets no answer: a notification, or a reply."""
+        try:
+            async with asyncio.timeout(_LONGEST_DELIVERY):
+                response = await self._exchange(request, stream=True)
+            why = _error_of(response).get("message") or f"HTTP {response.status_code}"
+            await response.aclose()
+            if response.is_success:
+                return
+        except TimeoutError:
+            why = f"no answer within {_LONGEST_DELIVERY:g} s"
+        self._log.say(f"a notification or a reply was not delivered: {why}", level=logging.WARNING)
+
+    async def _exchange(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         request.extensions = {**request.extensions, self._mark: frozenset(request.headers.raw)}
         if request.method == "GET":
             await asyncio.sleep(_ASKED.get() + _BETWEEN_STREAMS - asyncio.get_running_loop().time())
@@ -155,13 +205,15 @@ class HttpClient(httpx2.AsyncClient):
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
         except UnreadableAnswerError as error:
             return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {error}")
+        except httpx2.DecodingError as error:
+            return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {_text_of(error)}")
         except NotReachableError as error:
-            return self._error(request, 502, types.INTERNAL_ERROR, str(error))
+            return self._error(request, 502, types.INTERNAL_ERROR, str(error), "failed")
         except httpx2.RequestError as error:
             fate: Fate = "not sent" if isinstance(error, _NOT_CONNECTED) else "broken"
             return self._error(request, 503, types.CONNECTION_CLOSED, _text_of(error), fate)
         except Exception as error:  # what signs a request may raise anything
-            return self._error(request, 502, types.INTERNAL_ERROR, _text_of(error))
+            return self._error(request, 502, types.INTERNAL_ERROR, _text_of(error), "failed")
         status = response.status_code
         if status < 400:
             return response
