@@ -50,7 +50,7 @@ _JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
 _MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
 """Milliseconds until a stream is asked for again, whatever the server says."""
-_MESSAGE = b'{"jsonrpc":"2.0",'
+_MESSAGE_BEGIN = b'{"jsonrpc":"2.0",'
 _REQUEST = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),"method":"([^"\\]+)"')
 _MOST_A_TURN = 16_384
 """Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
@@ -145,7 +145,7 @@ class HttpClient(httpx2.AsyncClient):
         never send that response, so this client gives it at once, and delivers the message in a task.
         """
         message = request.read() if request.method == "POST" else b""
-        if not message.startswith(_MESSAGE) or _REQUEST.match(message):
+        if not message.startswith(_MESSAGE_BEGIN) or _REQUEST.match(message):
             return await self._exchange(request, **options)
         delivery = asyncio.create_task(self._deliver(request))
         self._deliveries.add(delivery)
