@@ -45,7 +45,11 @@ async def within_time(
     if seconds is None:
         seconds = ANSWER_SECONDS
     loop = asyncio.get_running_loop()
-    task = start(_outcome_of(function, given), loop)
+
+    def begin() -> asyncio.Task[object]:
+        return start(_outcome_of(function, given), loop)
+
+    task = begin()
     if task.done():
         return _result_of(task)
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
@@ -64,7 +68,7 @@ async def within_time(
             return Raised(TimeoutError(f"it took more than {seconds:g} s"))
     except BaseException:
         if surely:
-            runner.go_on_writing(task)
+            runner.go_on_writing(task, begin)
         else:
             task.cancel()
         raise
