@@ -24,6 +24,7 @@ from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState, Origin
+from ferrule.pipeline.tasks import result_of
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_by_machine
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -217,12 +218,12 @@ class RunnerState:
 
     def _on_written(self, write: Callable[[], asyncio.Task[Any]] | None, writing: asyncio.Task[Any]) -> None:
         self.writing.discard(writing)
-        if writing.cancelled():  # `asyncio.run` cancels all tasks at its end, and this one perhaps before it began
-            if write is not None:
-                self.go_on_writing(write())
+        found = result_of(writing)
+        if not isinstance(found, Raised):
             return
-        found = writing.result()
-        if isinstance(found, Raised):
+        if write is not None and isinstance(found.error, asyncio.CancelledError):
+            self.go_on_writing(write())  # `asyncio.run` cancels all tasks at its end, this one perhaps before it began
+        else:
             log.error("the journal could not be told what a call came to that was cut off", exc_info=found.error)
 
     # -- leaving ------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ async def within_time(
 
     task = begin()
     if task.done():
-        return _result_of(task)
+        return result_of(task)
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
     is_late: asyncio.Future[bool] = loop.create_future()
     deadline = None if seconds == inf else timer.call_at(timer.time() + seconds, _end_late, task, is_late)
@@ -72,7 +72,7 @@ async def within_time(
         else:
             task.cancel()
         raise
-    return _result_of(task)
+    return result_of(task)
 
 
 def _end_late(task: asyncio.Task[object], is_late: asyncio.Future[bool]) -> None:
@@ -81,8 +81,9 @@ def _end_late(task: asyncio.Task[object], is_late: asyncio.Future[bool]) -> None
     task.cancel()
 
 
-def _result_of(task: asyncio.Task[object]) -> object:
-    return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
+def result_of(task: asyncio.Task[object]) -> object:
+    """What a task that has ended came to; `Raised` if it was cancelled, perhaps by itself."""
+    return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()
 
 
 async def _outcome_of(function: Callable[..., Awaitable[object]], given: tuple[object, ...]) -> object:
