@@ -35,18 +35,19 @@ _RUNNING_WORDS: Final = COMMAND_NAMES | {
     *("executable", "exec", "eval", "subprocess", "popen"),
 }
 """One of these anywhere in a name says that the value is run."""
-_SHELL_WORDS: Final = frozenset({"shell", "bash", "sh", "zsh", "powershell", "pwsh", "exec", "subprocess"})
+_SHELL_WORDS: Final = frozenset({"shell", "bash", "sh", "ssh", "zsh", "powershell", "pwsh", "exec", "subprocess"})
 """One of these at the end of a tool's name says that it runs what it is given: `local_shell`, `docker_exec`."""
 _GLUED_COMMAND: Final = re.compile(r"(cmd|command)s?(str|string|text|txt|line|lines)?\Z")
 """How a word ends that says so too: `cmdstr`, `bashcommand`."""
 _CODE_WORDS: Final = frozenset(
     {"code", "program", "snippet", "python", "ipython", "javascript", "js", "typescript", "ruby", "perl", "lua", "php"}
-    | {"awk", "sed", "cli", "repl", "terminal", "interpreter", "run", "execute"}
+    | {"awk", "sed", "ssh", "cli", "repl", "terminal", "interpreter", "run", "execute"}
 )
 """One of these says so if every other word of the name is one of them, or a filler: a `zip_code` is not run."""
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "to", "of", "in", "raw", "user", "full", "source", "input", "text", "txt", "string", "str"}
     | {"line", "lines", "body", "block", "content", "value", "tool", "call", "do", "ast", "remote", "sandbox"}
+    | {"on", "host", "pod", "container", "vm"}
 )
 _IDENTIFIES: Final = frozenset({"id", "ids", "title"})
 """The last word of a name whose value only says which of the things that are there is meant: `bash_id`."""

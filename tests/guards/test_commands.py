@@ -101,7 +101,7 @@ UNSEEN: list[tuple[Tool, str]] = [
     (made_with("run_shell", input=TEXT), "input"),
     (made_with("bash", text=TEXT, seconds=NUMBER), "text"),
     *[(made_with(name, text=TEXT), "text") for name in ("local_shell", "my_shell", "docker_exec")],
-    (made_with("execute", line=TEXT), "line"),
+    *[(made_with(name, line=TEXT), "line") for name in ("execute", "ssh", "run_ssh", "exec_in_pod", "run_on_host")],
     (made_with("python_repl_ast", query=TEXT), "query"),
 ]
 CHANGED: list[tuple[Tool, str]] = [

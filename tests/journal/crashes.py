@@ -147,7 +147,7 @@ class Order:
 
 def perform(order: Order, control: socket.socket | None = None) -> None:
     """Do it all in this process, unless it is killed."""
-    logging.disable()
+    logging.disable(logging.WARNING)
     stops = Stops(order, control or socket.socketpair()[0])
     said, effects = (
         os.open(Path(order.folder, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT) for name in ("said", "effects")

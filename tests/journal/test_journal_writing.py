@@ -186,7 +186,8 @@ def test_a_change_that_cannot_be_written_is_no_reason_to_write_no_other(journal:
         return await asyncio.gather(*waiting, return_exceptions=True)
 
     found = run(begin())
-    assert isinstance(found.pop(5), JournalError)
+    refused = found.pop(5)
+    assert isinstance(refused, JournalError) and isinstance(refused.__cause__, OverflowError)
     assert [one.kept for one in found] == [None] * 10
     assert rows(journal, "SELECT count(*) FROM calls") == [(10,)]
 
@@ -219,8 +220,9 @@ def test_of_a_change_that_fails_midway_nothing_is_kept(journal: SQLiteJournal) -
         connection.execute("UPDATE calls SET at = ?", (10**30,))
 
     run(journal.begin(intent("one")))
-    with pytest.raises(JournalError, match="too large"):
+    with pytest.raises(JournalError, match="too large") as refused:
         run(journal._writer.order(change))
+    assert isinstance(refused.value.__cause__, OverflowError)
     assert rows(journal, "SELECT key FROM calls") == [("one",)]
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from ferrule import Journal, Runner, ToolCall, ToolResult, tool
-from ferrule.journal import memory
+from ferrule.journal import MemoryJournal, memory
+from ferrule.values.kept import Intent
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -121,3 +122,44 @@ def test_a_loop_for_each_request_leaves_nothing_that_runs(tmp_path: Path) -> Non
     )
     assert made.stdout.strip() == f"{['cancelled'] * 5} []"
     assert "Traceback" not in made.stderr
+
+
+class SlowJournal(MemoryJournal):
+    async def end(self, intent: Intent, outcome: Any) -> None:
+        await asyncio.sleep(0)
+        await super().end(intent, outcome)
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("make_journal", [MemoryJournal, SlowJournal])
+def test_a_loop_that_ends_in_any_turn_of_a_call_loses_no_outcome(
+    make_journal: type[MemoryJournal], cancels: bool
+) -> None:
+    async def wait_turns(count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    def end_loop_after(turns: int) -> tuple[Journal, list[str]]:
+        journal, paid = make_journal(), list[str]()
+
+        @tool
+        async def pay() -> str:
+            await wait_turns(3)
+            paid.append("paid")
+            return "paid"
+
+        async def main() -> None:
+            call = asyncio.ensure_future(Runner([pay], journal=journal).run(ToolCall("c1", "pay"), **WHO))
+            await wait_turns(turns)
+            if cancels:
+                call.cancel()
+
+        asyncio.run(main())  # which cancels all tasks at its end
+        return journal, paid
+
+    ended = 0
+    for turns in range(30):
+        journal, paid = end_loop_after(turns)
+        assert asyncio.run(journal.unfinished()) == [], (turns, paid)
+        ended += bool(paid)
+    assert 0 < ended < 30

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from ferrule import Journal, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import Journal, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
 from ferrule.errors import JournalError, UnknownOutcomeError
+from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
 from ferrule.journal._lockfile import LockFile
 from ferrule.testing import ManualClock
@@ -444,6 +445,27 @@ def test_a_call_that_did_not_happen_is_failed_after_recovery_and_may_be_sent_aga
         assert (result.status, result.executed, result.error) == ("failed", False, error)
         assert await journal.unfinished() == []
         assert (await runner.run(call(), **WHO)).text == "paid 5"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("recovers", [False, True])
+def test_a_cut_off_call_of_another_machine_is_not_run_again_as_it_may_still_happen(recovers: bool) -> None:
+    class Elsewhere(Executor):
+        def executor(self, tool: Tool) -> Executor:
+            self.handler = tool.handling
+            return self
+
+        async def run(self, values: Any, call: StartedCall) -> object:
+            return await self.handler.call(values, call.context)
+
+    async def main() -> None:
+        bank, journal = Bank(reconcile=lambda call, context: False, isolation=Elsewhere()), memory()
+        runner = await cut_off(bank, journal)
+        if recovers:
+            assert [result.status for result in await runner.recover()] == ["unknown"]
+        assert [(await runner.run(call(), **WHO)).status for _ in range(2)] == ["unknown"] * 2
+        assert bank.paid == [5]
 
     asyncio.run(main())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from ferrule import (
     tool,
 )
 from ferrule.pipeline import tasks
+from ferrule.scheduling.clock import Cancellable, Clock
 from waits import BOUND
 
 
@@ -370,6 +372,31 @@ def test_a_guard_that_is_late_denies_and_is_not_waited_for(monkeypatch: Any, stu
         let_go[0].set()
 
     go(main())
+
+
+def test_a_guard_that_is_woken_at_its_very_deadline_is_late_and_not_broken() -> None:
+    class Alarm(Clock):
+        time = staticmethod(lambda: 0.0)
+
+        def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> Cancellable:
+            self.ring = partial(callback, *arguments)
+            return asyncio.get_running_loop().call_later(BOUND, self.ring)
+
+    clock = Alarm()
+
+    async def slow(call: ToolCall, context: ToolContext) -> None:
+        woken = asyncio.Event()
+
+        def wake_at_deadline() -> None:  # in one turn of the loop, as under load
+            woken.set()
+            clock.ring()
+
+        asyncio.get_running_loop().call_soon(wake_at_deadline)
+        await woken.wait()
+
+    ran = Ran()
+    result = go(Runner([ran.tool], guards=[slow], clock=clock).run("double", {"n": 1}))
+    assert (result.status, ran.with_) == ("denied", []) and "in time" in str(result.error)
 
 
 def test_a_cancellation_from_outside_reaches_through_a_guard() -> None:

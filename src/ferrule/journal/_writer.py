@@ -264,7 +264,7 @@ class Writer:
             if committed:  # what went wrong after that changes nothing about it
                 log.exception("%s, after a commit that is in it", _why_unwritten(self._path, error))
             else:
-                self._tell_failed(orders, _why_unwritten(self._path, error))
+                self._tell_failed(orders, error)
 
     def _tell_committed(self, orders: list[_Order]) -> None:
         done, self._again = [*self._again, *orders], []
@@ -274,14 +274,20 @@ class Writer:
             if order.then is not None:
                 order.then()
 
-    def _tell_failed(self, orders: list[_Order], why: str) -> None:
+    def _tell_failed(self, orders: list[_Order], error: Exception) -> None:
         if not self._failing:
-            log.error("%s; what was noted is tried again each second", why)
+            log.error("%s; what was noted is tried again each second", _why_unwritten(self._path, error))
         self._failing = True
         for order in orders:
-            order.error = JournalError(why)
+            order.error = self._error_of(error)
         self._again += [order for order in orders if order.surely][: MOST_EVENTS - len(self._again)]
         _tell_loops(orders)
+
+    def _error_of(self, cause: Exception) -> JournalError:
+        """Return the error for one of those who wait: they raise it in their own tasks."""
+        error = JournalError(_why_unwritten(self._path, cause))
+        error.__cause__ = cause
+        return error
 
     def _check_files(self) -> None:
         """Raises:
@@ -311,7 +317,7 @@ class Writer:
                     if connection.total_changes != before:
                         raise
                     # Nothing of it was written: it is no reason to write no other.
-                    order.error = JournalError(_why_unwritten(self._path, error))
+                    order.error = self._error_of(error)
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors

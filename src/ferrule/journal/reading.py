@@ -386,9 +386,9 @@ class Reader:
                     found = query(Look(connection, processes))
             except sqlite3.Error as error:
                 if unchanged is None or unchanged == self._as_it_is():
-                    raise JournalError(_what_is_wrong(self._named, error)) from None
+                    raise JournalError(_what_is_wrong(self._named, error)) from error
             except (LookupError, TypeError, ValueError) as error:
-                raise JournalError(f"{self._named!r} is damaged: {type(error).__name__}: {error}") from None
+                raise JournalError(f"{self._named!r} is damaged: {type(error).__name__}: {error}") from error
             else:
                 if unchanged is None or unchanged == self._as_it_is():
                     return found
@@ -403,7 +403,7 @@ class Reader:
         try:
             found = os.stat(self.path)
         except OSError as error:
-            raise JournalError(f"there is no journal at {self._named!r}: {error.strerror}") from None
+            raise JournalError(f"there is no journal at {self._named!r}: {error.strerror}") from error
         if not stat.S_ISREG(found.st_mode) or not found.st_size:  # some files of /proc wait for ever when they are read
             raise JournalError(f"there is no journal at {self._named!r}: it is empty, or no file")
         if os.path.exists(f"{self.path}-wal"):

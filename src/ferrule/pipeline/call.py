@@ -181,8 +181,12 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         if runner.idle is not None:
             runner.tell_idle()
     if plan.journaled and is_claimed(state) and not isinstance(ends_task, GeneratorExit):
-        writing = loop.create_task(end(plan, state, result))
-        runner.go_on_writing(writing)
+
+        def write() -> asyncio.Task[ToolResult]:
+            return loop.create_task(end(plan, state, result))
+
+        writing = write()
+        runner.go_on_writing(writing, write)
         if ends_task is None:
             try:
                 await end_of(writing)

@@ -109,7 +109,7 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
     if is_unknown(kept):
         found = await reconciled(plan, state)
         if found is not None and not found.executed:
-            if kept.state == "cut_off" or _can_happen_no_more(plan, outcome or {}):
+            if is_over(plan, outcome):
                 in_journal(state).after = kept
                 return None
         elif found is not None:
@@ -154,7 +154,7 @@ async def reconciled(plan: Plan, state: CallState) -> ToolResult | None:
     """Ask the tool what came of a call: its result, or `None` if the tool does not know.
 
     A result with `executed=False` says that the call did not happen. It counts only if nothing of the call can happen
-    any more, see `_can_happen_no_more`.
+    any more, see `is_over`.
     """
     function = plan.tool.reconcile
     if function is None:
@@ -207,7 +207,7 @@ async def _find_out(plan: Plan, state: CallState, result: ToolResult) -> ToolRes
     """Return what `reconcile` says of a call whose outcome is unknown, or the result as it is."""
     attempt, after = state.attempt, in_journal(state).after
     is_deferred = after is not None and after.state == "deferred"
-    has_ended = not (is_deferred or still_runs(state)) and _can_happen_no_more(plan, {"status": result.status})
+    has_ended = not (is_deferred or still_runs(state)) and is_over(plan, {"status": result.status})
     found = await reconciled(plan, state)
     if found is None or not (found.executed or has_ended):
         return result
@@ -216,14 +216,16 @@ async def _find_out(plan: Plan, state: CallState, result: ToolResult) -> ToolRes
     return attempt.result
 
 
-def _can_happen_no_more(plan: Plan, outcome: Mapping[str, object]) -> bool:
-    """Whether nothing of a call can happen any more that ended with an unknown outcome: its handler said so itself.
+def is_over(plan: Plan, outcome: Mapping[str, object] | None) -> bool:
+    """Whether nothing of a call that may have happened can still happen: it was cut off, and has no outcome, or its
+    handler itself said that nobody knows.
 
-    If the call was stopped, by its deadline for instance, what the handler had begun in another thread, on a server or
-    on another machine goes on.
+    If the call was stopped, by its deadline for instance, what the handler had begun in another thread or on a server
+    goes on. A handler on another machine (`isolation=` an object) goes on also if this program is killed.
     """
-    is_here = plan.tool.isolation in (None, "process")
-    return is_here and outcome.get("status") == "unknown" and not outcome.get(MAY_GO_ON)
+    if plan.tool.isolation not in (None, "process"):
+        return False
+    return outcome is None or (outcome.get("status") == "unknown" and not outcome.get(MAY_GO_ON))
 
 
 async def _begin_once(plan: Plan, state: CallState) -> Begun | ToolResult:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.call import receive_again
 from ferrule.pipeline.call_key import InJournal
-from ferrule.pipeline.journaling import MAY_GO_ON, reconciled, repeatable, unknown
+from ferrule.pipeline.journaling import MAY_GO_ON, is_over, reconciled, repeatable, unknown
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.results import seal, unsuccessful
 from ferrule.pipeline.state import CallState
@@ -97,7 +97,7 @@ async def _settled(runner: RunnerState, kept: Kept) -> ToolResult | None:
     state.attempt.in_journal = InJournal(intent.key)
     found = await reconciled(plan, state)
     cut_off = kept.state == "cut_off"
-    if found is not None and not (found.executed or cut_off):  # deferred work goes on elsewhere
+    if found is not None and not (found.executed or is_over(plan, kept.outcome)):
         found = None
     runs_again = cut_off and found is None and repeatable(plan, state, kept)
     unsaid = _to_be_repeated if runs_again else unknown if cut_off else _expired

@@ -9,6 +9,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState, Origin
+from ferrule.pipeline.tasks import result_of
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_by_machine
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -207,17 +209,21 @@ class RunnerState:
                 for ended in when_done:
                     ended()
 
-    def go_on_writing(self, writing: asyncio.Task[Any]) -> None:
-        """Go on writing what a call that was cut off cannot wait for."""
+    def go_on_writing(self, writing: asyncio.Task[Any], write: Callable[[], asyncio.Task[Any]] | None = None) -> None:
+        """Go on writing what a call that was cut off cannot wait for; once more by `write` if that is cancelled."""
         if writing.get_loop().is_closed():  # then the journal alone goes on
             return
         self.writing.add(writing)
-        writing.add_done_callback(self._has_written)
+        writing.add_done_callback(partial(self._on_written, write))
 
-    def _has_written(self, writing: asyncio.Task[Any]) -> None:
+    def _on_written(self, write: Callable[[], asyncio.Task[Any]] | None, writing: asyncio.Task[Any]) -> None:
         self.writing.discard(writing)
-        found = writing.cancelled() or writing.result()
-        if isinstance(found, Raised):
+        found = result_of(writing)
+        if not isinstance(found, Raised):
+            return
+        if write is not None and isinstance(found.error, asyncio.CancelledError):
+            self.go_on_writing(write())  # `asyncio.run` cancels all tasks at its end, this one perhaps before it began
+        else:
             log.error("the journal could not be told what a call came to that was cut off", exc_info=found.error)
 
     # -- leaving ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
-from ferrule.scheduling.clock import MONOTONIC, Timer, wake
+from ferrule.scheduling.clock import MONOTONIC, Timer
 from ferrule.types import Coro
 
 if TYPE_CHECKING:
@@ -45,37 +45,45 @@ async def within_time(
     if seconds is None:
         seconds = ANSWER_SECONDS
     loop = asyncio.get_running_loop()
-    task = start(_outcome_of(function, given), loop)
+
+    def begin() -> asyncio.Task[object]:
+        return start(_outcome_of(function, given), loop)
+
+    task = begin()
     if task.done():
-        return _result_of(task)
+        return result_of(task)
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
-    waiter: asyncio.Future[None] = loop.create_future()
-    late = None if seconds == inf else timer.call_at(timer.time() + seconds, _end_late, task, waiter)
+    is_late: asyncio.Future[bool] = loop.create_future()
+    deadline = None if seconds == inf else timer.call_at(timer.time() + seconds, _end_late, task, is_late)
 
     def ended(_: object) -> None:
-        if late is not None:
-            late.cancel()
-        wake(waiter)
+        if deadline is not None:
+            deadline.cancel()
+        if not is_late.done():
+            is_late.set_result(False)
 
     task.add_done_callback(ended)
     try:
-        await waiter
+        if await is_late:  # the task may have ended since: by the cancellation
+            return Raised(TimeoutError(f"it took more than {seconds:g} s"))
     except BaseException:
         if surely:
-            runner.go_on_writing(task)
+            runner.go_on_writing(task, begin)
         else:
             task.cancel()
         raise
-    return _result_of(task) if task.done() else Raised(TimeoutError(f"it took more than {seconds:g} s"))
+    return result_of(task)
 
 
-def _end_late(task: asyncio.Task[object], waiter: asyncio.Future[None]) -> None:
-    wake(waiter)  # who finds it late, and not cancelled
+def _end_late(task: asyncio.Task[object], is_late: asyncio.Future[bool]) -> None:
+    if not (task.done() or is_late.done()):
+        is_late.set_result(True)
     task.cancel()
 
 
-def _result_of(task: asyncio.Task[object]) -> object:
-    return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
+def result_of(task: asyncio.Task[object]) -> object:
+    """What a task that has ended came to; `Raised` if it was cancelled, perhaps by itself."""
+    return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()
 
 
 async def _outcome_of(function: Callable[..., Awaitable[object]], given: tuple[object, ...]) -> object:
