@@ -50,11 +50,11 @@ _LOGGERS: Final = (
     *("hpack.hpack", "hpack.table"),
 )
 """The loggers of the HTTP stack. They log addresses and headers, and a key may be in either."""
-_IS_SILENT: ContextVar[bool] = ContextVar("ferrule_http_logs_are_silent", default=False)
+HTTP_LOGS_ARE_OFF: ContextVar[bool] = ContextVar("ferrule_http_logs_are_off", default=False)
 
 
 def _may_log(record: logging.LogRecord) -> bool:
-    return not _IS_SILENT.get()
+    return not HTTP_LOGS_ARE_OFF.get()
 
 
 for _name in _LOGGERS:
@@ -64,11 +64,11 @@ for _name in _LOGGERS:
 @contextmanager
 def without_http_logs() -> Iterator[None]:
     """Keep the libraries of the HTTP stack from logging the requests made inside. See docs/openapi.md#credentials."""
-    token = _IS_SILENT.set(True)
+    token = HTTP_LOGS_ARE_OFF.set(True)
     try:
         yield
     finally:
-        _IS_SILENT.reset(token)
+        HTTP_LOGS_ARE_OFF.reset(token)
 
 
 class NotReachableError(httpx2.RequestError):

@@ -134,8 +134,11 @@ def test_a_record_that_was_swapped_in_the_store_is_not_answered() -> None:
         other = await desk.waits(queue, ToolCall("2", "pay", {"to": "eve", "euros": 5000}))
         old, new = store.get(f"waiting {shown.id}"), store.get(f"waiting {other.id}")
         assert store.compare_and_set(f"waiting {shown.id}", old, new)
-        with pytest.raises(NotWaiting):
-            await queue.answer(shown.id, shown.digest, True, by="bob")
+        broken, whole = await queue.waiting()
+        assert broken.id == shown.id and broken.problem and whole.id == other.id
+        for digest in (shown.digest, other.digest, broken.digest):
+            with pytest.raises(AnswerRefused):
+                await queue.answer(shown.id, digest, True, by="bob")
 
     go(main)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from ferrule import (
     Decision,
     Deferred,
     DefinitionError,
+    Journal,
     Runner,
     ToolCall,
     ToolContext,
@@ -359,6 +363,31 @@ def test_recover_looks_at_what_is_due_and_settles_what_has_expired() -> None:
         assert (await runner.run(call(), **WHO)).status == "unknown" and printer.begun == [3]
 
     asyncio.run(main())
+
+
+def test_a_row_that_cannot_be_read_keeps_recover_from_no_other(tmp_path: Path, caplog: Any) -> None:
+    broken = [
+        "{",
+        "[" * 5_000,
+        '{"pending": 5}',
+        '{"pending": {"expires_at": "soon"}}',
+        '{"pending": {"expires_at": 9e9}}',
+    ]
+    printer = Printer(says="printed", poll_after=0)
+
+    async def main() -> list[ToolResult]:
+        with closing(Journal.open(path)) as journal:
+            for pages in range(len(broken) + 1):
+                await runner_of(printer, journal).run(ToolCall(f"c{pages}", "print_pages", {"pages": pages}), **WHO)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            for number, outcome in enumerate(broken):
+                connection.execute("UPDATE calls SET outcome = ? WHERE call_id = ?", (outcome, f"c{number}"))
+        with closing(Journal.open(path)) as journal:
+            return await runner_of(printer, journal).recover()
+
+    path = tmp_path / "calls.db"
+    assert [(result.call_id, result.output) for result in asyncio.run(main())] == [("c5", "printed")]
+    assert caplog.text.count("'print_pages' cannot be") == len(broken)
 
 
 def test_recover_looks_at_nothing_that_another_key_has_sealed(caplog: pytest.LogCaptureFixture) -> None:

@@ -455,12 +455,18 @@ def test_a_call_whose_record_was_too_long_to_keep_has_failed_or_is_ok(path: Path
     assert found(path) == [*OF_EACH[:4], ("c4", "failed")]
 
 
-def test_a_damaged_journal_says_so(path: Path) -> None:
+@pytest.mark.parametrize("data", ["{", "[" * 5_000, "1" * 5_000])
+def test_a_row_that_cannot_be_read_hides_no_other_call(path: Path, data: str) -> None:
     journaled(path, one_of_each)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE events SET data = '{' WHERE kind = 'tool:error'")
+        connection.execute("UPDATE events SET data = ? WHERE kind = 'tool:error'", (data,))
+        connection.execute("UPDATE calls SET arguments = ?, outcome = ?", (data, data))
     connection.close()
-    assert "damaged" in refused(path)
+    assert [call_id for call_id, _ in found(path)] == [call_id for call_id, _ in OF_EACH]
+    assert any("unreadable" in event.data for event in Reader(path).events())
+
+
+def test_a_damaged_journal_says_so(path: Path) -> None:
     journaled(path.with_name("cut.db"), one_of_each)
     whole = path.with_name("cut.db").read_bytes()
     path.with_name("cut.db").write_bytes(whole[: len(whole) // 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -641,6 +642,13 @@ class Tenant:
     name: str
 
 
+class Veiled(str):
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"metadata": {"tenant": UUID(int=1)}}, {"metadata": {"tenant": UUID(int=2)}}),
     ({"metadata": {"tenant": 1}}, {"metadata": {"tenant": True}}),
@@ -655,6 +663,8 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"deps": Tenant("a")}, {"deps": Tenant("b")}),
     ({"secrets": {"db": AnyUrl("db://u:a@x")}}, {"secrets": {"db": AnyUrl("db://u:b@x")}}),
     ({"deps": ip_address("10.0.0.1")}, {"deps": ip_address("10.0.0.2")}),
+    ({"secrets": {"keys": deque("a")}}, {"secrets": {"keys": deque("b")}}),
+    ({"secrets": {"key": Veiled("a")}}, {"secrets": {"key": Veiled("b")}}),
 ]
 
 
@@ -662,6 +672,11 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_contexts_that_look_alike_are_told_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
     first, again, second = (identity_of("ann", ToolContext(principal="ann", **given)) for given in (one, one, other))
     assert first == again != second
+
+
+def test_no_name_of_a_principal_is_the_identity_of_another() -> None:
+    ann = identity_of("ann", ToolContext(principal="ann", metadata={"plan": "free"}))
+    assert identity_of(ann, ToolContext(principal=ann)) != ann
 
 
 def test_the_order_of_keys_and_what_may_change_in_deps_makes_no_other_caller() -> None:

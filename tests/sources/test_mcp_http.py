@@ -12,8 +12,10 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, Made, go, http, made, serving, text
+from openapi_wire import Wire
 
 from ferrule import Runner, ToolResult, allow
+from ferrule.http import HTTP_LOGS_ARE_OFF
 from ferrule.sources import _mcp_http, mcp
 
 
@@ -465,6 +467,23 @@ def test_no_value_of_its_headers_is_shown_of_why_a_server_is_down(caplog: pytest
         go(main())
     assert "blue-horse" not in str(raised.value)
     assert "blue-horse" not in "".join(record.getMessage() for record in caplog.records if record.name == "ferrule.mcp")
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_what_breaks_the_body_of_an_answer_is_in_no_log_of_the_http_libraries(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = f"{SECRET}\r\n"  # where the size of a chunk is expected
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    async def main() -> None:
+        async with Wire(f"{head}{body}".encode()) as wire, mcp.connect(mcp.Http(wire.url, headers={"X-Key": SECRET})):
+            raise AssertionError("it cannot be read")
+
+    with caplog.at_level(1), pytest.raises(mcp.ServersDownError):
+        go(main())
+    assert "is down" in caplog.text and SECRET not in caplog.text
+    assert not HTTP_LOGS_ARE_OFF.get()
 
 
 def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_without_its_headers(

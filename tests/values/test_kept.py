@@ -8,7 +8,7 @@ import html
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePath
@@ -25,6 +25,8 @@ from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolErr
 from ferrule.isolation.transfer import pack, unpack
 from ferrule.journal import memory
 from ferrule.testing import cassette
+from ferrule.types import Middleware
+from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.kept import restored, stored
 from ferrule.values.redaction import redact_value
 
@@ -82,8 +84,8 @@ def test_a_result_is_sent_to_another_process_and_copied_as_it_is(result: ToolRes
         assert again.record()["retryable"] is result.retryable
 
 
-def run_twice(given: object, **options: Any) -> tuple[ToolResult, ToolResult, str]:
-    """Return the result that a cassette recorded, the one that it replayed, and its file."""
+def run_twice(given: object, behind: Iterable[Middleware] = (), **options: Any) -> tuple[ToolResult, ToolResult, str]:
+    """Return the result that a cassette recorded, with middleware behind it, the one that it replayed, and its file."""
 
     @tool(read_only=True)
     async def act() -> object:
@@ -97,7 +99,7 @@ def run_twice(given: object, **options: Any) -> tuple[ToolResult, ToolResult, st
 
         def run(mode: Literal["record", "replay"]) -> ToolResult:
             with cassette(path, mode) as taped:
-                return Runner([act], inside=[taped], **options).run_sync("act", {})
+                return Runner([act], inside=[taped, *behind], **options).run_sync("act", {})
 
         return run("record"), run("replay"), path.read_text(encoding="utf-8", errors="surrogatepass")
 
@@ -163,12 +165,17 @@ def go_json(text: str) -> str:
     return json.dumps(text).translate({ord(char): f"\\u{ord(char):04x}" for char in "&<>"})
 
 
+def markdown(text: str) -> str:
+    return text.replace("_", "\\_")
+
+
 ESCAPES: list[Callable[[str], str]] = [json.dumps, go_json, repr, quote, quote_plus]
 ESCAPES += [lambda text: json.dumps(text, ensure_ascii=False), lambda text: quote(text, safe="")]
-any_secrets = st.text(st.sampled_from("ab7/\\\"'&<> +%;\n\t\x00\x85\xe9\u65e5\U0001f600"), min_size=4, max_size=9)
+ESCAPES += [lambda text: quote_plus(text, safe="*").replace("~", "%7E")]  # a form of HTML
+any_secrets = st.text(st.sampled_from("ab7_.-~/\\\"'&<> +%;\n\t\x00\x85\xe9\u65e5\U0001f600"), min_size=4, max_size=9)
 
 
-@given(any_secrets, st.lists(st.sampled_from(ESCAPES), max_size=3), st.sampled_from([str, html.escape]))
+@given(any_secrets, st.lists(st.sampled_from(ESCAPES), max_size=3), st.sampled_from([str, html.escape, markdown]))
 def test_a_secret_is_stars_however_often_it_is_escaped(
     secret: str, escapes: list[Callable[[str], str]], last: Callable[[str], str]
 ) -> None:
@@ -267,6 +274,8 @@ def test_secrets_inside_of_other_objects_are_found() -> None:
     [
         (UUID(int=2**100), UUID(int=2**100).hex),
         ("file-secret-1\n", encoded("user:file-secret-1")),
+        (b"kqzx12\n", "kqzx12"),
+        ("Bearer header-secret-1", "header-secret-1"),
         ("postgres://app:pass%40word-1@db/shop", "pass@word-1"),
         (AnyUrl("https://app:pass%40word-1@shop.example"), "https://app:pass%40word-1@shop.example"),
     ],
@@ -274,6 +283,13 @@ def test_secrets_inside_of_other_objects_are_found() -> None:
 def test_a_part_of_a_secret_that_is_secret_itself_is_found(secret: Any, shown: str) -> None:
     _, _, written = run_twice(f"<{shown}>", secrets={"k": secret})
     assert shown not in written and "***" in written
+
+
+def test_what_is_in_any_text_is_no_secret() -> None:
+    text = json.dumps({"a": {"b": {"c": {}}}}, indent=4) + f"\n{'-' * 20}\n{'#' * 20}\n    "
+    secret = f"user: me\n{text}\n{' ' * 12}"
+    recorded, replayed, _ = run_twice(text, secrets={"file": secret, "indent": " " * 4, "blanks": b"\n" * 9})
+    assert replayed.output == recorded.output == text
 
 
 def test_the_password_of_a_url_that_is_a_name_in_it_too_is_left_alone() -> None:
@@ -288,22 +304,53 @@ def test_many_secrets_are_found_in_a_long_text_wherever_they_stand() -> None:
     assert written.count("*" * 10) == len(secrets) and not any(one in written for one in secrets)
 
 
-def test_a_structure_without_secrets_is_looked_at_as_one_text() -> None:
-    rows = [{"name": f"row {number}", "number": number, "data": b"x"} for number in range(1000)]
+def test_a_structure_is_looked_at_as_one_text_whatever_is_in_it() -> None:
     texts: list[str] = []
 
     def redact(text: str) -> str:
         texts.append(text)
-        return text.replace("row 1001", "***")
+        return re.sub(r"row 1001|\b7\b", "***", text)
 
-    assert redact_value(rows, redact) == rows and len(texts) == 1
-    assert redact_value([*rows, "row 1001"], redact)[-1] == "***"
+    rows = [{"name": f"row {number}", "number": number, "data": b"x"} for number in range(1000)]
+    assert redact_value(rows[:7], redact) == rows[:7] and len(texts) == 1
+    starred = redact_value([*rows, "row 1001"], redact)
+    assert len(texts) == 2 and starred[-1] == "***" and starred[6] == rows[6]
+    assert starred[7] == {"name": "row ***", "number": SECRET_STARS, "data": b"x"}
+    assert redact_value(rows[:2], lambda text: "***")[0] == {"***": b"***"}
 
 
 def test_a_credential_is_known_by_the_name_of_its_member() -> None:
     given = {"api_key": "abc12345defg", "deep": [{"password": "hunter2hunter2"}], "name": "abc12345defg is fine"}
     _, _, written = run_twice(ToolResult(given))
     assert "hunter2hunter2" not in written and '"abc12345defg"' not in written and "is fine" in written
+
+
+PLAIN_SECRET = "plain-secret-0123"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        PurePath("/home", PLAIN_SECRET),
+        {PLAIN_SECRET},
+        bytearray(PLAIN_SECRET, "ascii"),
+        [Login(PLAIN_SECRET, (Level.TOP,))],
+        {"account": Account.model_validate({"password": "p", "more": PLAIN_SECRET})},
+        {"error": ValueError(PLAIN_SECRET)},
+        10**5_000,
+    ],
+    ids=lambda given: type(given).__name__,
+)
+@pytest.mark.parametrize("place", ["output", "metadata"])
+def test_what_a_middleware_gives_is_written_without_secrets_and_replayed(place: str, given: Any) -> None:
+    async def gives(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        changes = {"output": given} if place == "output" else {"metadata": {"given": given}}
+        return (await next(call, context)).replace(**changes)
+
+    _, replayed, written = run_twice("done", [gives], secrets={"key": PLAIN_SECRET})
+    assert not leaks(written, PLAIN_SECRET) and PLAIN_SECRET not in f"{replayed.output}{replayed.metadata}"
+    recorded, replayed, _ = run_twice("done", [gives])
+    assert parts(replayed) == parts(recorded)
 
 
 def test_a_large_integer_is_written_beside_a_secret() -> None:

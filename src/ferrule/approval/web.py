@@ -49,7 +49,6 @@ class Waiting:
         id: Of its record.
         asked: The question, with the preview as it is now.
         record: What takes it up again.
-        digest: Of all that is to be shown, which comes back with the answer.
         expires_at: Seconds since the epoch.
         problem: Why the stored record cannot be read, or `None`. Such a call can be denied and nothing else.
     """
@@ -57,7 +56,6 @@ class Waiting:
     id: str
     asked: Asked
     record: JsonObject
-    digest: str
     expires_at: float
     problem: str | None = None
 
@@ -65,6 +63,11 @@ class Waiting:
     def text(self) -> str:
         """The whole question, as lines."""
         return self.asked.text
+
+    @property
+    def digest(self) -> str:
+        """Of all that is to be shown, which comes back with the answer."""
+        return self.asked.digest
 
 
 class Taken(NamedTuple):
@@ -96,7 +99,7 @@ class Web:
         try:
             row = {"pending": thaw(pending)}
             json.dumps(row, allow_nan=False)
-            read = self._read(row)
+            read = self._read(pending["key"], row)
         except _READING_ERRORS as error:
             raise DefinitionError(f"put takes what a runner has suspended, and this cannot be read: {error}") from error
         place = self._prefix + read.id
@@ -138,52 +141,48 @@ class Web:
         row = self.store.get(self._prefix + id)
         if _is_answered(row):
             raise AlreadyAnswered(f"{row['answered']} has answered this before; nothing came of this answer")
-        read = None if row is None or _has_expired(row) else self._read_or_report(id, row)
-        if read is None:
+        if row is None or _has_expired(row):
             raise NotWaiting("no call of this id waits: it is not known, or its time is over")
-        found = _add_preview(read, read.asked.previewed())
+        read = self._read_or_report(id, row)
+        found = replace(read, asked=read.asked.previewed())
         if found.digest != digest:
             raise NotAsShown("this is not what was shown, or it has changed since: look at it again, and answer then")
         decision = replace(found.asked.answered(given).decision, by=by)
-        if decision.kind == "allow":
-            self._check_may_allow(found, by)
+        if decision.kind == "allow" and found.problem is not None:
+            raise AnswerRefused(f"this call can only be denied: {found.problem}")
+        if decision.kind == "allow" and not self.own and (barred := found.asked.barred(by)) is not None:
+            raise OwnCall(barred)
         answered = {"answered": by, "pending": {"expires_at": found.expires_at}}
         if not self.store.compare_and_set(self._prefix + id, row, answered):
             raise AlreadyAnswered("somebody else has answered this before; nothing came of this answer")
         return Taken(found.record, decision, by)
-
-    def _check_may_allow(self, found: Waiting, by: str) -> None:
-        if found.problem is not None:
-            raise AnswerRefused(f"this call can only be denied: {found.problem}")
-        if not self.own and (barred := found.asked.barred(by)) is not None:
-            raise OwnCall(barred)
 
     def _all_waiting(self) -> list[Waiting]:
         found = []
         for place, row in self.store.items(self._prefix).items():
             if _has_expired(row):
                 self.store.compare_and_set(place, row, None)
-            elif not _is_answered(row) and (read := self._read_or_report(place.removeprefix(self._prefix), row)):
-                found.append(read)
+            elif not _is_answered(row):
+                found.append(self._read_or_report(place.removeprefix(self._prefix), row))
         previews = preview_all([one.asked for one in found])
-        return sorted(map(_add_preview, found, previews), key=_asked_at)
+        shown = [replace(one, asked=asked) for one, asked in zip(found, previews, strict=True)]
+        return sorted(shown, key=lambda one: -math.inf if one.problem else float(one.record["pending"]["asked_at"]))
 
-    def _read_or_report(self, id: str, row: Any) -> Waiting | None:
-        """Return the stored record, or one with a `problem`; None if it was stored under another id."""
+    def _read_or_report(self, id: str, row: Any) -> Waiting:
+        """Return the stored record, or one with a `problem`."""
         try:
-            read = self._read(row)
+            return self._read(id, row)
         except _READING_ERRORS as error:
             problem = f"its stored record cannot be read ({type(error).__name__}: {error})"
             asked = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
             record = freeze({"pending": None})
-            return Waiting(id, asked, record, asked.digest, time.time() + _BROKEN_SECONDS, problem)
-        return read if read.id == id else None
+            return Waiting(id, asked, record, time.time() + _BROKEN_SECONDS, problem)
 
-    def _read(self, row: Any) -> Waiting:
+    def _read(self, id: str, row: Any) -> Waiting:
         """Return a stored record without its preview.
 
         Raises:
-            One of _READING_ERRORS: if it cannot be shown.
+            One of _READING_ERRORS: if it cannot be shown, or was stored under another id.
         """
         pending = row["pending"]
         name = pending["call"]["name"]
@@ -192,9 +191,10 @@ class Web:
         decision = Decision("ask", pending["reason"], into=pending["into"], schema=wanted, rule=pending["rule"])
         tool = self.tools.get(name) if pending["listed"] else None
         asked = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
-        pending["key"] + asked.text  # both are texts
+        if pending["key"] != str(id) or not (asked.text and asked.digest):
+            raise ValueError(f"it is the record of {pending['key']!r}")
         float(pending["asked_at"]) + float(pending["expires_at"])  # both are numbers
-        return Waiting(pending["key"], asked, freeze(row), asked.digest, pending["expires_at"])
+        return Waiting(id, asked, freeze(row), pending["expires_at"])
 
 
 _BROKEN_SECONDS = 86_400.0
@@ -212,14 +212,6 @@ def _has_expired(row: Any) -> bool:
         return bool(row["pending"]["expires_at"] <= time.time())
     except (LookupError, TypeError):  # it cannot be read, so somebody has to see it
         return False
-
-
-def _asked_at(waiting: Waiting) -> float:
-    return -math.inf if waiting.problem else float(waiting.record["pending"]["asked_at"])
-
-
-def _add_preview(waiting: Waiting, asked: Asked) -> Waiting:
-    return replace(waiting, asked=asked, digest=asked.digest)
 
 
 def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True, name: str = "") -> Web:

@@ -358,7 +358,7 @@ class Reader:
         """How many events are missing since then, as the disk was slower than they came."""
         query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND at >= ?"
         found = self.look(lambda look: look.column(query, LOST, -math.inf if since is None else since))
-        return sum(json.loads(data)["count"] for data in found)
+        return sum(_read_object(data).get("count", 0) for data in found)
 
     def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
         """The calls with all that is in their rows; some at once, so that no checkpoint waits for who reads them."""
@@ -679,7 +679,7 @@ class Look:
     def result_of(self, row: Row) -> JsonObject:
         """The record of the result that a row has."""
         found = self._execute("SELECT data FROM events WHERE seq = ?", (row.seq,)).fetchone()
-        return _NO_RESULT if found is None else json.loads(found[0])
+        return _NO_RESULT if found is None else _read_object(found[0])
 
     def intent_of(self, found: Found) -> LoggedIntent | None:
         """What is kept of a call that may change something; or of the one whose result it got."""
@@ -689,10 +689,10 @@ class Look:
         return LoggedIntent(
             key=text_of(row[0]),
             fingerprint=text_of(row[1]),
-            arguments=json.loads(row[2]),
+            arguments=_read_object(row[2]),
             at=row[3],
             state=row[4],
-            outcome=None if row[5] is None else json.loads(row[5]),
+            outcome=None if row[5] is None else _read_object(row[5]),
             ended_at=row[6],
         )
 
@@ -716,8 +716,17 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
         session=text_of(session),
         parent=text_of(parent),
         owner=owner,
-        data=told if isinstance(told := json.loads(data), dict) else _NO_RESULT,
+        data=_read_object(data),
     )
+
+
+def _read_object(text: str) -> JsonObject:
+    """Return what a column holds as JSON, or why nobody can read it: that hides no other row."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {"unreadable": f"{type(error).__name__}: {error}"}
+    return found if isinstance(found, dict) else _NO_RESULT
 
 
 def is_replay(result: JsonObject) -> bool:

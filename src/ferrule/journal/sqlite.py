@@ -196,7 +196,12 @@ class SQLiteJournal(Journal):
             if not died:
                 break
             self._dead |= died  # what they had committed before they died is read now
-        kept = [kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)) for row in rows]
+        kept = list[Kept]()
+        for row in rows:
+            try:
+                kept.append(kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)))
+            except (ValueError, RecursionError) as error:
+                log.error("the row of a call of tool %r cannot be read: %s", text_of(row[4]), error)
         return [call for call in kept if call.state != "running"]
 
     async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:

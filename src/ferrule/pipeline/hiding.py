@@ -13,8 +13,9 @@ from enum import Enum
 from functools import lru_cache, partial
 from logging import DEBUG, ERROR, INFO
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from ferrule.values.content import text_of
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
 from ferrule.values.json_text import SECRET_STARS
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     AnyCall: TypeAlias = RunningCall | CallState
 
 Json = TypeVar("Json")
-_PLAIN_PARTS = re.compile(r"[\w.~-]*", re.ASCII).findall
 _AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
-_URL_PASSWORD = re.compile(r"[A-Za-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@").match
+_CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:bearer|token) (\S{8,})\Z", re.I).match
+"""The password of a URL, and what follows the scheme in a header `Authorization`."""
 _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
@@ -44,9 +45,8 @@ _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
 _WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
-_ESCAPED_BREAK = r"\\+(?:[nrx]|(?=/))"
-"""What may stand between the characters of base64 and hex, beside blanks and `:`, in JSON and in `repr`."""
-_SKIPPED = b" \t\n\r\v\f:"
+_BREAK = r"(?:[\s:]|\\+(?:[nrx]|(?=/)))*+"
+"""What may stand between the characters of base64 and hex, as it is and as JSON and `repr` escape it."""
 _MANY_STEPS = 20_000_000
 """Bytes of a text times forms, from which on it is quicker to look for all forms at once."""
 
@@ -87,7 +87,7 @@ def _described(node: Any, hiding: Callable[[str], str]) -> Any:
 def log_raised(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
     """Log an exception with its traceback. A secret in it becomes stars, and a call of a long batch logs one line."""
     if getattr(getattr(call, "origin", None), "brief_log", False) and not log.isEnabledFor(DEBUG):
-        said = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {error}"))
+        said = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {text_of(error)}"))
         write_log(level, facts_of(call), "%s", said[:_LONGEST_BRIEF_LINE])
         return
     hiding, whole = redactor_of(call), "".join(traceback.format_exception(error)).rstrip()
@@ -121,9 +121,9 @@ def redactor_of(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], 
 def redactor_for(secrets: object) -> Callable[[str], str]:
     """Return what puts stars for all secrets in a value into a text; `str` if there are none."""
     forms = [_written_forms(secret) for secret in set(_secrets_in(secrets))]
-    texts = sorted({one for form in forms for one in form.texts}, key=lambda one: len(one[1]), reverse=True)
-    encoded = frozenset[bytes]().union(*(form.encoded for form in forms))
-    return partial(_put_stars, texts, sorted(encoded, key=len, reverse=True)) if texts else str
+    texts = sorted({one for found, _ in forms for one in found}, key=lambda one: len(one[1]), reverse=True)
+    encoded = sorted({one for _, found in forms for one in found}, key=len, reverse=True)
+    return partial(_put_stars, texts, encoded) if texts else str
 
 
 def _known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
@@ -145,9 +145,9 @@ def _secrets_in(value: Any) -> Iterator[str | bytes]:
     elif isinstance(value, str):
         yield from _secrets_in_text(str.__str__(value))  # a class may write stars of its own
     elif isinstance(value, bytes | bytearray | memoryview):
-        yield bytes(value)
+        yield bytes(value).strip()
     elif isinstance(value, PathLike):
-        yield fspath(value)
+        yield from _secrets_in(fspath(value))
     elif (
         isinstance(value, int | float) or hasattr(value, "unicode_string") or type(value).__module__ in _WRITTEN_BY_STR
     ):
@@ -159,13 +159,14 @@ def _secrets_in(value: Any) -> Iterator[str | bytes]:
 
 
 def _secrets_in_text(text: str) -> Iterator[str]:
-    """A text, without the line break that a file ends with too, and the password of a URL."""
-    yield text
+    """A text without the blanks around it, such as the line break at the end of a file; and the credential in it."""
     yield text.strip()
-    if (found := _URL_PASSWORD(text)) and text.count(found[1]) == 1:  # not `postgres` of a database of that name
+    found = _CREDENTIAL(text)
+    credential = (found[1] or found[2]) if found else ""
+    if text.count(credential) == 1:  # not `postgres` of a database of that name
         from urllib.parse import unquote  # 3 ms
 
-        yield from (found[1], unquote(found[1]))
+        yield from (credential, unquote(credential))
 
 
 def _members_of(value: Any) -> Iterable[Any]:
@@ -177,40 +178,30 @@ def _members_of(value: Any) -> Iterable[Any]:
     return value if isinstance(value, Iterable) else ()
 
 
-class _Forms(NamedTuple):
-    """How one secret is written."""
-
-    texts: tuple[tuple[bytes, str], ...]
-    """Each after a part of it that is written in one way."""
-    encoded: frozenset[bytes]
-    """Base64 and hex, in which breaks do not count."""
-
-
 @lru_cache(maxsize=256)
-def _written_forms(secret: str | bytes) -> _Forms:
-    """The forms of a secret that is long enough."""
+def _written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], list[bytes]]:
+    """Return the forms of a secret: as a text, each after a part of it that is written in one way; and as base64 and
+    hex, in which breaks do not count."""
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
-    if len(text) < _SHORTEST:
-        return _Forms((), frozenset())
     if len(text) < _SHORTEST_ANYWHERE:
-        return _Forms(((_plain_part(text), text),), frozenset())
-    wide = [] if isinstance(secret, bytes) else [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
-    data = [secret if isinstance(secret, bytes) else _encode_secret(text), *wide]
+        return [(_plain_part(text), text)] if len(text) >= _SHORTEST else [], []
+    data, wide = secret, list[bytes]()
+    if not isinstance(data, bytes):
+        wide = [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
+        data = text.encode("utf-8", "surrogatepass")
     wide_texts = [one.decode("utf-8", "surrogateescape") for one in wide]
     wide_texts += [repr(one)[1:-1] for one in wide_texts]
-    lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
-    return _Forms(
-        (
-            *((_plain_part(one), one) for one in (text, *lines)),
-            *((one.encode("utf-8", "surrogatepass"), one) for one in wide_texts),
-        ),
-        frozenset(form.encode() for one in data for form in (*_base64_forms(one), one.hex(), one.hex().upper())),
-    )
+    lines = [line.strip() for line in text.splitlines() if sum(map(str.isalnum, line)) >= _SHORTEST_ANYWHERE]
+    texts = [(_plain_part(one), one) for one in (text, *lines)]
+    texts += [(one.encode("utf-8", "surrogatepass"), one) for one in wide_texts]
+    return texts, [
+        form.encode() for one in (data, *wide) for form in (*_base64_forms(one), one.hex(), one.hex().upper())
+    ]
 
 
 def _plain_part(text: str) -> bytes:
     """The longest part that is written in one way."""
-    parts: list[str] = _PLAIN_PARTS(text)
+    parts: list[str] = re.findall(r"[A-Za-z0-9.-]*", text)
     return max(parts, key=len).encode()
 
 
@@ -218,9 +209,9 @@ def _expression(secret: str) -> str:
     """An expression for a text as it is and as JSON, Python, URLs and HTML escape it, also within each other."""
     if len(secret) > _LONGEST_ESCAPED:
         return re.escape(secret)
-    parts = re.findall(r"(?s)(\\*)(?:([\w.~-]+)|(.)|\Z)", secret, re.ASCII)
+    parts = re.findall(r"(?s)(\\*)(?:([\w.-]+)|(.)|\Z)", secret, re.ASCII)
     expression = "".join(
-        _slashes(len(slashes), 9 * len(slashes)) + re.escape(plain)
+        _slashes(len(slashes), 9 * len(slashes)) + re.escape(plain).replace("_", r"\\*+_")  # of Markdown
         if plain or not char
         else _character_expression(char, len(slashes))
         for slashes, plain, char in parts
@@ -235,7 +226,8 @@ def _slashes(least: int, most: int) -> str:
 def _character_expression(char: str, slashes: int) -> str:
     """An expression for a character after so many backslashes of the text itself."""
     number, units = ord(char), char.encode("utf-16-be", "surrogatepass").hex()
-    octets = [f"{octet:02x}" for octet in _encode_secret(char)]
+    is_byte = "\udc80" <= char <= "\udcff"  # of bytes that are no UTF-8
+    octets = [f"{octet:02x}" for octet in char.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")]
     again, most = _slashes(1, 9), 9 + 9 * slashes
     after_slash = [f"U{number:08x}", again.join(f"x{octet}" for octet in octets), *_AFTER_SLASH.get(char, ())]
     after_slash += [again.join(f"u{units[at : at + 4]}" for at in range(0, len(units), 4))]
@@ -247,13 +239,6 @@ def _character_expression(char: str, slashes: int) -> str:
     ]
     plain = rf"{_slashes(slashes, most)}(?:{re.escape(char)}|(?i:{'|'.join(ways)}))"
     return rf"(?:{plain}|{_slashes(slashes or 1, most)}(?i:{'|'.join(after_slash)}))"
-
-
-def _encode_secret(text: str) -> bytes:
-    try:
-        return text.encode("utf-8", "surrogateescape")  # bytes that are no UTF-8 were decoded so
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
 
 
 def _base64_forms(data: bytes) -> list[str]:
@@ -274,12 +259,12 @@ def _put_stars(texts: list[tuple[bytes, str]], encoded: list[bytes], text: str) 
     if found := [secret for part, secret in texts if part in parts]:  # to compile all would take 8 ms
         text = re.sub("|".join(map(_expression, found)), SECRET_STARS, text)
     if present := _forms_in(_without_breaks(text), encoded):
-        text = re.sub("|".join(map(_broken_expression, present)), SECRET_STARS, text)
+        text = re.sub("|".join(_BREAK.join(map(re.escape, one.decode())) for one in present), SECRET_STARS, text)
     return text
 
 
 def _without_breaks(text: str) -> bytes:
-    data = text.encode("ascii", "replace").translate(None, _SKIPPED)
+    data = text.encode("ascii", "replace").translate(None, b" \t\n\r\v\f:")
     while b"\\\\" in data:
         data = data.replace(b"\\\\", b"\\")
     for escaped, plain in ((b"\\n", b""), (b"\\r", b""), (b"\\x", b""), (b"\\/", b"/")):
@@ -300,7 +285,3 @@ def _forms_in(text: bytes, forms: Collection[bytes]) -> list[bytes]:
 def _eights_in(form: bytes) -> list[int]:
     """The first eight runs of eight bytes, as numbers: one of them begins at a multiple of 8 wherever the form does."""
     return [struct.unpack_from("Q", form, at)[0] for at in range(8)] if len(form) >= 15 else []
-
-
-def _broken_expression(encoded: bytes) -> str:
-    return rf"(?:[\s:]|{_ESCAPED_BREAK})*+".join(map(re.escape, encoded.decode()))

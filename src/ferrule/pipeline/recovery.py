@@ -42,10 +42,12 @@ async def recover(runner: RunnerState) -> list[ToolResult]:
     while left:
         part, left = left[:_AT_ONCE], left[_AT_ONCE:]
         recovered = await asyncio.gather(*(_recovered(runner, kept) for kept in part), return_exceptions=True)
-        for result in recovered:
-            if isinstance(result, BaseException):
+        for kept, result in zip(part, recovered, strict=True):
+            if isinstance(result, LookupError | TypeError | ValueError | AttributeError):  # of another version's row
+                log.error("a call of tool %r cannot be settled", kept.intent.tool_name, exc_info=result)
+            elif isinstance(result, BaseException):
                 raise result
-            if result is not None:
+            elif result is not None:
                 found.append(result)
     return found
 

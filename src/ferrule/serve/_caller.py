@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
@@ -25,15 +26,15 @@ def identity_of(name: str, context: ToolContext) -> str:
     """Return what tells callers apart: the principal, and a digest of the context that their token has beside it.
 
     Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. A
-    dataclass or a Pydantic model counts by its fields, in deps if it is frozen, an object of a class with a hash of its
-    own by its texts, and any other object by its type.
+    dataclass or a Pydantic model counts by its fields, in deps if it has a hash, an object of a class with a hash of
+    its own by its texts, and any other object by its type.
     """
     fields = context.fields._replace(principal=None)
-    places = fields.session, fields.working_directory, fields.deps
-    if all(one is None for one in places) and not (fields.metadata or fields.secrets):
+    beside = fields.session, fields.working_directory, fields.deps
+    if all(one is None for one in beside) and not (fields.metadata or fields.secrets or "#" in name):
         return name
-    beside = [_digestible(fields._replace(deps=None)), _digestible(fields.deps, mutable=False)]
-    return f"{name}#{hashlib.sha256(json.dumps([name, beside], sort_keys=True).encode()).hexdigest()}"
+    digestible = name, _digestible(fields._replace(deps=None)), _digestible(fields.deps, mutable=False)
+    return f"{name}#{hashlib.sha256(json.dumps(digestible).encode()).hexdigest()}"
 
 
 def _digestible(value: Any, mutable: bool = True) -> Any:
@@ -45,27 +46,24 @@ def _digestible(value: Any, mutable: bool = True) -> Any:
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    own_hash: Any = type(value).__hash__
+    is_value = own_hash not in (None, object.__hash__) and not callable(value)
     digestible = partial(_digestible, mutable=mutable)
-    if (own := fields_of(value)) is not None and (mutable or _is_frozen(value)):
+    if (own := fields_of(value)) is not None and (mutable or is_value):
         return [kind, digestible(own)]
     if isinstance(value, Mapping):
         return [
             "mapping",
             sorted(([digestible(key), digestible(inner)] for key, inner in value.items()), key=json.dumps),
         ]
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | deque):
         return ["list", [digestible(inner) for inner in value]]
     if isinstance(value, set | frozenset):
         return ["set", sorted(map(digestible, value), key=json.dumps)]
-    own_hash: Any = type(value).__hash__
-    is_value = own_hash not in (None, object.__hash__) and not callable(value)
+    if isinstance(value, str):
+        return [kind, str.__str__(value)]  # a class may write stars of its own
     texts = [repr(value), str(value)] if is_value or isinstance(value, bytearray) else []  # one may hide a password
     return [kind] if any(" at 0x" in text for text in texts) else [kind, *texts]
-
-
-def _is_frozen(value: Any) -> bool:
-    config = getattr(value, "model_config", {})
-    return bool(config.get("frozen")) or getattr(getattr(value, "__dataclass_params__", None), "frozen", False)
 
 
 class Caller(Protocol):
@@ -107,21 +105,19 @@ def noting(approve: Any) -> Approver:
     """The same approver, whose answer the client of the call takes note of; a plain function stays one, which the
     runner calls in a thread."""
 
-    def note(call: ToolCall, context: ToolContext, answer: object) -> None:
-        caller = CALLER.get()
-        if caller is not None:
+    def note(call: ToolCall, context: ToolContext, answer: Any) -> Any:
+        if (caller := CALLER.get()) is not None:
             caller.note_answer(call, context, answer)
-
-    async def noted(call: ToolCall, decision: Decision, context: ToolContext, answering: Any = None) -> Any:
-        answer = await (approve(call, decision, context) if answering is None else answering)
-        note(call, context, answer)
         return answer
+
+    async def note_awaited(call: ToolCall, context: ToolContext, answering: Any) -> Any:
+        return note(call, context, await answering)
+
+    async def noted(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        return note(call, context, await approve(call, decision, context))
 
     def noted_in_thread(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
         answer = approve(call, decision, context)
-        if isawaitable(answer):
-            return noted(call, decision, context, answer)
-        note(call, context, answer)
-        return answer
+        return note_awaited(call, context, answer) if isawaitable(answer) else note(call, context, answer)
 
     return noted if is_async(approve) else noted_in_thread

@@ -25,7 +25,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic_core import to_json
 
 from ferrule import FerruleError
-from ferrule.http import NotReachableError, without_http_logs
+from ferrule.http import HTTP_LOGS_ARE_OFF, NotReachableError
 from ferrule.mcp_lines import LOST, MOST_VALUES, UNREADABLE_ANSWER, LineBuffer, OpenRequests, has_too_many_values
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
@@ -188,10 +188,10 @@ class HttpClient(httpx2.AsyncClient):
         else:
             _EXCHANGE.set(_Exchange(request.read(), self._log) if request.method == "POST" else None)
         _ASKED.set(asyncio.get_running_loop().time())
+        HTTP_LOGS_ARE_OFF.set(True)  # while the task of the SDK reads the body, too
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
-                with without_http_logs():
-                    response = await super().send(request, **options)
+                response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
             refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two

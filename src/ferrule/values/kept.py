@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, jsonable
+from ferrule.values.content import Block, Media, Text, as_output, jsonable
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.result import ToolResult, keep_pending
 
@@ -116,13 +116,14 @@ def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
 
 def _stored_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"] | None]:
     """Return the output as JSON, and what it was if it was bytes or blocks; see `as_output`."""
-    if isinstance(output, bytes):
-        return b64encode(output).decode(), "bytes"
-    if isinstance(output, Text | Media):
-        return _stored_block(output), "block"
-    if isinstance(output, list | tuple) and output and all(isinstance(one, Text | Media) for one in output):
-        return [_stored_block(one) for one in output], "blocks"
-    return jsonable(output), None
+    shown = as_output(output, strict=False)
+    if isinstance(shown, bytes):
+        return b64encode(shown).decode(), "bytes"
+    if isinstance(shown, Text | Media):
+        return _stored_block(shown), "block"
+    if isinstance(shown, list) and shown and isinstance(shown[0], Text | Media):
+        return [_stored_block(one) for one in shown], "blocks"
+    return shown, None
 
 
 def _output_of(output: Any, output_is: str | None) -> Any:

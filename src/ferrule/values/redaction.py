@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from os import urandom
 from typing import Any, TypeAlias
 
-from ferrule.values.content import Media, Text
+from ferrule.values.content import Media, Text, as_output, jsonable
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.result import ToolResult
 
 Redact: TypeAlias = Callable[[str], str]
 """Returns a text with stars in the place of secrets."""
+_BETWEEN_TEXTS = f"\n\n\n\n\0{urandom(8).hex()}\n"
+"""What no secret reaches over. To look at each of thousands of texts by itself takes seconds."""
 _LONGEST_CREDENTIAL = 500
 """Characters of a value that may be a credential because of its name."""
-_REDACTED_FIELDS = ("output", "error", "metadata", "repairs")
 
 
 def redact_value(value: Any, redact: Redact) -> Any:
     """Return JSON data, bytes or blocks with every text redacted: keys, numbers and the bytes of media as well."""
-    if isinstance(value, str):
-        return redact(value)
     texts: dict[str, str] = {}
     unredacted = _redact_inside(value, lambda text: texts.setdefault(text, text))
-    joined = "\n".join(texts)  # to look at each of thousands of texts by itself takes seconds
-    return unredacted if redact(joined) == joined else _redact_inside(value, redact)
+    redacted = redact(_BETWEEN_TEXTS.join(texts)).split(_BETWEEN_TEXTS)
+    if redacted == [*texts]:
+        return unredacted
+    if len(redacted) == len(texts):
+        redact = dict(zip(texts, redacted, strict=True)).__getitem__
+    return _redact_inside(value, redact)
 
 
 def _redact_inside(value: Any, redact: Redact) -> Any:
@@ -66,12 +69,13 @@ def is_secret_member(name: str, text: str, redact: Redact) -> bool:
 
 def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
     """Return the result with everything redacted that a tool has written; itself if nothing is secret."""
-    found = {name: getattr(result, name) for name in _REDACTED_FIELDS} | {"content": list(result.content)}
+    found = {"output": as_output(result.output, strict=False), "error": result.error}
+    found |= {"metadata": jsonable(result.metadata), "repairs": result.repairs, "content": list(result.content)}
     redacted = dict(zip(found, redact_value(list(found.values()), redact), strict=True))
     redacted["repairs"] = tuple(redacted["repairs"])
     return result if redacted == found else result.replace(**redacted)
 
 
 def _number_texts(number: float) -> list[str]:
-    is_whole = type(number) is float and math.isfinite(number) and number == int(number)
+    is_whole = type(number) is float and number.is_integer()
     return [repr(number), repr(int(number))] if is_whole else [repr(number)]
