@@ -86,9 +86,7 @@ def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
     if kind == "dict":  # of numbers, 1 and 01 are one key
         return bool(node.get("keys_schema", {"type": "str"})["type"] == "str")
     if kind == "enum":
-        missing = getattr(node["cls"]._missing_, "__func__", None)  # gives a member for other values, where overridden
-        plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
-        return plain and missing is vars(Enum)["_missing_"].__func__
+        return not runs_code(node) and all(isinstance(one.value, str | int | float | None) for one in node["members"])
     if kind == "default":
         return _keeps_default(node)
     return not any(map(node.get, ("custom_init", "post_init"))) and node.get("extra_behavior") != "ignore"
@@ -117,7 +115,7 @@ class Dump:
 
     def __init__(self, core: CoreSchema) -> None:
         self._core = core
-        checks = any(map(_runs_code, all_nodes(core)))
+        checks = any(map(runs_code, all_nodes(core)))
         written = rewritten(core, partial(_for_writing, checks=checks))
         self._serializer = SchemaSerializer(written, _writing_config({}), _use_prebuilt=False)
 
@@ -184,13 +182,18 @@ def first_unlike(one: JsonObject, other: JsonObject, alike: Callable[[Any, Any],
     return next((key for key in {**one, **other} if not alike(one.get(key, _ABSENT), other.get(key, _ABSENT))), None)
 
 
-def is_within(part: Any, whole: Any) -> bool:
-    """Whether JSON is the same but for keys that only `whole` has."""
+def is_within(part: Any, whole: Any, *, respelled: bool = False) -> bool:
+    """Whether JSON is the same but for keys that only `whole` has.
+
+    Args:
+        respelled: Whether texts, numbers, booleans and null count as the same, whatever they are.
+    """
     if isinstance(part, dict) and isinstance(whole, dict):
-        return all(is_within(item, whole.get(key, _ABSENT)) for key, item in part.items())
+        return all(is_within(item, whole.get(key, _ABSENT), respelled=respelled) for key, item in part.items())
     if isinstance(part, list) and isinstance(whole, list):
-        return len(part) == len(whole) and all(map(is_within, part, whole))
-    return part is _ABSENT or same(part, whole)
+        return len(part) == len(whole) and all(map(partial(is_within, respelled=respelled), part, whole))
+    is_respelled = respelled and not isinstance(part, dict | list) and not isinstance(whole, dict | list)
+    return part is _ABSENT or (is_respelled and whole is not _ABSENT) or same(part, whole)
 
 
 _ABSENT = object()
@@ -240,9 +243,12 @@ def _for_writing(node: CoreSchema, *, checks: bool) -> CoreSchema:
     return node
 
 
-def _runs_code(node: CoreSchema) -> bool:
-    """Whether validation runs code that is not ours, which may give an object of any class."""
+def runs_code(node: CoreSchema) -> bool:
+    """Whether validation runs code that is not ours, which may give an object of any class. Of an
+    enum that is a `_missing_` of its own, which gives a member for other values."""
     ours = (node.get("metadata") or {}).get("ferrule") is KEEPS
+    if node["type"] == "enum":
+        return getattr(node["cls"]._missing_, "__func__", None) is not vars(Enum)["_missing_"].__func__
     return any(map(node.get, ("custom_init", "post_init"))) or ("function" in node and not ours)
 
 

@@ -157,6 +157,7 @@ class _Drawing:
     def _lines(self) -> Iterator[tuple[float, str, str, str]]:
         """When, a sign, its colour, and what is said."""
         before: LoggedEvent | None = None
+        decided: Any = None
         came = judged = self._call.events[0].data.get("input")
         for event in _without_many(self._call.events):
             if isinstance(event, int):
@@ -164,7 +165,9 @@ class _Drawing:
                 continue
             sign, colour, text = self._told(event, before)
             if event.kind == "tool:decided":
+                text = _decision_said(event.data, decided)
                 text += _arguments_changed(judged, judged := event.data.get("input", came))
+                decided = event.data
             yield event.at, sign, colour, text
             before = event
         if self._call.status in UNFINISHED:
@@ -176,7 +179,7 @@ class _Drawing:
         if kind == "tool:pre":
             return "→", "cyan", "came"
         if kind == "tool:decided":
-            return "?", "yellow", _decision_said(data)
+            return "?", "yellow", ""
         if kind == "tool:started":
             waited = 0.0 if before is None else event.at - before.at
             is_wait = before is not None and before.kind in ("tool:pre", "tool:decided") and waited >= 0.001
@@ -258,8 +261,15 @@ class _Drawing:
         self._console.print(line, soft_wrap=True)
 
 
-def _decision_said(data: Any) -> str:
-    by, rule, reason = data.get("by"), data.get("rule"), data.get("reason")
+def _decision_said(data: Any, before: Any) -> str:
+    """What a decision was, and who made it.
+
+    Args:
+        before: The decision before it; what follows an ask is its answer.
+    """
+    by, rule, reason = logged.answerer(data, before), data.get("rule"), data.get("reason")
+    if logged.is_answer(data, before):
+        rule = None
     said = _SAID.get(str(data.get("kind")), "decided")
     whose = f" by {told(by, _REASON)}" if by else ""
     why = f": {told(reason, _REASON)}" if reason else ""
