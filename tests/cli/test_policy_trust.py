@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ferrule import Toolset, tool
-from ferrule.lock import definition_of, lock_text
 from ferrule.cli.program import main
+from ferrule.lock import definition_of, lock_text
 from ferrule.policy import Trusted
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")

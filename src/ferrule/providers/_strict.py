@@ -397,11 +397,15 @@ _COUNTS: dict[str, Callable[[Mapping[str, Any]], int]] = {
 
 
 def check_request(tools: Sequence[Tool], rules: Rules) -> None:
-    """Whether the strict `tools` of one request are within its limits together.
+    """Whether the `tools` of one request can be strict, and are within its limits together.
 
     Raises:
-        DefinitionError: where they are not, with the count and who has most of it; where one cannot be strict.
+        DefinitionError: with all tools that cannot be strict; or with the limit, the count and who has most of it.
     """
+    broken = {tool.name: found for tool in tools if (found := broken_rule(tool, rules)) is not None}
+    if len(broken) > 1:  # what is wrong with one alone is said where it is written
+        each = "; ".join(f"{name!r} at {path}, {rule}" for name, (path, rule) in broken.items())
+        raise DefinitionError(f"{len(broken)} tools cannot be strict for {rules.provider}: {each}. {rules.remedy}")
     for over in over_limits(tools, rules):
         raise DefinitionError(f"{over}. Leave some tools out of strict=...")
 
