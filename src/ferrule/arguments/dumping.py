@@ -244,12 +244,16 @@ def _for_writing(node: CoreSchema, *, checks: bool) -> CoreSchema:
 
 
 def runs_code(node: CoreSchema) -> bool:
-    """Whether validation runs code that is not ours, which may give an object of any class. Of an
+    """Whether validation runs code that is neither ours nor Pydantic's, which may give an object of any class. Of an
     enum that is a `_missing_` of its own, which gives a member for other values."""
-    ours = (node.get("metadata") or {}).get("ferrule") is KEEPS
     if node["type"] == "enum":
         return getattr(node["cls"]._missing_, "__func__", None) is not vars(Enum)["_missing_"].__func__
-    return any(map(node.get, ("custom_init", "post_init"))) or ("function" in node and not ours)
+    ours = (node.get("metadata") or {}).get("ferrule") is KEEPS
+    function = node.get("function")
+    while isinstance(function, dict | partial):
+        function = function["function"] if isinstance(function, dict) else function.func
+    own = function is not None and not str(getattr(function, "__module__", "")).startswith("pydantic.")
+    return (own and not ours) or any(map(node.get, ("custom_init", "post_init")))
 
 
 def _of_class(declared: type, value: Any, handler: Any) -> Any:
