@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from waits import BOUND
 
 pytestmark = pytest.mark.slow
@@ -60,6 +61,8 @@ def run(folder: Path, step: str) -> subprocess.CompletedProcess[str]:
     program, *words = shlex.split(step)
     environment = {**os.environ, "PYTHONPATH": str(folder), "XDG_STATE_HOME": str(folder / "state")}
     command = [*PROGRAMS[program], *words]
+    if program == "ferrule":
+        return preloaded.run(command, cwd=folder, env=environment, timeout=BOUND)
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BOUND, check=False
     )
