@@ -277,9 +277,10 @@ def _decision_said(data: Any, before: Any) -> str:
 
 
 def _arguments_changed(before: Any, after: Any) -> str:
-    """Which arguments are others than before; a default that was filled in is none."""
+    """Which arguments are shown otherwise than before; a default that was filled in is not."""
     old, new = logged.mapping(before), logged.mapping(after)
-    changed = {name: value for name, value in new.items() if name in old and old[name] != value}
+    shown = {name: arguments({name: value}) for name, value in old.items()}
+    changed = {name: value for name, value in new.items() if name in old and arguments({name: value}) != shown[name]}
     gone = [name for name in old if name not in new]
     said = [*([arguments(changed)] if changed else []), *(f"without {name}" for name in gone)]
     return f"; with {told(', '.join(said), _VALUE_SHOWN)}" if said else ""

@@ -59,4 +59,4 @@ def _print_grant(grant: Grant) -> None:
         "uses left:": "any number" if grant.uses is None else str(grant.uses),
     }
     print(f"{grant.id}  {one_line(grant.text, _TEXT)}")
-    print(" " * len(grant.id), ", ".join(f"{name} {one_line(said, _TEXT)}" for name, said in given.items() if said))
+    print(" " * len(grant.id), "", ", ".join(f"{name} {one_line(said, _TEXT)}" for name, said in given.items() if said))

@@ -43,7 +43,7 @@ _RULE = 60
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Which calls."""
     parser.add_argument(
-        "path", type=_existing_file, metavar="FILE", help="the journal, as Journal.open has made it, or a copy of it"
+        "path", type=_existing_file, metavar="FILE", help="the journal, as --journal names it, or a copy of it"
     )
     parser.add_argument("--tool", metavar="GLOB", help="of the tools whose names fit, such as 'refund*'")
     parser.add_argument("--principal", metavar="NAME", help="made on whose behalf")

@@ -49,6 +49,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files",
         nargs="*",
+        default=[],
         metavar="FILE",
         help="left out, check and trust look at the files that are found; without --tools or --mcp, check looks at "
         "files by themselves",
