@@ -182,18 +182,20 @@ def first_unlike(one: JsonObject, other: JsonObject, alike: Callable[[Any, Any],
     return next((key for key in {**one, **other} if not alike(one.get(key, _ABSENT), other.get(key, _ABSENT))), None)
 
 
-def is_within(part: Any, whole: Any, *, respelled: bool = False) -> bool:
-    """Whether JSON is the same but for keys that only `whole` has.
-
-    Args:
-        respelled: Whether texts, numbers, booleans and null count as the same, whatever they are.
-    """
+def is_within(part: Any, whole: Any) -> bool:
+    """Whether JSON is the same but for keys that only `whole` has."""
     if isinstance(part, dict) and isinstance(whole, dict):
-        return all(is_within(item, whole.get(key, _ABSENT), respelled=respelled) for key, item in part.items())
+        return all(is_within(item, whole.get(key, _ABSENT)) for key, item in part.items())
     if isinstance(part, list) and isinstance(whole, list):
-        return len(part) == len(whole) and all(map(partial(is_within, respelled=respelled), part, whole))
-    is_respelled = respelled and not isinstance(part, dict | list) and not isinstance(whole, dict | list)
-    return part is _ABSENT or (is_respelled and whole is not _ABSENT) or same(part, whole)
+        return len(part) == len(whole) and all(map(is_within, part, whole))
+    return part is _ABSENT or same(part, whole)
+
+
+def shape_of(value: Any) -> Any:
+    """The objects and arrays of JSON, with null for everything in them that is neither."""
+    if isinstance(value, dict):
+        return {key: shape_of(item) for key, item in value.items()}
+    return [shape_of(item) for item in value] if isinstance(value, list) else None
 
 
 _ABSENT = object()

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from functools import partial
 from typing import Any
 
 from pydantic_core import from_json
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain
-from ferrule.arguments.dumping import NoJudgedForm, first_unlike, is_within
+from ferrule.arguments.dumping import NoJudgedForm, first_unlike, is_within, shape_of
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
 from ferrule.arguments.schema_walk import declared
@@ -153,8 +152,10 @@ class Parameters:
             beyond = self.beyond_defaults(made)
         except NoJudgedForm as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
-        alike = partial(is_within, respelled=self.respells)
-        altered = first_unlike(wanted, from_json(made.raw), alike) or first_unlike(beyond, wanted, alike)
+        judged = from_json(made.raw)
+        if self.respells:
+            wanted, judged, beyond = map(shape_of, (wanted, judged, beyond))
+        altered = first_unlike(wanted, judged, is_within) or first_unlike(beyond, wanted, is_within)
         if altered is not None:
             raise Invalid(f"{altered!r} would come out otherwise than it was given")
         return made

@@ -163,9 +163,8 @@ class _Drawing:
             if isinstance(event, int):
                 yield before.at if before else 0.0, "…", "dim", f"{event:,} more reports"
                 continue
-            sign, colour, text = self._told(event, before)
+            sign, colour, text = self._told(event, before, decided)
             if event.kind == "tool:decided":
-                text = _decision_said(event.data, decided)
                 text += _arguments_changed(judged, judged := event.data.get("input", came))
                 decided = event.data
             yield event.at, sign, colour, text
@@ -174,12 +173,12 @@ class _Drawing:
             colour = "red" if self._call.status == "cut_off" else "yellow"
             yield self._until(), logged.SIGNS[self._call.status][0], colour, self._left()
 
-    def _told(self, event: LoggedEvent, before: LoggedEvent | None) -> tuple[str, str, str]:
+    def _told(self, event: LoggedEvent, before: LoggedEvent | None, decided: Any) -> tuple[str, str, str]:
         data, kind = event.data, event.kind
         if kind == "tool:pre":
             return "→", "cyan", "came"
         if kind == "tool:decided":
-            return "?", "yellow", ""
+            return "?", "yellow", _decision_said(data, decided)
         if kind == "tool:started":
             waited = 0.0 if before is None else event.at - before.at
             is_wait = before is not None and before.kind in ("tool:pre", "tool:decided") and waited >= 0.001

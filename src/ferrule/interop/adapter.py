@@ -58,7 +58,7 @@ _MOST_IN_MEMORY = 10_000
 """Calls in a journal that is made here."""
 _PUTS_TRIED = 100
 _GONE = "the record of that is gone"
-_NOT_READ = "the record of that was changed, or another runner has sealed it"
+_OTHER_SEAL = "the record of that was changed, or another runner has sealed it"
 _NOT_SEALED = (
     "it was changed, or sealed by a runner with another resume_key. Every program that answers calls of another has to "
     "have its Runner(…, resume_key=…, journal=…); without a resume_key each runner has one of its own"
@@ -166,7 +166,7 @@ class Adapter:
         found = await self._kept(call, context) if record is None else record
         approved = call.replace(arguments=answer) if isinstance(answer, Mapping) else call
         if not self._takes_up(found, call, context):
-            no, why = answer if _is_no(answer) else None, _misfit(record, call, context) or _NOT_READ
+            no, why = answer if _is_no(answer) else None, _why_not_taken(record, call, context) or _OTHER_SEAL
             if no is None:
                 log.warning("an answer for a call of tool %r: %s; the person is asked again", call.name, why)
             result = await self.ask_again(approved, context, tell, no=no, why=why)
@@ -515,10 +515,10 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
 def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
     """Whether it is the record of this very call: a yes to another one is none to it, such as one of an earlier turn
     that had its id, for some servers count from `call_0` in each. Whether it was changed, its seal says."""
-    return _misfit(record, call, context) is None
+    return _why_not_taken(record, call, context) is None
 
 
-def _misfit(record: object, call: ToolCall, context: ToolContext[Any]) -> str | None:
+def _why_not_taken(record: object, call: ToolCall, context: ToolContext[Any]) -> str | None:
     """Why it is no record of this very call, or None if it is one. Only a record that came with the answer is told
     from one that is gone: nobody learns here whether there is one of somebody else."""
     try:
