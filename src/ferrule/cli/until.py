@@ -17,11 +17,7 @@ async def until_told(work: Callable[..., Coroutine[Any, Any, None]]) -> int:
     """Run `work` until it ends or a signal comes; the exit code. A second signal stops the calls, a third kills."""
     stop = asyncio.Event()
     with stop_on_signals(stop, _say_first) as came:
-        try:
-            await work(stop=stop)
-        except asyncio.CancelledError:
-            if not came:
-                raise
+        await work(stop=stop)
     return 128 + signal.SIGINT if signal.SIGINT in came else 0
 
 

@@ -113,7 +113,7 @@ def _log_level(level: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_on_signals(stop: asyncio.Event, say: Callable[[int], object] = lambda number: None) -> Iterator[list[int]]:
-    """Set `stop` at the first ctrl-C or SIGTERM, cancel this task at the second, and let the third kill the program.
+    """Set `stop` at the first ctrl-C or SIGTERM, and cancel what runs here at the second; the third kills the program.
 
     Args:
         say: Called with the number of the first signal.
@@ -148,5 +148,8 @@ def stop_on_signals(stop: asyncio.Event, say: Callable[[int], object] = lambda n
             loop.add_signal_handler(one, on_signal, one)
     try:
         yield came
+    except asyncio.CancelledError:
+        if len(came) < 2:
+            raise
     finally:
         restore()
