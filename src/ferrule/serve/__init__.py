@@ -126,7 +126,7 @@ async def http(
     """Serve a runner at `http://host:port/mcp` until a signal comes. See docs/serving-mcp.md#a-gateway-in-one-file.
 
     It starts uvicorn. After the first ctrl-C or SIGTERM it takes no new calls, and waits for those under way as long as
-    the runner's `drain`; a second signal cancels it and them, a third ends the program.
+    the runner's `drain`; a second signal stops it and them, a third ends the program.
 
     Args:
         host: A name or an address of this machine. Beyond the loopback it needs `tokens`.
