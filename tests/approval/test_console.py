@@ -493,9 +493,12 @@ def broken(arguments: Any) -> object:
     ],
 )
 def test_where_a_preview_breaks_the_arguments_are_shown_and_it_says_so(
-    preview: Any, why: str, terminal: Terminal
+    preview: Any, why: str, terminal: Terminal, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert asked_about(terminal, (PROMPT, "y\n"), call=EDIT, context=with_preview(preview, "key")) == allow(by="ann")
+    assert ("the preview of tool 'edit_file' broke: " in caplog.text and "Traceback" in caplog.text) is (
+        "it broke" in why
+    )
     lines = shown_lines(terminal)
     assert lines[2] == f"  there is no preview: {why}"
     assert lines[3:7] == ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = '**********'"]

@@ -25,7 +25,7 @@ from ferrule import Event, Tool, ToolCall
 from ferrule.approval import printable
 from ferrule.cli.call import typed
 from ferrule.cli.list import does
-from ferrule.cli.program import COMMANDS, OPTIONS, parser_of
+from ferrule.cli.program import COMMANDS, OPTIONS, main, parser_of
 from ferrule.cli.timeline import Timeline
 from ferrule.values.frozen import freeze
 from products import sampled
@@ -907,3 +907,16 @@ def test_the_options_that_may_stand_before_a_command_are_those_of_all_commands()
         for option in action.option_strings
     }
     assert {**takes, "--version": False} == OPTIONS
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "mistral", "cohere", "bedrock"])
+def test_a_missing_key_names_the_environment_variable_and_no_argument_of_python(
+    provider: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for variable in [name for name in os.environ if name.endswith(("_API_KEY", "_PROFILE", "_TOKEN"))]:
+        monkeypatch.delenv(variable)
+    assert main(["run", "hi", "--model", f"{provider}:some-model"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"needs credentials: set [A-Z_]+_KEY", said) and "client=" not in said

@@ -93,7 +93,9 @@ def test_lock_writes_the_file_and_says_later_what_changed(ferrule: Ferrule, tmp_
     assert done.returncode == 1 and (tmp_path / "ferrule.lock").read_text() == text
     assert "'order' changed since it was accepted: its description\n" in done.stdout
     assert "-Order more of an article." in done.stdout and "+Order more\ufffd of \ufffd[2J it." in done.stdout
-    assert done.stdout.endswith("if that is right: ferrule lock --accept 'order'\n")
+    assert done.stdout.endswith("if that is right: ferrule lock --tools shop.py --accept order\n")
+    assert ferrule("lock", "--accept", "order").returncode == 2  # of no tools, it would write that it is gone
+    assert (tmp_path / "ferrule.lock").read_text() == text
 
 
 def test_check_writes_nothing_and_ends_with_1_for_any_difference(ferrule: Ferrule, tmp_path: Path) -> None:

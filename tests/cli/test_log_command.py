@@ -83,6 +83,18 @@ def test_calls_are_chosen_by_options(path: Path, capsys: pytest.CaptureFixture[s
     assert ids("--until", "1w") == [] and ids("--until", "2h") == ["c1", "c2", "c3", "c4"]
 
 
+def test_a_call_that_was_killed_while_it_ran_is_found_as_unknown(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journaled(path, lambda runner: runner.run(call("c1"), ADA))
+    with sqlite3.connect(path) as connection:  # as though its process had been killed
+        connection.execute("DELETE FROM events WHERE call_id = 'c1' AND kind = 'tool:post'")
+        connection.execute("UPDATE calls SET state = 'running', outcome = NULL WHERE call_id = 'c1'")
+    connection.close()
+    found = records(capsys, "log", "calls.db", "--status", "unknown")
+    assert [(one["call_id"], one["status"]) for one in found] == [("c1", "cut_off")]
+
+
 def test_the_record_of_a_call_has_the_fields_of_the_page(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journaled(path, one_of_each)
     page = (DOCS / "journal.md").read_text(encoding="utf-8").partition("### Export")[2].partition("\n### ")[0]
@@ -210,7 +222,7 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(
         "argument  copies = 2",
         "repaired  ",
         "? asked: send changes things (ask_before_changes)",
-        "? allowed by eve (ask_before_changes)",
+        "? allowed by eve",
         "▸ started",
         "… 1/2 half",
         "↻ attempt 1 of 2 came to failed: ",
@@ -240,6 +252,14 @@ def test_each_line_of_a_long_argument_begins_where_its_first_does(
     assert all(line.startswith(" " * 12 + "kim") for line in written[1:])
 
 
+def test_an_approver_without_a_name_is_not_shown_as_the_rule_that_asked(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journaled(path, lambda runner: runner.run(call("c1"), ADA), approve=lambda call, decision, context: True)
+    assert "? allowed by somebody unnamed\n" in said(capsys, "explain", "calls.db", "c1")
+    assert shown(capsys, "calls.db")[0][-2] == "somebody unnamed"
+
+
 def test_that_a_person_has_changed_the_arguments_is_explained(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def approve(call: ToolCall, decision: object, context: ToolContext) -> Decision:
         return allow({**call.arguments, "euros": 3}, by="eve")
@@ -248,7 +268,7 @@ def test_that_a_person_has_changed_the_arguments_is_explained(path: Path, capsys
     text = said(capsys, "explain", "calls.db", "c1")
     assert "argument  euros = 3" in text
     assert "asked: refund changes things (ask_before_changes)\n" in text
-    assert "allowed by eve (ask_before_changes); with euros=3\n" in text
+    assert "allowed by eve; with euros=3\n" in text
 
 
 def test_calls_of_one_id_are_told_apart(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

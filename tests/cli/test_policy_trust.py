@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ferrule import Toolset, tool
+from ferrule.cli.program import main
 from ferrule.lock import definition_of, lock_text
 from ferrule.policy import Trusted
 
@@ -47,6 +48,23 @@ def test_a_person_is_shown_the_file_and_later_its_difference(here: Path) -> None
     assert Trusted().versions()[str(file)].text == file.read_text()
     code, said = trust(here, "--forget")
     assert code == 0 and Trusted().versions() == {}
+
+
+def test_a_policy_that_settings_name_is_trusted_and_checked_after_them_without_being_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "rules.toml").write_text('allow = ["refund"]\n')
+    (here / ".ferrule/settings.toml").write_text('policy = "rules.toml"\n')
+    with Terminal("policy", "trust", cwd=here) as terminal:
+        for file in (".ferrule/settings.toml", "rules.toml"):
+            terminal.until(f"To trust {file}, with")
+            terminal.until(": ")
+            terminal.type(re.findall(r", type (\d{6}):", terminal.said)[-1] + "\n")
+        assert terminal.end() == 0
+    assert set(Trusted().versions()) == {str(here / "rules.toml"), str(here / ".ferrule/settings.toml")}
+    (here / "rules.toml").write_text('allow = ["refund"')
+    assert main(["policy", "check"]) == 1
+    assert "rules.toml" in capsys.readouterr().out
 
 
 def test_a_person_is_warned_of_broad_rules_before_the_file_is_trusted(here: Path) -> None:

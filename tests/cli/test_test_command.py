@@ -250,6 +250,10 @@ def test_a_rule_of_the_policy_is_known_by_its_text_and_its_place(here: Path, tri
     (here / "own.toml").write_text(table, encoding="utf-8")
     for rule in ("deny order(count", "too many"):
         assert trials.wrong(f"{call}denied = {{ call = 'order', rule = '{rule}' }}", policy='"own.toml"') == ""
+    (here / "own.toml").write_text(table.replace("deny", "ask"), encoding="utf-8")
+    no = call.replace("yes", "no")
+    for rule in ("too many", "said no"):
+        assert trials.wrong(f"{no}denied = {{ call = 'order', rule = '{rule}' }}", policy='"own.toml"') == ""
 
 
 def test_files_are_found_from_the_folder_of_the_tests(

@@ -237,20 +237,23 @@ def test_an_answer_without_a_usable_record_runs_nothing_whatever_the_guards_have
 @pytest.mark.parametrize(
     ("whose", "brought", "why"),
     [
-        (ToolContext(session="s", principal="eve"), True, "the record of that belongs to somebody else"),
-        (ToolContext(session="t", principal="ada"), True, "the record of that belongs to another session"),
-        (ToolContext(session="s", principal="eve"), False, "the record of that is gone"),
+        (HERE, {"arguments": {"to": "eve"}}, "the record of that was changed, or another runner has sealed it"),
+        (HERE, {"sent": "0"}, "it had other arguments then"),
+        (ToolContext(session="s", principal="eve"), {}, "the record of that belongs to somebody else"),
+        (ToolContext(session="t", principal="ada"), {}, "the record of that belongs to another session"),
+        (ToolContext(session="s", principal="eve"), None, "the record of that is gone"),
     ],
 )
-def test_an_answer_of_somebody_else_says_whose_a_record_is_only_if_it_brings_it(
-    whose: ToolContext, brought: bool, why: str
+def test_the_next_question_says_why_the_record_that_an_answer_brought_was_not_taken(
+    whose: ToolContext, brought: dict[str, Any] | None, why: str
 ) -> None:
     async def run() -> ToolResult:
         adapter = bank.adapter(
             observers=[lambda event: rules.append(getattr(event.data.get("decision"), "rule", None))]
         )
         record = await suspended(adapter, paying())
-        return await adapter.answer(paying(), whose, True, record if brought else None)
+        changed = None if brought is None else {"pending": record["pending"] | brought}
+        return await adapter.answer(paying(), whose, True, changed)
 
     bank, rules = Bank(), list[Any]()
     result = asyncio.run(run())

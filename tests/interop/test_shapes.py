@@ -161,6 +161,7 @@ NOTHING_RUNS = r"'weather' has no 'execute'.*build_tool\(definition, handler\)"
 WRONG: list[tuple[Callable[[], Any], str]] = [
     *((lambda one=one: build_tool(one), NOTHING_RUNS) for one in SHAPES.values()),
     *((lambda one=one: Toolset([one]), NOTHING_RUNS) for one in SHAPES.values()),
+    (lambda: Toolset([{**MCP, "run": of_payload}]), r"takes no function as 'run'; .*build_tool\(definition, h"),
     (lambda: Runner([CHAT]), r"build_tool\(definition, handler\)"),
     (lambda: tool(CHAT), "handler, or execute, must be a function"),  # type: ignore[call-overload]
     (lambda: Tool("weather", MCP), "handler, or execute, must be a function"),  # type: ignore[arg-type]

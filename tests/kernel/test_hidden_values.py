@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from journals import WatchedJournal
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 from watched import Watch, go
 
 from ferrule import (
@@ -198,7 +198,7 @@ def test_a_bound_value_that_does_not_fit_is_not_shown() -> None:
 
 def test_a_hidden_value_that_validation_would_change_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     @tool(private=("when",))
-    async def at(amount: int, when: Annotated[str, StringConstraints(to_upper=True)] = "") -> None: ...
+    async def at(amount: int, when: Annotated[str, AfterValidator(str.upper)] = "") -> None: ...
 
     result = go(Runner([at], guards=[lambda c, x: {**c.arguments, "when": "hush"}]).run("at", {"amount": 1}))
     assert result.status == "denied"

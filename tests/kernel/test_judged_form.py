@@ -1513,6 +1513,37 @@ def test_what_a_model_does_not_keep_of_what_was_sent_is_not_shown() -> None:
     assert shown[-1] == {"path": "a/b", "note": "x"}
 
 
+class Size(enum.Enum):
+    S = "s"
+    XXL = "xxl"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Size:
+        return cls.XXL
+
+
+@pytest.mark.parametrize(
+    ("annotation", "sent", "edited", "expected"),
+    [
+        (Decimal, "5", 7, Decimal(7)),
+        (Decimal, 5, 7.5, Decimal("7.5")),
+        (dict[str, list[Decimal]], {"a": ["5"]}, {"a": [7, "8.0"]}, {"a": [Decimal(7), Decimal("8.0")]}),
+        (uuid.UUID, str(uuid.UUID(int=1)), str(uuid.UUID(int=0xAB)).upper(), uuid.UUID(int=0xAB)),
+        (Path, "a", "b//c", Path("b/c")),
+        (HttpUrl, "http://a.example", "http://B.example", HttpUrl("http://b.example/")),
+        (Annotated[HttpUrl, AfterValidator(lambda one: one)], "http://a.example", "http://B.example", None),
+        (Decimal, "5", "x", None),
+        (Sent, {"to": "a"}, {"to": "b", "copy": 2}, None),
+        (Size, "s", "large", None),
+    ],
+)
+def test_an_edit_is_read_as_a_models_arguments_are_unless_code_would_change_it(
+    annotation: Any, sent: Any, edited: Any, expected: Any
+) -> None:
+    result, got = answered(annotation, sent, lambda arguments: {"value": edited})
+    assert (result.status, got) == (("denied", []) if expected is None else ("ok", [expected])), result.error
+
+
 def test_the_answer_tells_which_change_comes_out_otherwise() -> None:
     result, _ = run(pay, "pay", {"cents": 5, "to": "a"}, guards=[lambda c, _: {**c.arguments, "to": " A"}])
     assert "'to' would come out otherwise than it was given" in str(result.error)

@@ -6,8 +6,10 @@ import asyncio
 import copy
 import gc
 import json
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -101,6 +103,13 @@ def test_it_holds_the_call_the_context_and_the_question_and_nothing_hidden() -> 
     }
     assert pending["expires_at"] - pending["asked_at"] == pytest.approx(86_400)
     assert "resume" not in record["metadata"]
+
+
+def test_the_page_names_each_of_its_fields() -> None:
+    page = (Path(__file__).parents[2] / "docs/approvals.md").read_text(encoding="utf-8")
+    table = page.partition("| Field of `pending` |")[2].partition("\n\n")[0]
+    named = [name for row in re.findall(r"(?m)^\| (`.*?) \|", table) for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(suspended(made([writing()[0]]))["pending"])
 
 
 def test_the_result_has_it_too_and_nobody_can_change_it() -> None:

@@ -101,6 +101,16 @@ def test_records_say_what_was_asked_for_whom_and_when() -> None:
     assert began <= min(times) <= max(times) <= time.time()
 
 
+def test_with_a_journal_the_arguments_are_told_as_they_run_though_no_guard_judges() -> None:
+    @tool(read_only=True)
+    async def look(n: int, pages: int = 1) -> int:
+        return n
+
+    journal = WatchedJournal()
+    record = go(Runner([look], journal=journal).run("look", '{"n": "5"}')).record()
+    assert record["input"] == journal.events[-1].data["input"] == {"n": 5, "pages": 1}
+
+
 @pytest.mark.parametrize("name", ["no_tool", "add"])
 def test_the_record_of_a_call_that_never_began_says_whose_it_was_too(name: str) -> None:
     record = go(Runner([add]).run(name, "{", **WHO)).record()

@@ -93,7 +93,7 @@ def test_a_key_as_an_option_is_refused_with_the_client_as_its_place(case: Case) 
 
 def test_a_missing_key_is_told_with_the_client_as_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY")
-    with pytest.raises(DefinitionError, match=f"set ANTHROPIC_API_KEY.*{ITS_PLACE}"):
+    with pytest.raises(DefinitionError, match=rf"set ANTHROPIC_API_KEY\n.*{ITS_PLACE}"):
         models.Anthropic("model-1", api_key="dummy")
 
 

@@ -273,6 +273,15 @@ def test_coheres_fields_are_counted_in_all_tools_of_a_request() -> None:
         cohere.tools(many(201, {"type": "string"}), strict=True)
 
 
+def test_all_tools_that_cannot_be_strict_are_named_at_once() -> None:
+    tools = [of({"type": "object"}, name=name) for name in "abc"]
+    tools[1] = of({"type": "string"}, name="b")
+    with pytest.raises(DefinitionError, match=r"2 tools .*strict for OpenAI: 'a' at \$\.\S+\.x, 'c' at \$\.\S+\.x: "):
+        openai_chat.tools(tools, strict=True)
+    with pytest.raises(DefinitionError, match=r"^tool 'c' cannot be strict for OpenAI: at"):
+        openai_chat.tools(tools[1:], strict=True)
+
+
 @pytest.mark.parametrize("module", [gemini, ollama])
 def test_an_api_without_a_strict_mode_says_so_of_the_first_tool_that_wants_it(module: Any) -> None:
     with pytest.raises(DefinitionError, match=r"'t0' cannot be strict for (Gemini|Ollama).*Leave strict"):

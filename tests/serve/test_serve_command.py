@@ -355,6 +355,30 @@ def test_over_http_a_token_is_needed_where_one_is_named(folder: Path, era: str) 
     assert go(run()) == ("3", 401)
 
 
+def test_a_refused_client_and_a_broken_file_of_tokens_are_a_line_each_on_standard_error(folder: Path) -> None:
+    file = folder.parent / "gateway" / "tokens.toml"
+    assert main(["token", "new", "ann", "--tokens", str(file)]) == 0
+
+    async def run() -> list[str]:
+        async with started(folder, "--http", "127.0.0.1:0", "--tokens", str(file)) as process:
+            url = await address_of(process)
+            assert process.stderr is not None
+            said = []
+            async with httpx2.AsyncClient() as http:
+                for broken in (False, True):
+                    if broken:
+                        file.write_text("[ann", encoding="utf-8")
+                    assert (await http.post(url, headers={"Authorization": "Bearer wrong"}, json={})).status_code == 401
+                    said += [(await process.stderr.readline()).decode() for _ in range(1 + broken)]
+            return said
+
+    known, file_is_broken, _ = go(run())
+    assert known == "ferrule: a client at 127.0.0.1 was refused: its token is not known\n"
+    assert (
+        file_is_broken.startswith("ferrule: no token can be looked up: the tokens in ") and "no TOML" in file_is_broken
+    )
+
+
 async def refused(url: str, era: str) -> None:
     """Come back when a server takes no new calls, or no new connections."""
     with contextlib.suppress(Exception):

@@ -621,7 +621,10 @@ def test_clients_that_listen_take_no_place_of_a_call_and_are_bounded_too() -> No
         ({"keep_list": -1}, "keep_list is a number greater than 0"),
         ({"keep_list": float("inf")}, "keep_list is a number greater than 0"),
         ({"context": {"principal": "ann"}}, "context is a ToolContext, not dict"),
-        ({"tokens": "a token of some length"}, r"^tokens is the path of a file .* serve\.fixed_token\(…\) makes one$"),
+        (
+            {"tokens": "a token of some length"},
+            r"^tokens is a Path, a text that ends in '\.toml' .* serve\.fixed_token",
+        ),
         ({"hosts": ["https://tools.example.com"]}, "hosts: 'https://tools.example.com' is none"),
         ({"hosts": ["*"]}, r"hosts: '\*' is none; write 'tools.example.com'"),
         ({"origins": ["*"]}, r"origins: '\*' is none; write 'https://app.example.com'"),

@@ -313,6 +313,32 @@ print("over", flush=True)
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_a_second_signal_stops_the_calls_of_a_program_which_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.replace("to_thread(input)", "Event().wait()"), encoding="utf-8")
+
+    async def run(process: subprocess.Popen[str]) -> None:
+        assert process.stdout
+        url = (await asyncio.to_thread(process.stdout.readline)).strip()
+        async with Client(url, mode=MODERN) as client:
+            held = asyncio.ensure_future(client.call_tool("hold"))
+            assert await asyncio.to_thread(process.stdout.readline) == "entered\n"
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+            await asyncio.wait([held])
+            assert held.exception() is not None
+
+    command = [sys.executable, "program.py"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+        try:
+            go(run(process))
+            assert process.stdout is not None and process.stdout.read() == "over\n" and process.wait(BOUND) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_calls_of_a_program_end(tmp_path: Path, number: int) -> None:
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")

@@ -293,6 +293,18 @@ def test_a_failure_says_which_arguments_and_what_was_seen() -> None:
         Contract(only_seems_to_read).test_a_call_that_says_that_it_only_reads_changes_nothing()
 
 
+def test_a_call_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    @tool(read_only=True)
+    async def hangs_on_two(line: str) -> str:
+        if line == "two":
+            await asyncio.Event().wait()
+        return line
+
+    monkeypatch.setattr("ferrule.testing.bounded.SECONDS", 5.0)
+    with pytest.raises(AssertionError, match=r"not ended after 5 s: \{'line': 'two'\} did not end"):
+        Contract(hangs_on_two).test_its_outputs_fit()
+
+
 def test_what_a_contract_needs_is_said() -> None:
     class Bare(ToolContract):
         def tool(self) -> Tool:

@@ -7,8 +7,10 @@ Every approver of this folder is an object that is called as any approver is, `(
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +32,8 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, Diff, allow, deny
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
+from ferrule.values.logged import LogLines, call_facts, write_log
+from ferrule.values.masking import without_keys
 
 if TYPE_CHECKING:
     from ferrule.approval.offer import Offer
@@ -159,7 +163,15 @@ class Asked:
             return self._without_preview(str(error))
         except BaseException as error:  # a `SystemExit` of the tool's, too
             problem = text_of(error) if isinstance(error, ToolError) else None
+            if problem is None:
+                self._log_preview(error)
             return replace(unseen, preview=problem or f"it broke ({type(error).__name__})", problem=problem)
+
+    def _log_preview(self, error: BaseException) -> None:
+        fields = getattr(self.context, "session", None), getattr(self.context, "principal", None)
+        trace = LogLines(without_keys("".join(traceback.format_exception(error)).rstrip()))
+        facts = call_facts(self.call.name, self.call.id, *fields)
+        write_log(logging.ERROR, facts, "the preview of tool %r broke: %s", self.call.name, trace)
 
     def _without_preview(self, why: str) -> Asked:
         return replace(self, preview=why, binds=FrozenDict(), problem=None)

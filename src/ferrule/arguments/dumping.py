@@ -86,9 +86,7 @@ def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
     if kind == "dict":  # of numbers, 1 and 01 are one key
         return bool(node.get("keys_schema", {"type": "str"})["type"] == "str")
     if kind == "enum":
-        missing = getattr(node["cls"]._missing_, "__func__", None)  # gives a member for other values, where overridden
-        plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
-        return plain and missing is vars(Enum)["_missing_"].__func__
+        return not runs_code(node) and all(isinstance(one.value, str | int | float | None) for one in node["members"])
     if kind == "default":
         return _keeps_default(node)
     return not any(map(node.get, ("custom_init", "post_init"))) and node.get("extra_behavior") != "ignore"
@@ -117,7 +115,7 @@ class Dump:
 
     def __init__(self, core: CoreSchema) -> None:
         self._core = core
-        checks = any(map(_runs_code, all_nodes(core)))
+        checks = any(map(runs_code, all_nodes(core)))
         written = rewritten(core, partial(_for_writing, checks=checks))
         self._serializer = SchemaSerializer(written, _writing_config({}), _use_prebuilt=False)
 
@@ -193,6 +191,13 @@ def is_within(part: Any, whole: Any) -> bool:
     return part is _ABSENT or same(part, whole)
 
 
+def shape_of(value: Any) -> Any:
+    """The objects and arrays of JSON, with null for everything in them that is neither."""
+    if isinstance(value, dict):
+        return {key: shape_of(item) for key, item in value.items()}
+    return [shape_of(item) for item in value] if isinstance(value, list) else None
+
+
 _ABSENT = object()
 _SENT_LEAVES = "ferrule"
 """In the serializer's context, which an author's serializers may read, too: what gives the texts and numbers that were
@@ -240,10 +245,17 @@ def _for_writing(node: CoreSchema, *, checks: bool) -> CoreSchema:
     return node
 
 
-def _runs_code(node: CoreSchema) -> bool:
-    """Whether validation runs code that is not ours, which may give an object of any class."""
+def runs_code(node: CoreSchema) -> bool:
+    """Whether validation runs code that is neither ours nor Pydantic's, which may give an object of any class. Of an
+    enum that is a `_missing_` of its own, which gives a member for other values."""
+    if node["type"] == "enum":
+        return getattr(node["cls"]._missing_, "__func__", None) is not vars(Enum)["_missing_"].__func__
     ours = (node.get("metadata") or {}).get("ferrule") is KEEPS
-    return any(map(node.get, ("custom_init", "post_init"))) or ("function" in node and not ours)
+    function = node.get("function")
+    while isinstance(function, dict | partial):
+        function = function["function"] if isinstance(function, dict) else function.func
+    own = function is not None and not str(getattr(function, "__module__", "")).startswith("pydantic.")
+    return (own and not ours) or any(map(node.get, ("custom_init", "post_init")))
 
 
 def _of_class(declared: type, value: Any, handler: Any) -> Any:

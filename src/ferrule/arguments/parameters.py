@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain
-from ferrule.arguments.dumping import NoJudgedForm, first_unlike, is_within
+from ferrule.arguments.dumping import NoJudgedForm, first_unlike, is_within, shape_of
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
 from ferrule.arguments.schema_walk import declared
@@ -44,6 +44,8 @@ class Parameters:
         defaults: The JSON values of the others, where they have one.
         direct: Parameters whose validated value is their JSON value.
         keeps_digits: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
+        respells: Whether validation changes no more of a value than how it is written, since it runs no code of the
+            author's.
         exact: Whether what was sent is judged; else the dump of the validated values, and what runs is made of that.
         write: Writes Python objects that are given as arguments as JSON text; raises `ValueError` where there is none.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
@@ -53,6 +55,7 @@ class Parameters:
     direct: frozenset[str] = frozenset()
     keeps_digits = False
     exact = True
+    respells = True
     quick: Callable[[str], Any]
     write: Callable[[Any], str] = staticmethod(dumps)
 
@@ -137,7 +140,8 @@ class Parameters:
 
     def changed(self, name: str, given: JsonObject) -> Arguments:
         """The arguments that a guard or a person gave instead of others; hidden parameters may be among them. What is
-        left out gets its declared default; all has to come out as it was given, and nothing else beside it.
+        left out gets its declared default; all has to come out as it was given, and nothing else beside it. A value of
+        Pydantic's own types may come out in another spelling (`1` as `"1"` of a `Decimal`), as a model's does.
 
         Raises:
             Invalid: with a text that says what does not fit.
@@ -148,7 +152,10 @@ class Parameters:
             beyond = self.beyond_defaults(made)
         except NoJudgedForm as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
-        altered = first_unlike(wanted, from_json(made.raw), is_within) or first_unlike(beyond, wanted, is_within)
+        judged = from_json(made.raw)
+        if self.respells:
+            wanted, judged, beyond = map(shape_of, (wanted, judged, beyond))
+        altered = first_unlike(wanted, judged, is_within) or first_unlike(beyond, wanted, is_within)
         if altered is not None:
             raise Invalid(f"{altered!r} would come out otherwise than it was given")
         return made

@@ -25,7 +25,7 @@ from ferrule.arguments.closing import (
     spelled_exactly,
     stop_at_first,
 )
-from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact, rewritten_text
+from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact, rewritten_text, runs_code
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import MOST_TOLD, Ways, measured
 from ferrule.errors import DefinitionError
@@ -65,6 +65,7 @@ class TypedParameters(Parameters):
         self._copies = written_out and bool(self._ways.recursive or self._ways.most > _FEW)
         self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
         dated = spelled(nodes)
+        self.respells = not any(map(runs_code, nodes))
         self.exact = is_exact(core, dated=dated) and not self._is_unlike(core)
         if self.exact and dated:
             self._validator = _validator(spelled_exactly(core))

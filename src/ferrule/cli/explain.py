@@ -157,26 +157,28 @@ class _Drawing:
     def _lines(self) -> Iterator[tuple[float, str, str, str]]:
         """When, a sign, its colour, and what is said."""
         before: LoggedEvent | None = None
+        decided: Any = None
         came = judged = self._call.events[0].data.get("input")
         for event in _without_many(self._call.events):
             if isinstance(event, int):
                 yield before.at if before else 0.0, "…", "dim", f"{event:,} more reports"
                 continue
-            sign, colour, text = self._told(event, before)
+            sign, colour, text = self._told(event, before, decided)
             if event.kind == "tool:decided":
                 text += _arguments_changed(judged, judged := event.data.get("input", came))
+                decided = event.data
             yield event.at, sign, colour, text
             before = event
         if self._call.status in UNFINISHED:
             colour = "red" if self._call.status == "cut_off" else "yellow"
             yield self._until(), logged.SIGNS[self._call.status][0], colour, self._left()
 
-    def _told(self, event: LoggedEvent, before: LoggedEvent | None) -> tuple[str, str, str]:
+    def _told(self, event: LoggedEvent, before: LoggedEvent | None, decided: Any) -> tuple[str, str, str]:
         data, kind = event.data, event.kind
         if kind == "tool:pre":
             return "→", "cyan", "came"
         if kind == "tool:decided":
-            return "?", "yellow", _decision_said(data)
+            return "?", "yellow", _decision_said(data, decided)
         if kind == "tool:started":
             waited = 0.0 if before is None else event.at - before.at
             is_wait = before is not None and before.kind in ("tool:pre", "tool:decided") and waited >= 0.001
@@ -258,8 +260,15 @@ class _Drawing:
         self._console.print(line, soft_wrap=True)
 
 
-def _decision_said(data: Any) -> str:
-    by, rule, reason = data.get("by"), data.get("rule"), data.get("reason")
+def _decision_said(data: Any, before: Any) -> str:
+    """What a decision was, and who made it.
+
+    Args:
+        before: The decision before it; what follows an ask is its answer.
+    """
+    by, rule, reason = logged.answerer(data, before), data.get("rule"), data.get("reason")
+    if logged.is_answer(data, before):
+        rule = None
     said = _SAID.get(str(data.get("kind")), "decided")
     whose = f" by {told(by, _REASON)}" if by else ""
     why = f": {told(reason, _REASON)}" if reason else ""
@@ -267,9 +276,10 @@ def _decision_said(data: Any) -> str:
 
 
 def _arguments_changed(before: Any, after: Any) -> str:
-    """Which arguments are others than before; a default that was filled in is none."""
+    """Which arguments are shown otherwise than before; a default that was filled in is not."""
     old, new = logged.mapping(before), logged.mapping(after)
-    changed = {name: value for name, value in new.items() if name in old and old[name] != value}
+    shown = {name: arguments({name: value}) for name, value in old.items()}
+    changed = {name: value for name, value in new.items() if name in old and arguments({name: value}) != shown[name]}
     gone = [name for name in old if name not in new]
     said = [*([arguments(changed)] if changed else []), *(f"without {name}" for name in gone)]
     return f"; with {told(', '.join(said), _VALUE_SHOWN)}" if said else ""

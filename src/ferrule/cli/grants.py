@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from datetime import datetime
 
-from rich.table import Table
-
-from ferrule.approval import Grant, Grants, printable
+from ferrule.approval import Grant, Grants
 from ferrule.cli.kept import Kept
-from ferrule.cli.screen import lay, screen
+from ferrule.cli.text import one_line
 from ferrule.cli.usage import UsageError, choices
+
+_TEXT = 4_000
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,10 @@ def command(options: argparse.Namespace) -> int:
     if options.action == "list":
         if options.ids or options.all:
             raise UsageError("to take grants back: ferrule grants revoke ID…, or ferrule grants revoke --all")
-        _print_table(listed)
+        for grant in listed:
+            _print_grant(grant)
+        if not listed:
+            print("there are no grants")
         return 0
     if bool(options.ids) is options.all:
         raise UsageError("which grants? ferrule grants revoke ID…, or ferrule grants revoke --all")
@@ -44,23 +47,16 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_table(listed: list[Grant]) -> None:
-    if not listed:
-        print("there are no grants")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "tool"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("for what", overflow="fold")
-    table.add_column("in", overflow="fold")
-    for name in ("who", "by", "until", "uses"):
-        table.add_column(name, no_wrap=True)
-    for grant in listed:
-        until = datetime.fromtimestamp(grant.expires_at).astimezone().strftime("%Y-%m-%d %H:%M")
-        who, by, uses = (
-            grant.principal or "nobody named",
-            grant.by or "",
-            "any" if grant.uses is None else str(grant.uses),
-        )
-        table.add_row(*map(printable, (grant.id, grant.tool, grant.text, grant.directory, who, by, until, uses)))
-    lay(screen(), table)
+def _print_grant(grant: Grant) -> None:
+    """Two lines, which nothing breaks: a terminal does, and another program reads whole lines."""
+    until = datetime.fromtimestamp(grant.expires_at).astimezone().strftime("%Y-%m-%d %H:%M")
+    given = {
+        "in": grant.directory,
+        "session": grant.session,
+        "for": grant.principal,
+        "given by": grant.by,
+        "until": until,
+        "uses left:": "any number" if grant.uses is None else str(grant.uses),
+    }
+    print(f"{grant.id}  {one_line(grant.text, _TEXT)}")
+    print(" " * len(grant.id), "", ", ".join(f"{name} {one_line(said, _TEXT)}" for name, said in given.items() if said))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ferrule import Tool, Toolset, lock
 from ferrule.approval import preview_lines, printable
-from ferrule.cli import find, servers
+from ferrule.cli import find, openapi, servers
 from ferrule.cli.usage import UsageError, choices
 from ferrule.policy import Trusted
 from ferrule.policy.trust import how_to_trust
@@ -39,12 +40,14 @@ def command(options: argparse.Namespace) -> int:
     """Write the file if it is missing, else what is accepted; 1 if a tool is not as the file has it."""
     if options.check and options.accept:
         raise UsageError("--check writes nothing: it goes without --accept")
+    if not (options.tools or servers.named(options)):
+        raise UsageError("whose tools? ferrule lock --tools FILE, or --mcp FILE")
     tools, file = _tools(options), Path(options.lock)
     now = {tool.name: lock.definition_of(tool) for tool in tools}
     if not options.accept and not os.path.lexists(file):
         if not options.check:
-            return _begin(file, now)
-        print(printable(f"there is no {str(file)!r}: write it with `ferrule lock`, and commit it"))
+            return _begin(options, file, now)
+        print(printable(f"there is no {str(file)!r}: write it with `{_command(options)}`, and commit it"))
         return 1
     known = lock.read_lock(file) if os.path.lexists(file) else {}
     why = {name: "is not there any more" for name in known if name not in now} | lock.differences(tools, known)
@@ -60,17 +63,29 @@ def command(options: argparse.Namespace) -> int:
     if written != known:
         _write_lock(file, written)
     left = [name for name in why if name not in options.accept and (options.check or name in now)]
-    print(_summary(left, len(now)))
+    print(_summary(options, left, len(now)))
     return int(bool(left))
 
 
-def _begin(file: Path, now: Mapping[str, lock.Definition]) -> int:
+def _command(options: argparse.Namespace, *accepted: str) -> str:
+    """The command for the same tools and the same file, as it is typed."""
+    places = {
+        "tools": options.tools,
+        "mcp": options.mcp,
+        "lock": [] if options.lock == lock.LOCK_FILE else [options.lock],
+    }
+    words = [word for name, values in places.items() for value in values or () for word in (f"--{name}", value)]
+    accept = [word for name in accepted for word in ("--accept", name)]
+    return printable(shlex.join(["ferrule", "lock", *words, *openapi.words(options, Path()), *accept]))
+
+
+def _begin(options: argparse.Namespace, file: Path, now: Mapping[str, lock.Definition]) -> int:
     """Write all tools, but those that somebody has to tell apart."""
     like = lock.look_alikes(now)
     _write_lock(file, {name: one for name, one in now.items() if name not in like})
     print(printable(f"wrote {len(now) - len(like)} tools to {str(file)!r}"))
     for name, other in like.items():
-        print(printable(f"left out {name!r}, whose name looks like {other!r}: ferrule lock --accept {name!r}"))
+        print(printable(f"left out {name!r}, whose name looks like {other!r}: {_command(options, name)}"))
     return int(bool(like))
 
 
@@ -82,12 +97,11 @@ def _write_lock(file: Path, definitions: Mapping[str, lock.Definition]) -> None:
         print(printable(f"{str(file)!r} is not the version that was trusted: {how_to_trust(place)}"))
 
 
-def _summary(left: list[str], count: int) -> str:
+def _summary(options: argparse.Namespace, left: list[str], count: int) -> str:
     if not left:
         return f"all {count} tools are as the lock has them"
-    accepted = " ".join(f"--accept {name!r}" for name in left)
     differ = "1 tool is" if len(left) == 1 else f"{len(left)} tools are"
-    return printable(f"{differ} not as in the lock; if that is right: ferrule lock {accepted}")
+    return f"{differ} not as in the lock; if that is right: {_command(options, *left)}"
 
 
 def _tools(options: argparse.Namespace) -> Toolset:
@@ -115,9 +129,10 @@ def _tools(options: argparse.Namespace) -> Toolset:
 def _difference_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """The differences of the parts, old and new."""
     for part in lock.changed_parts(before, after) if after else ():
-        yield f"{part}:"
-        lines = preview_lines(Diff(_part_text(before.get(part)), _part_text(after.get(part))))
-        yield from (f"  {line}" for line in lines)
+        old, new = _part_text(before.get(part)), _part_text(after.get(part))
+        if old != new:
+            yield f"{part}:"
+            yield from (f"  {line}" for line in preview_lines(Diff(old, new)))
 
 
 def _part_text(value: Any) -> str:

@@ -18,7 +18,7 @@ from ferrule.cli import logged
 from ferrule.cli.bars import fitting
 from ferrule.cli.screen import screen
 from ferrule.cli.text import one_line
-from ferrule.cli.usage import UsageError
+from ferrule.cli.usage import UsageError, at_least_one
 from ferrule.journal.reading import LoggedCall, Reader
 
 _LINES = 100
@@ -32,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Which calls, and in which form."""
     logged.add_filters(parser)
     parser.add_argument(
-        "--limit", type=_line_count, metavar="N", help=f"the newest N alone (default: {_LINES} on a terminal, or all)"
+        "--limit", type=at_least_one, metavar="N", help=f"the newest N alone (default: {_LINES} on a terminal, or all)"
     )
     parser.add_argument(
         "--every",
@@ -47,12 +47,6 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="delete the calls that ended longer ago than that, such as 90d; what is not finished stays. A call that "
         "was deleted and comes again runs again",
     )
-
-
-def _line_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"it is a whole number of at least 1, not {text!r}")
-    return int(text)
 
 
 def command(options: argparse.Namespace) -> int:

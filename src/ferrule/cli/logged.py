@@ -43,7 +43,7 @@ _RULE = 60
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Which calls."""
     parser.add_argument(
-        "path", type=_existing_file, metavar="FILE", help="the journal, as Journal.open has made it, or a copy of it"
+        "path", type=_existing_file, metavar="FILE", help="the journal, as --journal names it, or a copy of it"
     )
     parser.add_argument("--tool", metavar="GLOB", help="of the tools whose names fit, such as 'refund*'")
     parser.add_argument("--principal", metavar="NAME", help="made on whose behalf")
@@ -52,7 +52,8 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         "--status",
         action="append",
         metavar="STATUS",
-        help=f"what it came to ({', '.join(STATUSES)}), or {ANY_UNFINISHED}; may be repeated",
+        help=f"what it came to ({', '.join(STATUSES)}), or {ANY_UNFINISHED}; unknown finds cut_off too, whose effect "
+        "may have happened; may be repeated",
     )
     when = "an age such as 90s, 15m, 2h, 7d, 2w, or a time such as 2026-11-23 or 2026-11-23T10:00"
     parser.add_argument("--since", metavar="WHEN", help=f"something happened to it then or later: {when}")
@@ -78,6 +79,8 @@ def filter_of(options: argparse.Namespace, call_id: str | None = None) -> Filter
     statuses = {*(options.status or ())}
     if ANY_UNFINISHED in statuses:
         statuses |= UNFINISHED
+    if "unknown" in statuses:
+        statuses.add("cut_off")
     return Filter(
         call_id=call_id,
         tool=options.tool,
@@ -175,10 +178,22 @@ def whose(call: LoggedCall) -> str:
     return "/".join(one_line(name, _NAME_LENGTH) for name in (first.principal or "", first.session or "")).strip("/")
 
 
+def is_answer(decision: Any, before: Any) -> bool:
+    """Whether a decision is what somebody said who was asked. It has the rule that asked, unless a grant answered."""
+    return bool(before) and before.get("kind") == "ask" and decision.get("rule") == before.get("rule")
+
+
+def answerer(decision: Any, before: Any) -> str | None:
+    """Who made a decision, if it says so or was an approver's; `before` is the decision before it."""
+    is_unnamed = is_answer(decision, before) and decision.get("kind") == "allow"
+    return decision.get("by") or ("somebody unnamed" if is_unnamed else None)
+
+
 def allowed_by(call: LoggedCall) -> str:
     """Who answered, or which rule spoke last; and how often the call was tried and replayed."""
     said = [decision.data for decision in call.decisions]
-    person = call.result.get("answered_by") or next((one["by"] for one in reversed(said) if one.get("by")), None)
+    answers = map(answerer, said[::-1], [*said[-2::-1], None])
+    person = call.result.get("answered_by") or next(filter(None, answers), None)
     rule = next((one["rule"] for one in reversed(said) if one.get("rule")), None)
     if (rule or "").startswith("grant "):  # whoever gave it was not asked now
         person = None

@@ -7,7 +7,7 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +49,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files",
         nargs="*",
+        default=[],
         metavar="FILE",
         help="left out, check and trust look at the files that are found; without --tools or --mcp, check looks at "
         "files by themselves",
@@ -70,11 +71,15 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _scoped(files: Sequence[str]) -> list[tuple[Scope, str]]:
-    """The files with their scopes: those that are found without being named keep theirs, others are of a session."""
+    """The files with their scopes: those that are found or that trusted settings name keep theirs, others are of a
+    session."""
     found = found_files()
+    scopes: dict[str, Scope] = {os.path.realpath(file): scope for scope, file in found}
+    for file in settings.policy_files():
+        if scopes.setdefault(os.path.realpath(file), "project") == "project":
+            found.append(("project", file))
     if not files:
         return found
-    scopes: dict[str, Scope] = {os.path.realpath(file): scope for scope, file in found}
     return [(scopes.get(os.path.realpath(file), "session"), file) for file in files]
 
 
@@ -239,12 +244,19 @@ def _outcomes_table(outcomes: Sequence[Outcome]) -> Table:
 def _trust_files(options: argparse.Namespace) -> int:
     if options.list:
         return _list_trusted()
-    found = [file for scope, file in found_files() if scope in FOUND]
-    files = options.files or [os.path.relpath(file) for file in (*found, *settings.found())]
-    if not files:
+    files = options.files or map(os.path.relpath, _files_to_trust())
+    codes = list(map(_forget, list(files)) if options.forget else map(_trust, files))
+    if not codes:
         raise UsageError("there is no policy file here: ferrule policy trust FILE")
-    each = _forget if options.forget else _trust
-    return max([each(file) for file in files])
+    return max(codes)
+
+
+def _files_to_trust() -> Iterator[str]:
+    """The files that are found, then those that settings name which are trusted by then."""
+    found = [file for scope, file in found_files() if scope in FOUND]
+    yield from found
+    yield from settings.found()
+    yield from (file for file in settings.policy_files() if file not in found)
 
 
 def _list_trusted() -> int:

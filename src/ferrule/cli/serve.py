@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -13,12 +14,14 @@ from typing import Any, NamedTuple
 from ferrule import DefinitionError, Runner, Toolset, serve
 from ferrule.cli import find, journals, openapi, policies, servers, token
 from ferrule.cli.install import configurations
+from ferrule.cli.text import one_line
 from ferrule.cli.until import until_told
 from ferrule.cli.usage import UsageError
 from ferrule.serve._listen import allowed_hosts, is_loopback
 from ferrule.serve._tokens import TokenFile
 
 _HTTP_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+):)?(?P<port>\d{1,5})")
+_LOGGED = 1000
 
 
 class Address(NamedTuple):
@@ -67,6 +70,8 @@ def command(options: argparse.Namespace) -> int:
     """Serve until the client goes, or a signal comes; nothing but the protocol goes to standard output."""
     if options.directory is not None:
         _change_directory(options.directory)
+    if not options.verbose:  # which shows the whole log
+        _print_serving_log()
     places = [*options.places, *(options.tools or ())] or None
     address = None if options.http is None else read_address(options.http)
     if address is None and (options.allow_host or options.allow_origin):
@@ -104,6 +109,13 @@ def command(options: argparse.Namespace) -> int:
                 return work.run(until_told(partial(serve.stdio, journaled, **served)))
             served |= {"tokens": known, "hosts": options.allow_host, "origins": options.allow_origin}
             return work.run(until_told(partial(serve.http, journaled, **address._asdict(), ready=_say, **served)))
+
+
+def _print_serving_log() -> None:
+    """Print a line for what the server itself logs, such as a client that was refused."""
+    handler = logging.StreamHandler()
+    handler.format = lambda record: "ferrule: " + one_line(record.getMessage(), _LOGGED)  # type: ignore[method-assign]
+    logging.getLogger("ferrule.serve").addHandler(handler)
 
 
 def _say(address: str) -> None:

@@ -191,8 +191,8 @@ def _denials(events: Sequence[Event], name: str) -> list[Event]:
 def _reason(decision: Decision, policy: Policy | None) -> str:
     """The rule that spoke, its text where it stands in the policy, and the reason."""
     rules = () if policy is None else policy.rules
-    text = next((rule.text for rule in rules if rule.name == decision.rule), "")
-    return " ".join(filter(None, (decision.rule, text, decision.reason)))
+    said = next(((rule.text, rule.reason) for rule in rules if rule.name == decision.rule), ())
+    return " ".join(dict.fromkeys(filter(None, (decision.rule, *said, decision.reason))))
 
 
 def _talk_lines(messages: Sequence[Message], results: Sequence[ToolResult], runner: Runner) -> Iterator[str]:

@@ -58,6 +58,7 @@ _MOST_IN_MEMORY = 10_000
 """Calls in a journal that is made here."""
 _PUTS_TRIED = 100
 _GONE = "the record of that is gone"
+_OTHER_SEAL = "the record of that was changed, or another runner has sealed it"
 _NOT_SEALED = (
     "it was changed, or sealed by a runner with another resume_key. Every program that answers calls of another has to "
     "have its Runner(…, resume_key=…, journal=…); without a resume_key each runner has one of its own"
@@ -165,7 +166,7 @@ class Adapter:
         found = await self._kept(call, context) if record is None else record
         approved = call.replace(arguments=answer) if isinstance(answer, Mapping) else call
         if not self._takes_up(found, call, context):
-            no, why = answer if _is_no(answer) else None, _why_not_taken(record, call, context)
+            no, why = answer if _is_no(answer) else None, _why_not_taken(record, call, context) or _OTHER_SEAL
             if no is None:
                 log.warning("an answer for a call of tool %r: %s; the person is asked again", call.name, why)
             result = await self.ask_again(approved, context, tell, no=no, why=why)
@@ -514,29 +515,25 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
 def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
     """Whether it is the record of this very call: a yes to another one is none to it, such as one of an earlier turn
     that had its id, for some servers count from `call_0` in each. Whether it was changed, its seal says."""
-    return _owner_of(record, call) == (context.principal, context.session)
+    return _why_not_taken(record, call, context) is None
 
 
-def _owner_of(record: object, call: ToolCall) -> tuple[Any, Any] | None:
-    """The principal and the session of a record of this very call; `None` if it is none."""
+def _why_not_taken(record: object, call: ToolCall, context: ToolContext[Any]) -> str | None:
+    """Why it is no record of this very call, or None if it is one. Only a record that came with the answer is told
+    from one that is gone: nobody learns here whether there is one of somebody else."""
     try:
         of: Any = record
         pending = of["pending"]
         sent, told = pending["call"], pending["context"]
-        is_it = (sent["id"], sent["name"]) == (call.id, call.name) and is_as_sent(pending, call)
-        return (told["principal"], told["session"]) if is_it else None
+        if (sent["id"], sent["name"]) != (call.id, call.name):
+            return _GONE
+        if told["principal"] != context.principal:
+            return "the record of that belongs to somebody else"
+        if told["session"] != context.session:
+            return "the record of that belongs to another session"
+        return None if is_as_sent(pending, call) else "it had other arguments then"
     except (TypeError, LookupError):
-        return None
-
-
-def _why_not_taken(brought: object, call: ToolCall, context: ToolContext[Any]) -> str:
-    """Say why an answer has no record. Only a record that came with the answer is told from one that is gone: nobody
-    learns here whether there is one of somebody else."""
-    owner = _owner_of(brought, call)
-    if owner is None or owner == (context.principal, context.session):
         return _GONE
-    whose = "somebody else" if owner[0] != context.principal else "another session"
-    return f"the record of that belongs to {whose}"
 
 
 def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:

@@ -63,6 +63,12 @@ def from_definition(
     if not isinstance(definition, Mapping):
         raise DefinitionError(f"build_tool(definition, handler) takes a definition as a dict, not {definition!r}")
     said = options_of(definition)
+    functions = [key for key in said.keys() - {*_KEYS} if callable(said[key])]
+    if functions and handler is None:
+        raise DefinitionError(
+            f"build_tool: a definition takes no function as {functions[0]!r}; take it out, and give it as the handler: "
+            "build_tool(definition, handler)"
+        )
     refuse_unknown(said, _KEYS, "build_tool")
     if "name" not in said:
         raise DefinitionError("build_tool: the definition has no 'name'")

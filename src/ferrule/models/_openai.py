@@ -122,7 +122,8 @@ def _client(name: str, base_url: str | None) -> Any:
     except module.OpenAIError:
         if base_url is None:
             raise sdk.missing_credentials(
-                f"openai:{name}", "set OPENAI_API_KEY, or give an address with its own base_url"
+                f"openai:{name}",
+                "set OPENAI_API_KEY, or name another address by base_url (on the command line --base-url)",
             ) from None
     return module.AsyncOpenAI(base_url=base_url, api_key="none")  # the SDK wants one, a local server does not
 

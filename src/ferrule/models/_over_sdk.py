@@ -324,8 +324,10 @@ def check_options(model: str, known: Collection[str] | None, options: Iterable[s
 
 
 def missing_credentials(model: str, remedy: str) -> DefinitionError:
-    """There is nothing to say who asks."""
-    return DefinitionError(f"the model {model!r} needs credentials: {remedy}; {_FOR_CLIENTS}")
+    """There is nothing to say who asks. A note, which the command line leaves out, says what Python can do besides."""
+    error = DefinitionError(f"the model {model!r} needs credentials: {remedy}")
+    error.add_note(_FOR_CLIENTS)
+    return error
 
 
 def key_in_environment(model: str, variable: str) -> str:

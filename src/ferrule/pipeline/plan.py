@@ -165,12 +165,13 @@ class Plan:
         chain, hooks = split_chain(inside, "after")
         self.handler_hooks = hooks[::-1]
         self.inside = _linked(chain, partial(handle, self))
-        self.journaled = runner.journal is not None and self.changes
+        has_journal = runner.journal is not None
+        self.journaled = has_journal and self.changes
         if self.journaled:
             self.fingerprint = tool.fingerprint
         reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or self.has_middleware
         isolated = tool.isolation is not None  # the process gets the judged text
-        self.judged = reads or isolated or self.journaled or callable(tool.parallel) or not handler.parameters.exact
+        self.judged = reads or isolated or has_journal or callable(tool.parallel) or not handler.parameters.exact
 
     def check_input(self, raw: str | JsonObject | None) -> None:
         """Refuse arguments that are too long to be read.

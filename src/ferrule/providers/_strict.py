@@ -67,7 +67,7 @@ class Rules(Subset):
     """Whether it is strict for all tools of a request or for none."""
 
     purpose = "strict for"
-    remedy = "Change its schema, or leave the tool out of strict=..."
+    remedy = "Change the schema, or leave strict out for that tool"
 
     def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
         found = _Rewriting(root, self).whole()
@@ -397,13 +397,20 @@ _COUNTS: dict[str, Callable[[Mapping[str, Any]], int]] = {
 
 
 def check_request(tools: Sequence[Tool], rules: Rules) -> None:
-    """Whether the strict `tools` of one request are within its limits together.
+    """Whether the `tools` of one request can be strict, and are within its limits together.
 
     Raises:
-        DefinitionError: where they are not, with the count and who has most of it; where one cannot be strict.
+        DefinitionError: with all tools that cannot be strict; or with the limit, the count and who has most of it.
     """
+    broken = [(tool.name, *found) for tool in tools if (found := broken_rule(tool, rules)) is not None]
+    if len(broken) > 1:  # what is wrong with one alone is said where it is written
+        places: dict[str, list[str]] = {}
+        for name, path, rule in broken:
+            places.setdefault(rule, []).append(f"{name!r} at {path}")
+        each = "; ".join(f"{', '.join(places[rule])}: {rule}" for rule in places)
+        raise DefinitionError(f"{len(broken)} tools cannot be strict for {rules.provider}: {each}. {rules.remedy}")
     for over in over_limits(tools, rules):
-        raise DefinitionError(f"{over}. Leave some tools out of strict=...")
+        raise DefinitionError(f"{over}. Leave strict out for some of them")
 
 
 def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
@@ -474,5 +481,5 @@ def refuse_strict(tools: Sequence[Tool], wanted: Callable[[Tool], bool], provide
         if wanted(tool):
             raise DefinitionError(
                 f"tool {tool.name!r} cannot be strict for {provider}: it has no strict mode for single tools. "
-                f"Leave strict=... out{instead}"
+                f"Leave strict out{instead}"
             )

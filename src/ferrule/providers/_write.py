@@ -85,9 +85,9 @@ class Definitions:
         tools = first + later
         if self.strict is None:
             refuse_strict(tools, is_strict, self.plain.provider, self.no_strict_hint)
-        found = [dict(self._written[is_strict(tool)].get(tool) or self._write(tool, is_strict(tool))) for tool in tools]
         if strict and self.strict is not None:
             check_request([tool for tool in tools if is_strict(tool)], self.strict)
+        found = [dict(self._written[is_strict(tool)].get(tool) or self._write(tool, is_strict(tool))) for tool in tools]
         if self.in_function:
             found = [{"type": "function", "function": definition} for definition in found]
         if self.defers:

@@ -65,11 +65,11 @@ def mcp(
         version: Its version, as clients show it; left out, Ferrule's.
         instructions: How its tools are meant, for the model.
         context: The context of every call, where `tokens` says no other.
-        tokens: The path of a file of tokens, such as `"tokens.toml"`, which `ferrule token new` writes; its limits hold
-            for each principal, and are counted in the runner's journal. Or a function, sync or async, of the bearer
-            token of a request, which gives the principal, or the context of its calls, or `None` for a token that is
-            not known; such a request is answered with 401. `fixed_token` makes one. Left out, whoever reaches the
-            address may call: let it be the loopback's.
+        tokens: The file of tokens that `ferrule token new` writes, as a `Path`, or as a text that ends in `.toml`; its
+            limits hold for each principal, and are counted in the runner's journal. Or a function, sync or async, of
+            the bearer token of a request, which gives the principal, or the context of its calls, or `None` for a token
+            that is not known; such a request is answered with 401. `fixed_token` makes one. Left out, whoever reaches
+            the address may call: let it be the loopback's.
         hosts: Names under which the server is reached, besides those of the loopback; other Host headers are refused.
         origins: Origins of web pages that may call it, such as `https://app.example.com`, besides the loopback's.
         state_key: What seals the questions that a client carries: at least 32 bytes, or a list of such keys, of which
@@ -126,7 +126,7 @@ async def http(
     """Serve a runner at `http://host:port/mcp` until a signal comes. See docs/serving-mcp.md#a-gateway-in-one-file.
 
     It starts uvicorn. After the first ctrl-C or SIGTERM it takes no new calls, and waits for those under way as long as
-    the runner's `drain`; a second signal ends the program.
+    the runner's `drain`; a second signal stops it and them, a third ends the program.
 
     Args:
         host: A name or an address of this machine. Beyond the loopback it needs `tokens`.
@@ -229,15 +229,15 @@ def _known_tokens(
         return None, None
     from ferrule.serve._tokens import TokenFile, TokenLimits  # half of what serving imports
 
-    if isinstance(given, str | os.PathLike) and os.fspath(given).endswith(".toml"):
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".toml")):
         given = TokenFile(given)
     if isinstance(given, TokenFile):
         given.check_reach(runner)
         return given, TokenLimits(given, runner.journal)
     if not callable(given):  # which is not quoted: it may be a token
         raise DefinitionError(
-            "tokens is the path of a file such as 'tokens.toml', or a function of a token; for a single token, "
-            "serve.fixed_token(…) makes one"
+            "tokens is a Path, a text that ends in '.toml' (the path of a file of tokens), or a function of a token; "
+            "for a single token, serve.fixed_token(…) makes one"
         )
     return given, None
 

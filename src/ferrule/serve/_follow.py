@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ferrule import DefinitionError, Runner, Toolset
 
-log = logging.getLogger("ferrule")
+log = logging.getLogger("ferrule.serve")
 
 
 class Server(Protocol):
@@ -42,4 +42,4 @@ async def _follow(server: Server, changes: AsyncIterable[Toolset]) -> None:
             except DefinitionError as error:
                 log.error("a changed list of tools is not served, and the one before stays: %s", error)
     except Exception as error:
-        log.error("changes of the tools are not followed any more", exc_info=error)
+        log.error("changes of the tools are not followed any more: %r", error, exc_info=error)

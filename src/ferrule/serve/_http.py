@@ -20,13 +20,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ferrule import Runner, ToolContext
+from ferrule import DefinitionError, Runner, ToolContext
 from ferrule.mcp_lines import is_request_without_id, parse_line
 from ferrule.serve._caller import Tokens, identity_of
 from ferrule.serve._server import Principal, RunnerServer
 from ferrule.serve._sessions import SessionRoom
 
-log = logging.getLogger("ferrule")
+log = logging.getLogger("ferrule.serve")
 _HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
@@ -176,7 +176,8 @@ class _Verifier:
                 known = await known
             return _principal_of(token, known)
         except Exception as error:  # nobody is known, so nothing is allowed
-            log.error("tokens(…) raised, so the request is refused", exc_info=error)
+            is_of_the_file = isinstance(error, DefinitionError)
+            log.error("no token can be looked up: %s", error, exc_info=None if is_of_the_file else error)
             return None
 
 

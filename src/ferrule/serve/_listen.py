@@ -72,8 +72,8 @@ async def serve_http(
         def capture_signals(self) -> Iterator[None]:
             yield  # they are taken here
 
-    until = _stopped_by_signals() if stop is None else contextlib.nullcontext(stop)
-    with bind(host, port) as sock, until as told:
+    told = stop or asyncio.Event()
+    with bind(host, port) as sock, stop_on_signals(told) if stop is None else contextlib.nullcontext():
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END
         )
@@ -112,25 +112,44 @@ def _log_level(level: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[asyncio.Event]:
-    """An event that the first ctrl-C or SIGTERM sets; the next one does what it does elsewhere."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+def stop_on_signals(stop: asyncio.Event, say: Callable[[int], object] = lambda number: None) -> Iterator[list[int]]:
+    """Set `stop` at the first ctrl-C or SIGTERM, and cancel what runs here at the second; the third kills the program.
+
+    Args:
+        say: Called with the number of the first signal.
+
+    Yields:
+        The numbers of the signals that came.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
     signals = (signal.SIGINT, signal.SIGTERM)
+    came: list[int] = []
 
     def restore() -> None:
         for one in signals:
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.remove_signal_handler(one)
 
-    def on_signal() -> None:
+    def on_signal(number: int) -> None:
+        came.append(number)
+        if len(came) == 1:
+            stop.set()
+            say(number)
+            return
         restore()
-        stop.set()
+        for one in signals:
+            signal.signal(one, signal.SIG_DFL)
+        if task is not None:
+            task.cancel()
 
     # Windows has no such handlers, and a thread besides the main one cannot set them.
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         for one in signals:
-            loop.add_signal_handler(one, on_signal)
+            loop.add_signal_handler(one, on_signal, one)
     try:
-        yield stop
+        yield came
+    except asyncio.CancelledError:
+        if len(came) < 2:
+            raise
     finally:
         restore()

@@ -41,6 +41,7 @@ from ferrule.mcp_content import call_result
 from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
 from ferrule.pipeline.results import NOTHING_RUN
 from ferrule.pipeline.tasks import start
+from ferrule.scheduling.clock import running_loop
 from ferrule.serve._caller import CALLER, ask_client, noting
 from ferrule.serve._listing import Listing
 from ferrule.types import Coro, Middleware
@@ -224,7 +225,7 @@ class _Client:
         total: Any = data.get("total")
         if _is_number(done):
             said: _Said = (done, total if _is_number(total) else None, data.get("message") or "")
-            if _running_loop() is self._loop:
+            if running_loop() is self._loop:
                 self._add(said)
             else:
                 self._loop.call_soon_threadsafe(self._add, said)
@@ -475,13 +476,6 @@ async def check_params(ctx: Request, call_next: CallNext) -> HandlerResult:
     if ctx.request_id is None:
         return None
     raise MCPError(wire.INVALID_PARAMS, f"Invalid request parameters: {wrong}")
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:  # a thread
-        return None
 
 
 async def _leave(runner: Runner) -> None:

@@ -32,7 +32,7 @@ from ferrule.scheduling.clock import MONOTONIC
 from ferrule.store import Memory, StoreError, private_place
 from ferrule.types import Journal, Middleware, Next
 
-log = logging.getLogger("ferrule")
+log = logging.getLogger("ferrule.serve")
 MOST_BYTES = 1_048_576
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -182,10 +182,6 @@ def _property(schema: Any, one: RequestPart, name: str) -> dict[str, Any]:
     return made
 
 
-def _is_list(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type") == "array"
-
-
 def declared_parameters(operation: Operation, document: Document, notes: list[str]) -> Iterator[RequestPart]:
     """Those of the path and of the operation, which has the last word."""
     found: dict[tuple[str, str], RequestPart] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -11,8 +11,8 @@ SECONDS = 60.0
 """How long any test of a contract waits for something that has to come."""
 
 
-def in_time(made: Coroutine[Any, Any, _T]) -> _T:
-    """What it gives; a run that hangs fails after a minute."""
+def in_time(made: Coroutine[Any, Any, _T], what_hangs: Callable[[], str] = str) -> _T:
+    """What it gives; a run that hangs fails after a minute, and says `what_hangs()`."""
 
     async def bounded() -> _T:
         try:
@@ -20,7 +20,7 @@ def in_time(made: Coroutine[Any, Any, _T]) -> _T:
                 return await made
         except TimeoutError as error:
             if limit.expired():
-                raise AssertionError(f"the run has not ended after {SECONDS:g} s") from error
+                raise AssertionError(f"the run has not ended after {SECONDS:g} s{what_hangs()}") from error
             raise
 
     return asyncio.run(bounded())

@@ -284,13 +284,23 @@ class ToolContract:
             ) from None
 
     def _run(self, check: Callable[[_Place], Awaitable[Any]]) -> Any:
+        events = list[Event]()
+
         async def run(folder: Path) -> Any:
-            tool, events = as_tool(self.tool()), list[Event]()
+            tool = as_tool(self.tool())
             runner = Runner([tool], approve=_yes, observers=[events.append], max_output=1_000_000_000)
             return await check(_Place(tool, runner, self.context(folder), folder, events))
 
         with TemporaryDirectory() as name, chdir(name):
-            return in_time(run(Path(name).resolve()))
+            return in_time(run(Path(name).resolve()), lambda: _unended(events))
+
+
+def _unended(events: Sequence[Event]) -> str:
+    """Which calls had not ended by themselves."""
+    results = {event.call.id: event.data["result"] for event in events if event.kind in ("tool:post", "tool:error")}
+    began = [event.call for event in events if event.kind == "tool:pre"]
+    left = [call.arguments for call in began if call.id not in results or results[call.id].status == "cancelled"]
+    return f": {', '.join(map(repr, left))} did not end" if left else ""
 
 
 def _at_work() -> set[object]:
