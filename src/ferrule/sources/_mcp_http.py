@@ -35,11 +35,13 @@ from ferrule.values.masking import masked_text
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
 _TIMEOUT_BESIDE = httpx2.Timeout(30.0)
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+"""How many calls are under way is the runner's to bound, and a server of 2025 may hold one that was given up."""
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
 _LONGEST_DELIVERY, _MOST_DELIVERIES = 30.0, 16
 """Seconds that the server has to take a notification, or a reply to a question of its own; and how many are sent at
-once, so that a server which takes none leaves connections for calls."""
+once, as a server may ask much and take none."""
 _INITIALIZED = b'"method":"notifications/initialized"'
 _BETWEEN_STREAMS = 1.0
 """Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
@@ -126,7 +128,7 @@ class HttpClient(httpx2.AsyncClient):
 
     def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, log: ServerLog) -> None:
         hooks: Any = {"request": [self._leaves], "response": [self._came]}
-        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks)
+        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks, limits=_LIMITS)
         self._reach, self._log = reach, log
         self._mark = secrets.token_hex(8)
         self._deliveries = set[asyncio.Task[None]]()
