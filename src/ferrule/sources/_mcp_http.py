@@ -35,7 +35,7 @@ from ferrule.values.masking import masked_text
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
 _TIMEOUT_BESIDE = httpx2.Timeout(30.0)
-_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+_POOL_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 """How many calls are under way is the runner's to bound, and a server of 2025 may hold one that was given up."""
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
@@ -55,7 +55,7 @@ _JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
 _MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
 """Milliseconds until a stream is asked for again, whatever the server says."""
-_MESSAGE = b'{"jsonrpc":"2.0",'
+_MESSAGE_BEGIN = b'{"jsonrpc":"2.0",'
 _REQUEST = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),"method":"([^"\\]+)"')
 _MOST_A_TURN = 16_384
 """Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
@@ -128,7 +128,7 @@ class HttpClient(httpx2.AsyncClient):
 
     def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, log: ServerLog) -> None:
         hooks: Any = {"request": [self._leaves], "response": [self._came]}
-        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks, limits=_LIMITS)
+        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks, limits=_POOL_LIMITS)
         self._reach, self._log = reach, log
         self._mark = secrets.token_hex(8)
         self._deliveries = set[asyncio.Task[None]]()
@@ -151,7 +151,7 @@ class HttpClient(httpx2.AsyncClient):
         never send that response, so this client gives it at once, and delivers the message in a task.
         """
         message = request.read() if request.method == "POST" else b""
-        if not message.startswith(_MESSAGE) or _REQUEST.match(message):
+        if not message.startswith(_MESSAGE_BEGIN) or _REQUEST.match(message):
             return await self._exchange(request, **options)
         delivery = asyncio.create_task(self._deliver(request))
         self._deliveries.add(delivery)
