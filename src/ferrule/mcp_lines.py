@@ -36,6 +36,9 @@ _BYTES_BEFORE = b"\xef\xbb\xbf\xff\xfe\xbd \t\r"
 """A byte order mark of any encoding, or U+FFFD in its place, and blanks."""
 _START = re.compile(rb'([\[\s]*+)\{\s*+"')
 _MESSAGE_START = re.compile(rb'\{\s*+"(?:jsonrpc|id|result|error)"\s*+:')
+_TERMINAL_CODE, _LETTER = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]"), re.compile(r"[^\W\d_]")
+_LONGEST_BEFORE = 100_000
+"""Bytes of a line in which its message must begin."""
 _OTHER_NOTATION = re.compile(rb"""[\s\[{"'\\]*+jsonrpc["'\\]*+\s*+:\s*+["'\\]*+2\.0(?!.{0,60}\bmethod\b)""", re.DOTALL)
 """A message as `print(dict)`, `console.log` or an indenting writer shows it, or one that was made JSON twice."""
 _JSON_TOKEN = re.compile(
@@ -61,6 +64,13 @@ class _Notification(JSONRPCNotification):
     """A notification, which has no id: one that is not valid belongs to a request."""
 
     id: None = None
+
+    @model_validator(mode="after")
+    def _check_id(self) -> Self:
+        """Refuse a request whose id is null, which MCP forbids. A notification may have a null there."""
+        if "id" in self.model_fields_set and not self.method.startswith("notifications/"):
+            raise ValueError("a request has an id")
+        return self
 
     @model_validator(mode="after")
     def _check_progress(self) -> Self:
@@ -254,12 +264,15 @@ class OpenRequests:
             yield found
 
     def _find_answer(self, line: bytes) -> JSONRPCResponse | JSONRPCError | None:
-        """Return the answer to an open request that stands behind other text, such as the codes of a progress bar."""
-        start = _MESSAGE_START.search(line, 1)
-        found = None if start is None else parse_line(line[start.start() :])
-        if not isinstance(found, JSONRPCResponse | JSONRPCError) or found.id is None:
+        """Return the answer to an open request that stands behind other text, such as the codes of a progress bar.
+        Behind words it may be of another dialogue, which the server logs."""
+        start = _MESSAGE_START.search(line, 1, _LONGEST_BEFORE)
+        if start is None or _LETTER.search(_TERMINAL_CODE.sub(b"", line[: start.start()]).decode(errors="replace")):
             return None
-        return found if coerce_request_id(found.id) in self._open else None
+        found = parse_line(line[start.start() :])
+        if isinstance(found, JSONRPCResponse | JSONRPCError) and found.id is not None:
+            return found if coerce_request_id(found.id) in self._open else None
+        return None
 
     def on_answer(self, answer: JSONRPCResponse | JSONRPCError) -> Iterator[JSONRPCMessage]:
         """Yield the answer, and an error for each request that must have failed. An error without an id says that the
@@ -324,18 +337,6 @@ def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         code = PARSE_ERROR if first["type"] == "json_invalid" else INVALID_REQUEST
         return UnreadableLine(code, _read_envelopes(line, is_json=code == INVALID_REQUEST))
-
-
-def is_request_without_id(message: object) -> bool:
-    """Whether a message is a request whose id is null, or neither a text nor an integer, which MCP forbids. A
-    notification may have a null there."""
-    if isinstance(message, UnreadableLine):
-        return message.code == INVALID_REQUEST and [Envelope(is_answer=False, id=None)] == message.envelopes
-    return (
-        isinstance(message, _Notification)
-        and "id" in message.model_fields_set
-        and not message.method.startswith("notifications/")
-    )
 
 
 def has_too_many_values(message: bytes) -> bool:

@@ -899,7 +899,7 @@ def test_a_body_that_is_too_large_is_refused(era: str) -> None:
     assert go(main()) == 413
 
 
-@pytest.mark.parametrize("odd", [None, 2.5, True, [], {}])
+@pytest.mark.parametrize("odd", [None, 2.5, 3.0, True, [], {}])
 @both_eras
 def test_a_request_has_a_text_or_an_integer_for_its_id(era: str, odd: object) -> None:
     async def main() -> list[tuple[int, Any]]:

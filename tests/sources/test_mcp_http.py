@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -32,6 +33,21 @@ def test_calls_go_there_at_once_and_come_back_unmixed(mode: mcp.Mode) -> None:
             return [result.output for result in results]
 
     assert go(main()) == [str(2 * number) for number in range(40)]
+
+
+def test_as_many_calls_are_under_way_as_the_runner_lets() -> None:
+    async def main() -> list[ToolResult]:
+        together = asyncio.Barrier(120)
+
+        async def meet(context: Any, arguments: dict[str, Any]) -> Any:
+            await together.wait()
+            return text("all are here")
+
+        async with http(made("meet", meet).server) as address, mcp.connect(address) as toolset:
+            runner = Runner(toolset, concurrency=120)
+            return await asyncio.gather(*(runner.run("meet") for _ in range(120)))
+
+    assert all(result.success for result in go(main()))
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -80,7 +96,7 @@ def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.Mode) -
     there, gone, down, back = go(main())
     assert there.success and back.success
     assert (gone.status, gone.executed) == ("failed", False) and "could not be reached" in str(gone.error)
-    assert (down.status, down.executed) == ("failed", False) and "is down: Connect" in str(down.error)
+    assert (down.status, down.executed) == ("failed", False) and "is down; tried again" in str(down.error)
 
 
 def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
@@ -166,6 +182,21 @@ def test_a_server_that_refuses_all_says_how(status: str, kind: str) -> None:
         go(main())
 
 
+def test_a_status_is_named_in_the_words_of_its_standard() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 See http://x for more\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            async with mcp.connect(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"):
+                raise AssertionError("it was refused")
+
+    with pytest.raises(mcp.ServersDownError, match=r"HTTP 503 Service Unavailable$"):
+        go(main())
+
+
 def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
     async def main() -> tuple[ToolResult, ToolResult]:
         app = made("one").server.streamable_http_app(json_response=True)
@@ -190,6 +221,24 @@ def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
     first, second = go(main())
     assert (first.status, first.executed) == ("failed", None) and "could not be read" in str(first.error)
     assert second.success
+
+
+def test_a_server_that_hangs_at_its_list_is_given_up() -> None:
+    app = made("one").server.streamable_http_app()
+
+    async def without_list(scope: Any, receive: Any, send: Any) -> None:
+        if dict(scope.get("headers", ())).get(b"mcp-method") != b"tools/list":
+            await app(scope, receive, send)
+        else:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+    async def main() -> None:
+        async with serving(without_list) as address, mcp.connect(address, start_timeout=1):
+            raise AssertionError("it did not start")
+
+    with pytest.raises(mcp.ServersDownError, match="it did not answer within 1 s"):
+        go(main())
 
 
 def test_an_address_where_nobody_listens_is_down() -> None:
@@ -340,7 +389,8 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
 def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it() -> None:
     async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
         schema = {"type": "object", "properties": {}}
-        await context.session.elicit_form("Which?", schema, related_request_id=context.request_id)
+        ask = partial(context.session.elicit_form, "Which?", schema, related_request_id=context.request_id)
+        await asyncio.gather(*(ask() for _ in range(arguments["questions"])))
         return text("never")
 
     app = Made().add("ask", elicit).add("one").server.streamable_http_app()
@@ -370,26 +420,43 @@ def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_i
             pass
 
     async def main() -> None:
-        answered = asyncio.Event()
-
-        async def approve(call: Any, decision: Any, context: Any) -> Any:
-            answered.set()
-            return allow({})
-
         async with serving(without_response) as address:
             async with mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-                runner = Runner(toolset, approve=approve)
-                asking = asyncio.ensure_future(runner.run("ask"))
-                await answered.wait()
-                while "a reply" not in silent:
-                    await asyncio.sleep(0)
-                assert (await runner.run("one")).success
-                asking.cancel()
-                await asyncio.wait({asking})
-                assert (await runner.run("one")).success
+                runner = Runner(toolset, approve=lambda call, decision, context: allow({}))
+                for questions in (1, 120):
+                    asking = asyncio.ensure_future(runner.run("ask", {"questions": questions}))
+                    while silent.count("a reply") < min(questions, 10):
+                        await asyncio.sleep(0)
+                    assert (await runner.run("one")).success
+                    asking.cancel()
+                    await asyncio.wait({asking})
+                    assert (await runner.run("one")).success
+                assert silent.count("a reply") < 20
         assert {"notifications/initialized", "a reply", "notifications/cancelled"} <= {*silent}
 
     go(main())
+
+
+def test_notifications_and_replies_follow_a_redirect_on_the_server() -> None:
+    async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
+        schema = {"type": "object", "properties": {}}
+        answer = await context.session.elicit_form("Which?", schema, related_request_id=context.request_id)
+        return text(answer.action)
+
+    app = made("ask", elicit).server.streamable_http_app()
+
+    async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["query_string"]:
+            await app(scope, receive, send)  # which refuses all that comes before `notifications/initialized`
+            return
+        await send({"type": "http.response.start", "status": 307, "headers": [(b"location", b"?here")]})
+        await send({"type": "http.response.body"})
+
+    async def main() -> ToolResult:
+        async with serving(elsewhere) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+            return await Runner(toolset, approve=lambda call, decision, context: allow({})).run("ask")
+
+    assert go(main()).output == "accept"
 
 
 def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:

@@ -27,6 +27,10 @@ SECRET = "blue-horse-7-" + 300 * "x" + "-\"'-end"
 SAID = f"\u202e{SECRET[:4]}\u200b{SECRET[4:]}\ufe0f\x1b[8m"
 """The same, as a server says it that wants nobody to find it."""
 Craft = Callable[[str], Any]
+ENDED = (
+    "the connection to s ended before its answer. "
+    "The call may have been executed all the same: its effect may have happened."
+)
 
 
 def result(**content: Any) -> Any:
@@ -112,6 +116,18 @@ def test_nothing_that_a_server_got_is_in_what_its_call_comes_to(craft: Craft, ca
     with caplog.at_level(logging.DEBUG, "ferrule"):
         go(main())
     assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
+
+
+@pytest.mark.parametrize("said", ["Connection closed", "Connection closed. See http://x.", "SSE stream http://x"])
+def test_a_server_that_speaks_as_the_sdk_does_of_an_end_chooses_no_words_for_the_model(said: str) -> None:
+    async def main() -> None:
+        async with serving(crafting(lambda _: error(-32000, said))) as address:
+            servers = mcp.connect(mcp.Http(address, headers={"X-Key": SECRET}, name="s"))
+            async with servers as toolset:
+                assert (await Runner(toolset).run("s__one")).error == ENDED
+                assert servers.status["s"].state == "ready"
+
+    go(main())
 
 
 def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_in_what_is_left_out(

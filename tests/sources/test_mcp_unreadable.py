@@ -16,7 +16,7 @@ import mcp_types as types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_servers import go, serving
+from mcp_servers import go, made, serving
 
 from ferrule import Runner, ToolResult
 from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, replace_broken_characters
@@ -75,7 +75,7 @@ READABLE = {
     "an answer written into its request": (OK.replace(b'"id"', b'"method":"tools/call","params":{},"id"'), "there"),
     "an error that is null": (OK.replace(b'"result"', b'"error":null,"result"'), "there"),
     "behind a progress bar": (b"\x1b[2K 40% [####      ]\x1b[0m" + OK, "there"),
-    "behind bytes and a word": (b"\xe9 sent " + OK, "there"),
+    "behind a byte and a number": (b"\xff 40 " + OK, "there"),
     "a duplicate": (OK + b"\n" + OK + b"\n" + OK, "there"),
 }
 NOISE = [
@@ -94,6 +94,8 @@ NOISE = [
     b"{'jsonrpc': '2.0', 'method': 'notifications/message'}",
     b"<html>",
     b'sent {"jsonrpc":"2.0","id":@ID@,"result":null}',
+    b'upstream: {"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}',  # of the server's own client
+    '\u043e\u0442\u0432\u0435\u0442: {"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}'.encode(),
     b'{"jsonrpc":"2.0","id":9999,"result":{}}',
     b'{"jsonrpc":"2.0","id":9999,"result":null}',
     b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9999,"progress":1}}',
@@ -151,6 +153,8 @@ def test_a_server_that_could_not_read_the_request_refuses_the_only_open_call() -
         async with connect() as toolset:
             error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}\n'
             assert "refused the call: Parse error" in str((await call(Runner(toolset, timeout=BOUND), error)).error)
+            asked = b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n'  # which nobody can answer
+            assert (await call(Runner(toolset, timeout=BOUND), asked + OK + b"\n")).output == "there"
 
     go(main())
 
@@ -367,6 +371,32 @@ def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_cal
     go(main())
 
 
+def test_an_answer_without_a_body_fails_no_other_call() -> None:
+    """Its connection was given to the next call while it was being closed, once in thirty times."""
+    app = made("none").add("some").server.streamable_http_app()
+    waiting = 0
+
+    async def without_body(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal waiting
+        if dict(scope.get("headers", ())).get(b"mcp-name") != b"none":
+            await app(scope, receive, send)
+            return
+        waiting += 1
+        for _ in range(waiting % 7):
+            await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"content-type", JSON.encode())]})
+        await send({"type": "http.response.body"})
+
+    async def main() -> None:
+        async with serving(without_body) as address, mcp.connect(mcp.Http(address)) as toolset:
+            runner = Runner(toolset, concurrency=40)
+            for _ in range(2):
+                results = await asyncio.gather(*(runner.run(name) for name in ("none", "some") * 40))
+                assert [result.success for result in results] == [False, True] * 40
+
+    go(main())
+
+
 def test_an_answer_may_come_from_elsewhere_on_the_server() -> None:
     async def main() -> None:
         async with odd_over_http() as call_for:
@@ -394,10 +424,15 @@ def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answe
     go(main())
 
 
-def test_a_body_that_must_not_be_there_is_not_the_next_answer() -> None:
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+@pytest.mark.parametrize("kind", [b"", b"Content-Type: application/json\r\n"])
+def test_a_body_that_must_not_be_there_is_not_the_next_answer(status: bytes, kind: bytes) -> None:
     request = b'{"jsonrpc":"2.0","id":7,"method":"tools/call"}'
     right = OK.replace(b"@ID@", b"7")
-    answers = [b"HTTP/1.1 204 No Content\r\n\r\n" + right, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"]
+    answers = [
+        b"HTTP/1.1 %b\r\n%b\r\n%b" % (status, kind, right),
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n",
+    ]
     answers[1] += b"Content-Length: %d\r\n\r\n%b" % (len(right), right)
 
     handlers: list[Any] = []
@@ -414,7 +449,10 @@ def test_a_body_that_must_not_be_there_is_not_the_next_answer() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
             async with _mcp_http.HttpClient({}, None, Reach(address), ServerLog("s")) as client:
-                found = [(await client.post(address, content=request)).status_code for _ in range(2)]
+                found = []
+                for _ in range(2):
+                    async with client.stream("POST", address, content=request) as response:
+                        found.append(response.status_code)
             await asyncio.gather(*handlers)
             return found
 

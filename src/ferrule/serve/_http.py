@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import DefinitionError, Runner, ToolContext
-from ferrule.mcp_lines import is_request_without_id, parse_line
+from ferrule.mcp_lines import UnreadableLine, parse_line
 from ferrule.serve._caller import Tokens, identity_of
 from ferrule.serve._server import Principal, RunnerServer
 from ferrule.serve._sessions import SessionRoom
@@ -34,7 +34,10 @@ _ODD_ID = re.compile(rb'"id"\s*+:\s*+(?!"|-?\d++\s*+[,}])')
 _NO_ID = {
     "jsonrpc": "2.0",
     "id": None,
-    "error": {"code": INVALID_REQUEST, "message": "Invalid request: the id of a request is a text or an integer"},
+    "error": {
+        "code": INVALID_REQUEST,
+        "message": "Invalid request: a message is one object of JSON-RPC 2.0, and its id is a text or an integer",
+    },
 }
 _MOST_SESSIONS = 1_000
 _MOST_SESSIONS_EACH = 100
@@ -148,7 +151,8 @@ class _RequestIds:
         while message.get("more_body") and len(body) <= self._most:
             message = await receive()
             body += message.get("body", b"")
-        if _ODD_ID.search(body) and is_request_without_id(parse_line(bytes(body))):
+        found = parse_line(bytes(body)) if _ODD_ID.search(body) else None
+        if isinstance(found, UnreadableLine) and found.code == INVALID_REQUEST:
             await JSONResponse(_NO_ID, status_code=400)(scope, receive, send)
             return
         if message["type"] == "http.request":

@@ -16,7 +16,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
-from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine, is_request_without_id
+from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine
 from ferrule.serve._server import RunnerServer
 
 MOST_LINE = 4 * 1024 * 1024
@@ -58,8 +58,6 @@ async def _read_messages(lines: _Lines, answers: _Answers) -> AsyncGenerator[Ses
     """Yield the messages of the client, and answer each line that is none with an error."""
     async for line in lines:
         found = answers.requests.parse(line)
-        if is_request_without_id(found):
-            found = UnreadableLine(INVALID_REQUEST, [])
         if isinstance(found, JSONRPCResponse | JSONRPCError):
             for message in answers.requests.on_answer(found):
                 yield SessionMessage(message)

@@ -28,8 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 """Seconds between two tries where a server wants no input, but to be asked again; as the SDK's own client waits."""
 _VISIT_FIRST = types.URL_ELICITATION_REQUIRED
 _PERHAPS = "The call may have been executed all the same: its effect may have happened."
-_SESSION_CLOSED = "Connection closed"
-_ENDED_TEXTS = (_SESSION_CLOSED, "SSE stream ")
+_ENDED_TEXTS = ("Connection closed", "SSE stream ")
 """How the SDK begins, with the code -32000, of a connection that ended. A server may use that code for its own."""
 _REDIRECTED = "Redirect to "
 """How the SDK begins its error for a redirect to another address, which it names."""
@@ -154,8 +153,6 @@ class RemoteTool:
             fate = self._fate(error)
             if fate == "forgotten":
                 connection.forgotten(session)
-            if error.code == types.CONNECTION_CLOSED and error.message == _SESSION_CLOSED:
-                connection.on_session_closed(session)
             if fate != "not sent":
                 raise
             why = connection.log.told_of(error)
@@ -190,15 +187,11 @@ class RemoteTool:
         label = self._connection.server.label
         message = self._connection.log.told_of(error)
         fate = self._fate(error)
-        if fate in ("broken", "failed"):  # bytes or an address of the server's may stand in the message
+        has_ended = fate == "broken" or (error.code == types.CONNECTION_CLOSED and message.startswith(_ENDED_TEXTS))
+        if has_ended or fate == "failed":  # bytes or an address of the server's may stand in the message
             self._connection.log.tell(logging.WARNING, f"{label}: a call failed: {message}")
-        if fate == "failed":
-            return ToolError(f"the request to {label} failed. {_PERHAPS}", executed=None)
-        if fate == "broken":
-            return ToolError(f"the connection to {label} ended before its answer. {_PERHAPS}", executed=None)
-        if error.code == types.CONNECTION_CLOSED and message.startswith(_ENDED_TEXTS):
-            why = self._connection.reason or message
-            return ToolError(f"the connection to {label} ended before its answer: {why}. {_PERHAPS}", executed=None)
+            what = f"connection to {label} ended before its answer" if has_ended else f"request to {label} failed"
+            return ToolError(f"the {what}. {_PERHAPS}", executed=None)
         self._connection.answered()
         if message.startswith((UNREADABLE_ANSWER, _REDIRECTED)):
             return self._unreadable(message)

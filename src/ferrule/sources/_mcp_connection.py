@@ -205,8 +205,8 @@ class Connection:
         label, left = self.server.label, self.retry_in
         if self.state == "closed":
             return ToolError(f"{label} is closed: its connect(…) was left", executed=False)
-        text = f"{label} is down: {self.log.told(self.reason)}; tried again in {left:.1f} s"
-        return ToolError(text, executed=False, retry_after=left)
+        # The reason is in the log and not for a model: the server may have chosen its words.
+        return ToolError(f"{label} is down; tried again in {left:.1f} s", executed=False, retry_after=left)
 
     @property
     def retry_in(self) -> float:
@@ -243,11 +243,6 @@ class Connection:
         if self.session is not None:
             self._down(reason)
         self._ended.set()
-
-    def on_session_closed(self, session: ClientSession) -> None:
-        """Take note that the SDK has closed this session, which it may do although the server still runs."""
-        if self.session is session:
-            self.lost("the connection ended")
 
     def forgotten(self, session: ClientSession) -> None:
         """The server has forgotten this session: calls that come from now on make another one, once those that are
@@ -360,10 +355,9 @@ class Connection:
                 await self._ended.wait()
                 if self._forgotten:
                     await self._heard()
-        except TimeoutError:
-            reason = f"it did not answer within {self._start_timeout:g} s"
         except Exception as error:
-            reason = reason_for(error, self.log)
+            is_late = self._limit is not None and self._limit.expired()
+            reason = f"it did not answer within {self._start_timeout:g} s" if is_late else reason_for(error, self.log)
             self._tell_of("the connection broke", error)
         if self._closing:
             return
@@ -405,7 +399,8 @@ class Connection:
         wait = 0.0 if step < 0 else min(_FIRST_BACKOFF * 2 ** min(step, 10), _LONGEST_BACKOFF)
         self._retry_at = self._loop.time() + wait
         self._failures += 1
-        self.log.tell(logging.WARNING, f"{self.server.label} is down: {self.reason}")
+        if not self._closing:
+            self.log.tell(logging.WARNING, f"{self.server.label} is down: {self.reason}")
         if self._followed.is_set() and not self._has_listed:
             self._loop.call_later(self.retry_in, self._start_where_down)
         self._settled.set()
@@ -676,6 +671,7 @@ class _WatchedStream:
         return self
 
     async def __aexit__(self, *raised: Any) -> Any:
+        self._tell()
         return await self._stream.__aexit__(*raised)
 
     def __aiter__(self) -> _WatchedStream:

@@ -20,6 +20,7 @@ import httpx2
 import mcp_types as types
 from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import MCP_SESSION_ID
+from mcp.shared._httpx_utils import next_request_within_origin
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
 from pydantic_core import to_json
@@ -34,10 +35,13 @@ from ferrule.values.masking import masked_text
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
 _TIMEOUT_BESIDE = httpx2.Timeout(30.0)
+_POOL_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+"""How many calls are under way is the runner's to bound, and a server of 2025 may hold one that was given up."""
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
-_LONGEST_DELIVERY = 30.0
-"""Seconds that the server has to take a notification, or a reply to a question of its own."""
+_LONGEST_DELIVERY, _MOST_DELIVERIES = 30.0, 16
+"""Seconds that the server has to take a notification, or a reply to a question of its own; and how many are sent at
+once, as a server may ask much and take none."""
 _INITIALIZED = b'"method":"notifications/initialized"'
 _BETWEEN_STREAMS = 1.0
 """Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
@@ -46,6 +50,7 @@ _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "failed"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
+_WITHOUT_BODY = (204, 304)
 _JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
 _MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
@@ -123,10 +128,11 @@ class HttpClient(httpx2.AsyncClient):
 
     def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, log: ServerLog) -> None:
         hooks: Any = {"request": [self._leaves], "response": [self._came]}
-        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks)
+        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks, limits=_POOL_LIMITS)
         self._reach, self._log = reach, log
         self._mark = secrets.token_hex(8)
         self._deliveries = set[asyncio.Task[None]]()
+        self._delivery_slots = asyncio.Semaphore(_MOST_DELIVERIES)
         self.has_session = False
 
     def fate(self, error: MCPError) -> Fate | None:
@@ -171,12 +177,16 @@ class HttpClient(httpx2.AsyncClient):
     async def _deliver(self, request: httpx2.Request) -> None:
         """Send a message that gets no answer: a notification, or a reply."""
         try:
-            async with asyncio.timeout(_LONGEST_DELIVERY):
-                response = await self._exchange(request, stream=True)
-            why = _error_of(response).get("message") or f"HTTP {response.status_code}"
-            await response.aclose()
-            if response.is_success:
-                return
+            async with asyncio.timeout(_LONGEST_DELIVERY), self._delivery_slots:
+                for _ in range(1 + self.max_redirects):
+                    response = await self._exchange(request, stream=True)
+                    why = _error_of(response).get("message") or f"HTTP {response.status_code}"
+                    await response.aclose()
+                    if response.is_success:
+                        return
+                    if (redirected := next_request_within_origin(response)) is None:
+                        break
+                    request = redirected
         except TimeoutError:
             why = f"no answer within {_LONGEST_DELIVERY:g} s"
         self._log.say(f"a notification or a reply was not delivered: {why}", level=logging.WARNING)
@@ -224,7 +234,7 @@ class HttpClient(httpx2.AsyncClient):
         if code is not None or status == 404:  # of all others without a code, the SDK makes one text
             return response
         await response.aclose()
-        why = f"HTTP {status} {response.reason_phrase}".strip()
+        why = f"HTTP {status} {httpx2.codes.get_reason_phrase(status)}".strip()  # the server's own may say anything
         return self._error(request, status, types.INTERNAL_ERROR, why)
 
     async def gets_sse(self, url: str) -> bool:
@@ -410,7 +420,6 @@ async def _readable(response: httpx2.Response, request: httpx2.Request, exchange
         response.status_code = 200  # or the SDK does not read it
         return response
     if not (_is_json(response) and response.content):
-        await response.extensions["network_stream"].aclose()  # a body after 204 would be read as the next answer
         await response.aclose()
         raise UnreadableAnswerError(f"HTTP {response.status_code}, {response.headers.get('content-type', 'no type')}")
     session = response.headers.get(MCP_SESSION_ID)
@@ -428,7 +437,9 @@ def _has_type(response: httpx2.Response, kind: str) -> bool:
 
 
 def _is_json(response: httpx2.Response) -> bool:
-    return _has_type(response, _JSON_TYPE)
+    """Whether there is JSON to read. To read a response that has no body would keep its connection for the next
+    request, which would get the body that a server sends all the same."""
+    return response.status_code not in _WITHOUT_BODY and _has_type(response, _JSON_TYPE)
 
 
 def _text_of(error: Exception) -> str:
