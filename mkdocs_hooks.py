@@ -43,7 +43,7 @@ PUBLIC += (
     "ferrule.interop.adapter",
     "ferrule.interop.afk",
     "ferrule.interop.chapter1",
-    "ferrule.isolation.workers",
+    "ferrule.executors.workers",
     "ferrule.testing",
     "ferrule.cli",
 )

@@ -6,6 +6,7 @@ Run: python benchmarks/isolation.py
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
 import statistics
@@ -20,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import isolation as tools  # under this name, because no worker imports `__main__`
 
 from ferrule import ToolCall, ToolContext, tool
-from ferrule.isolation import Recipe
-from ferrule.isolation.orders import Order
-from ferrule.isolation.pool import WorkerPool, shared
+from ferrule.executors.process import Recipe
+from ferrule.executors.process.order import Order
+from ferrule.executors.process.pool import WorkerPool, shared_pool
 
 CALLS, ROUNDS, KILLS = 100, 30, 15
 FIELDS = ToolContext().fields
@@ -40,7 +41,7 @@ def hang() -> None:
 
 
 def order(recipe: Recipe, arguments: str) -> Order:
-    return Order(recipe, ToolCall("call_1", recipe.name, arguments), FIELDS, None, None, key="k1")
+    return Order(recipe, ToolCall("call_1", json.loads(recipe.text)["name"], arguments), FIELDS, None, None, key="k1")
 
 
 async def timed(call: Callable[[], Awaitable[int]], found: list[float]) -> None:
@@ -95,7 +96,7 @@ async def kills(pool: WorkerPool) -> None:
 
 def until_idle(pool: WorkerPool) -> None:
     """Wait for the spare."""
-    while not pool.idle:
+    while not pool.idle_count:
         time.sleep(0.002)
 
 
@@ -108,7 +109,7 @@ def until_gone(group: int) -> None:
 
 async def main() -> None:
     print(f"Python {sys.version.split()[0]}")
-    pool = shared()
+    pool = shared_pool()
     pool.warm(2, [Recipe(tool(tools.add))])
     await round_trips(pool)
     await kills(pool)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule import Clock, Runner, Tool
 from ferrule.executors import threads
-from ferrule.pipeline.batch import Batch
+from ferrule.kernel.batch import Batch
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 
@@ -29,18 +29,18 @@ def principal_limits(*runners: Runner) -> set[Limiter]:
 
 def slots_taken(*runners: Runner) -> int:
     """Slots taken of all limits."""
-    return sum(limiter.running for limiter in limiters(*runners) | principal_limits(*runners))
+    return sum(limiter.used_slots for limiter in limiters(*runners) | principal_limits(*runners))
 
 
 def slots_taken_by(tool: Tool) -> int:
     """Slots taken of the tool's own limit."""
-    return 0 if tool.limiter is None else tool.limiter.running
+    return 0 if tool.limiter is None else tool.limiter.used_slots
 
 
 def slots_taken_of(runner: Runner) -> int:
     """Slots taken of the runner's own limit, `concurrency`."""
     limiter = runner._state.settings.limiter
-    return 0 if limiter is None else limiter.running
+    return 0 if limiter is None else limiter.used_slots
 
 
 def patience(runner: Runner) -> tuple[Clock, float | None]:
@@ -52,7 +52,7 @@ def unanswered(runner: Runner) -> bool:
     """Whether a call waits that was not told yet what it lacks among all programs."""
     limits: Any = runner._state.settings.limits
     leases = () if limits is None else tuple(limits._keeper._leases.values())
-    return any(not lease.had and "has not answered" in lease.full for lease in leases)
+    return any(not lease.had and "has not answered" in lease.busy_reason for lease in leases)
 
 
 def waits_for_slot(limiter: Limiter) -> int:
@@ -67,12 +67,12 @@ def locked(limiter: Limiter) -> AbstractContextManager[Any]:
 
 def keys_held(what: Runner | KeyLocks) -> int:
     """How many keys are held or waited for."""
-    return len(_locks(what).held)
+    return len(_locks(what).queues)
 
 
 def joined(what: Runner | KeyLocks) -> int:
     """How many hold a key or wait for one, counted for each key."""
-    return sum(len(key.holders) + len(key.waiting) for key in _locks(what).held.values())
+    return sum(len(key.holders) + len(key.waiting) for key in _locks(what).queues.values())
 
 
 def _locks(what: Runner | KeyLocks) -> KeyLocks:
@@ -94,7 +94,7 @@ def abandoned(runner: Runner) -> Iterable[Any]:
 
 def is_at_rest(runner: Runner) -> bool:
     """Whether nothing is live, abandoned, waiting or being written, and nobody has a slot or a key or wants one."""
-    at_work = runner._state.live or runner._state.writing or runner.left_running or runner.waiting
+    at_work = runner._state.live or runner._state.writes or runner.left_running or runner.waiting
     queued = any(map(waits_for_slot, limiters(runner) | principal_limits(runner)))
     return not (at_work or queued or slots_taken(runner) or keys_held(runner))
 
@@ -142,6 +142,17 @@ def no_idle_threads() -> Iterator[None]:
     finally:
         idle.extend(threads._IDLE)
         threads._IDLE = idle
+
+
+def worker_pids(pool: Any) -> list[int]:
+    """The process ids of the living workers of a pool."""
+    with pool._lock:
+        return [worker.pid for worker in pool._alive if worker.pid is not None]
+
+
+def workers_busy(pool: Any) -> int:
+    """How many workers of a pool have a call."""
+    return sum(worker.job is not None for worker in list(pool._alive))
 
 
 def workers_idle(pool: Any) -> list[Any]:

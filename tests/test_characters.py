@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.arguments.names import as_seen
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.characters import visible
 
 SHOWN_FORMATS = set(range(0x600, 0x606)) | {0x6DD, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
@@ -63,11 +63,11 @@ INVISIBLE_ANYWHERE = [
 
 
 def test_a_name_with_an_invisible_character_is_the_name_without_it() -> None:
-    seen = [as_seen(f"An{chr(code)}n\u00e9{chr(code)}") for code in INVISIBLE_ANYWHERE]
+    seen = [lookalike_key(f"An{chr(code)}n\u00e9{chr(code)}") for code in INVISIBLE_ANYWHERE]
     assert set(seen) == {"ann\u00e9"}
-    assert {as_seen(f"e{chr(code)}\u0301") for code in INVISIBLE_ANYWHERE} == {"\u00e9"}
+    assert {lookalike_key(f"e{chr(code)}\u0301") for code in INVISIBLE_ANYWHERE} == {"\u00e9"}
 
 
 @given(st.text())
 def test_how_a_name_is_seen_has_one_form(name: str) -> None:
-    assert as_seen(f"  {name}\u3164") == as_seen(name)
+    assert lookalike_key(f"  {name}\u3164") == lookalike_key(name)

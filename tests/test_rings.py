@@ -22,14 +22,15 @@ ROOMS = (
     "scheduling",
     "definition",
     "executors",
-    "isolation",
-    "pipeline",
+    "worker processes",
+    "kernel",
     "own_loop",
     "runner",
     "direct_calls",
 )
-"""The kernel: each imports those before it. One module of the kernel alone imports `isolation`."""
-SEAM = "ferrule.pipeline.plan"
+"""The kernel: each imports those before it. One module of the kernel alone imports the worker processes."""
+SEAM = "ferrule.kernel.plan"
+WORKER_PROCESSES = ("ferrule.executors.process", "ferrule.executors.workers")
 BACK = {
     "ferrule.definition.forms": "ferrule.interop",
     "ferrule.definition.tool": "ferrule.direct_calls",
@@ -91,6 +92,11 @@ def ring(module: str) -> int:
 def folder(module: str) -> str:
     """The `x` of `ferrule.x.y`; empty for the root."""
     return f"{module}.".split(".")[1]
+
+
+def room_of(module: str) -> str:
+    """The room of the kernel that a module is in: its folder, but for the worker processes inside `executors`."""
+    return "worker processes" if module.startswith(WORKER_PROCESSES) else folder(module)
 
 
 def name_of(file: Path, source: Path) -> str:
@@ -157,16 +163,16 @@ def against_the_rooms(graph: Graph) -> list[str]:
     """Imports within the kernel that run against the order of its rooms."""
     wrong = []
     for module, uses in sorted(graph.items()):
-        room = folder(module)
+        room = room_of(module)
         for used in sorted(uses):
-            other = folder(used)
+            other = room_of(used)
             if room == other or ring(used) != 1 or not {room, other} <= {*ROOMS, *LEAVES}:
                 continue
             if room in LEAVES:
                 right = other in LEAVES[room]
             elif other in LEAVES:
                 right = False
-            elif other == "isolation":
+            elif other == "worker processes":
                 right = module == SEAM
             else:
                 right = ROOMS.index(other) < ROOMS.index(room)
@@ -254,13 +260,13 @@ def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, t
     [
         ("errors", "from ferrule.values import call"),
         ("values/call", "from ferrule import types"),
-        ("scheduling/locks", "from ferrule.pipeline.state import CallState"),
+        ("scheduling/locks", "from ferrule.kernel.state import CallState"),
         ("definition/tool", "def f():\n    import ferrule.executors.threads"),
-        ("pipeline/state", "from ferrule import own_loop"),
-        ("pipeline/state", "from ferrule.isolation import pool"),
-        ("executors/threads", "from ferrule import isolation"),
-        ("isolation/pool", "from ferrule.pipeline import state"),
-        ("pipeline/state", "from ferrule import paths"),
+        ("kernel/state", "from ferrule import own_loop"),
+        ("kernel/state", "from ferrule.executors.process import pool"),
+        ("executors/threads", "from ferrule.executors import workers"),
+        ("executors/process/pool", "from ferrule.kernel import state"),
+        ("kernel/state", "from ferrule import paths"),
         ("paths", "from ferrule.values import call"),
         ("own_loop", "from ferrule.runner import Runner"),
     ],
@@ -272,9 +278,9 @@ def test_an_import_against_the_order_of_the_rooms_is_reported(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("pipeline/state", "from ferrule.executors import threads\nfrom ferrule import types"),
-        ("pipeline/plan", "def f():\n    from ferrule.isolation import pool"),
-        ("isolation/pool", "from ferrule.executors import threads"),
+        ("kernel/state", "from ferrule.executors import threads\nfrom ferrule import types"),
+        ("kernel/plan", "def f():\n    from ferrule.executors.process import pool"),
+        ("executors/process/pool", "from ferrule.executors import threads"),
         ("paths", "from ferrule import errors"),
         ("guards/within", "from ferrule import paths"),
     ],
@@ -286,7 +292,15 @@ def test_an_import_in_the_order_of_the_rooms_is_not(tmp_path: Path, module: str,
 def rooms() -> dict[str, str]:
     """A module of each room, and what stands beside them."""
     names = ["errors", "types", "own_loop", "runner", "paths", "values/call", "scheduling/locks", "definition/tool"]
-    names += ["executors/threads", "isolation/__init__", "isolation/pool", "pipeline/plan", "pipeline/state"]
+    names += [
+        "executors/threads",
+        "executors/__init__",
+        "executors/process/__init__",
+        "executors/process/pool",
+        "executors/workers",
+        "kernel/plan",
+        "kernel/state",
+    ]
     return dict.fromkeys([*names, "guards/within"], "")
 
 

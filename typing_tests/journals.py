@@ -97,6 +97,6 @@ async def use(path: Path) -> None:
     assert_type(runner.journal, Journal | None)
     assert_type(await runner.recover(), list[ToolResult])
     assert_type(await runner.resolve("t-1", ToolResult("done")), ToolResult)
-    assert_type([work.result for work in runner.works], list[ToolResult | None])
+    assert_type([work.result for work in runner.jobs], list[ToolResult | None])
     for own in (OwnJournal(), memory(), journal):
         await Runner([pay], journal=own).run(ToolCall("c1", "pay", {"euros": 3}), session="s", turn="1")

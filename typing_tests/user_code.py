@@ -51,8 +51,8 @@ from ferrule import (
     tool,
 )
 from ferrule.executors import Executor, StartedCall
+from ferrule.executors.process import Recipe, judged_text, make_tool
 from ferrule.guards import ask_before_changes, within
-from ferrule.isolation import Recipe, judged_text, make_tool
 from ferrule.loop import run as loop
 from ferrule.middleware import limit_output, untrusted
 from ferrule.models import Message, Scripted, Step

@@ -161,7 +161,7 @@ def revoked() -> list[str]:
 
 # Definitions that hold still.
 
-locked: Toolset = Toolset([pay]).locked("ferrule.lock")
+locked: Toolset = Toolset([pay]).with_lock("ferrule.lock")
 put_aside: list[tuple[Tool, str | None]] = [(one, one.quarantine) for one in locked.quarantined]
 runner = Runner(
     locked,

@@ -21,7 +21,7 @@ from ferrule.errors import (
     ValidationError,
     WorkerDiedError,
 )
-from ferrule.pipeline.batch import Batch
+from ferrule.kernel.batch import Batch
 from ferrule.runner import Runner
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Approver, Guard, Journal, Middleware, Observer

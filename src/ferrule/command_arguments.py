@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from ferrule.arguments.schema_walk import Schema, first_items, forms_of, of_item, of_property
+from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, prefix_items, property_schemas
 from ferrule.commands import COMMAND_NAMES, Line, read_argv, read_line, without_relative_paths
 from ferrule.paths import has_name_of, words_in_name
 
@@ -276,7 +276,7 @@ class LineParameters:
     @property
     def free(self) -> list[str]:
         """The names of the parameters at the top that may hold any text, and are not known to be harmless."""
-        forms = forms_of([self.schema], self.schema)
+        forms = find_forms([self.schema], self.schema)
         entries = ((name, node) for form in forms for name, node in form.get("properties", {}).items())
         known = {*self.texts, *self.harmless}
         free = (name for name, node in entries if name not in known and self._is_free(node))
@@ -285,7 +285,7 @@ class LineParameters:
     def _find_options(self, nodes: Iterable[Any]) -> list[str] | None:
         """Return the options among the parameters in `nodes`, or None if there is no line."""
         nodes = list(nodes)
-        forms = forms_of(nodes, self.schema)
+        forms = find_forms(nodes, self.schema)
         self.is_open = self.is_open or True in nodes or any(map(_leaves_open, forms))
         key = frozenset(map(id, forms))
         if key not in self._found:
@@ -316,7 +316,7 @@ class LineParameters:
             elif not (name in commands or self._names_nothing(name, nodes) or has_name_of(name, read_with_a_line)):
                 options.append(name)
         for form in forms:
-            found = self._find_options([*first_items(form), *of_item(form, None), *of_property(form, None)])
+            found = self._find_options([*prefix_items(form), *item_schemas(form, None), *property_schemas(form, None)])
             if found is not None and found is not _UNDER_WAY:
                 has_line = True
                 options += found
@@ -354,7 +354,7 @@ class LineParameters:
         return bool(leaves) and types <= _NAMES_NOTHING and not ("boolean" in types and _changes_reading(name))
 
     def _leaves(self, node: Any) -> list[Schema]:
-        return [form for form in forms_of([node], self.schema) if not _MADE_OF_OTHERS & form.keys()]
+        return [form for form in find_forms([node], self.schema) if not _MADE_OF_OTHERS & form.keys()]
 
 
 def _leaves_open(form: Schema) -> bool:

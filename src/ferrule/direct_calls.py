@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ferrule.definition.options import RunOptions, context_of
+from ferrule.definition.options import RunOptions, build_context
 from ferrule.definition.tool import Tool
 from ferrule.errors import GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.runner import Runner
@@ -41,7 +41,7 @@ def error_of(result: ToolResult) -> ToolError:
 
 def run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
     """`await some_tool.run({...})`: the same for its result."""
-    context_of(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
+    build_context(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
     return Runner([_run_in_foreground(tool)], concurrency=None).run(tool.name, arguments, context, **options)
 
 

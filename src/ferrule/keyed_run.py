@@ -26,8 +26,8 @@ from pydantic import Field
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import FerruleError
+from ferrule.kernel.call_key import call_key
 from ferrule.models import Message, Model, Reply
-from ferrule.pipeline.call_key import call_key
 from ferrule.providers import Stop
 from ferrule.providers._read import plain
 from ferrule.suspended_run import Part, SavedCall, SavedResult, with_bytes, without_bytes

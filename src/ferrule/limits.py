@@ -223,26 +223,26 @@ class _CallLease:
     """What `SharedLimits.lease` makes.
 
     Attributes:
-        origin: As a limit has it: there is none that it stands for.
+        outer: None; see `Limiter`.
         had: Whether it has all that it asked for.
-        full: Why it has not.
+        busy_reason: Why it has not.
     """
 
-    origin: None = None
+    outer: None = None
 
     def __init__(self, keeper: _Keeper, slots: dict[str, int], keys: list[str], shared: bool) -> None:
         self._keeper = keeper
         self._waiter: asyncio.Future[None] | None = None
         self.wanted = slots, keys, shared
         self.had = False
-        self.full = "what counts the calls of all programs has not answered"
+        self.busy_reason = "what counts the calls of all programs has not answered"
 
-    async def acquire(self, until: float | None = None, group: object = None, timer: Timer | None = None) -> bool:
-        """Wait for all of it, at most until then by `timer` or the loop; whether it is had."""
+    async def acquire(self, deadline: float | None = None, group: object = None, timer: Timer | None = None) -> bool:
+        """Wait for all of it until the deadline of `timer`, or of the loop. Return whether it was acquired."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             self._keeper.ask(self)
-            await wait_until(self._waiter, until, timer)
+            await wait_until(self._waiter, deadline, timer)
         except StoreError as error:
             self.fail(error)
         except BaseException:
@@ -266,7 +266,7 @@ class _CallLease:
     def fail(self, error: StoreError) -> None:
         """It is not to be had; from any thread."""
         log.error("no call is run whose limits are shared: %s", error)
-        self.full = "what counts the calls of all programs cannot be reached"
+        self.busy_reason = "what counts the calls of all programs cannot be reached"
         self.tell()
 
 
@@ -448,7 +448,7 @@ class _Keeper:
             self._failing = None
             for name, lease in mine.items():
                 if name in lacking:
-                    lease.full = lacking[name]
+                    lease.busy_reason = lacking[name]
                 elif not lease.had:
                     lease.had = True
                     lease.tell()

@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ferrule.arguments.names import as_seen, folded
-from ferrule.definition.handler import called
+from ferrule.arguments.similar_names import fold_name, lookalike_key
+from ferrule.definition.handler import find_called_function
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
@@ -61,7 +61,7 @@ def _source_of(tool: Tool) -> str:
     """The server, or the module and the function, by its last name alone: a program may import it by another path."""
     if tool.server is not None:
         return f"server {_digest_of(tool.server)[:16]}"
-    function: Any = called(tool.handling.function)
+    function: Any = find_called_function(tool.handling.function)
     module = str(getattr(function, "__module__", None) or "")
     file = getattr(sys.modules.get(module), "__file__", None)
     if file and (module == "__main__" or not module.replace(".", "").isidentifier()):  # one that was run, or read
@@ -166,7 +166,7 @@ def look_alikes(names: Iterable[str]) -> dict[str, str]:
     """Of the names that look like another, each with the first such other."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        groups.setdefault(folded(as_seen(name)), []).append(name)
+        groups.setdefault(fold_name(lookalike_key(name)), []).append(name)
     return {name: next(one for one in group if one != name) for group in groups.values() if group[1:] for name in group}
 
 
@@ -199,4 +199,4 @@ def locked(tools: Toolset, file: str | os.PathLike[str] | LockFile) -> Toolset:
         whys[name] = f"{why} (where that is right: ferrule lock --accept {name!r}{where})"
         logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, whys[name])
     aside = tools.quarantined
-    return Toolset([*(one.quarantined(whys[one.name]) if one.name in whys else one for one in tools), *aside])
+    return Toolset([*(one.with_quarantine(whys[one.name]) if one.name in whys else one for one in tools), *aside])

@@ -35,16 +35,16 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unpack
 
-from ferrule.definition.options import ContextOptions, context_of
+from ferrule.definition.options import ContextOptions, build_context
 from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, FerruleError
+from ferrule.kernel.results import RESUMED_ALREADY
+from ferrule.kernel.suspension import NOT_SEALED
 from ferrule.keyed_run import KeyedRun, SavedTurn, request_digest, run_row
 from ferrule.keyed_run import RunKeyError as RunKeyError
 from ferrule.models import Message, Model, Reply
-from ferrule.pipeline.results import RESUMED_ALREADY
-from ferrule.pipeline.suspension import NOT_SEALED
 from ferrule.providers._read import found_in, plain
 from ferrule.selection._checks import as_selector, chosen
 from ferrule.selection.matching import ToolSelector
@@ -59,8 +59,8 @@ from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.pipeline.background import Work
-    from ferrule.pipeline.batch import Batch
+    from ferrule.kernel.background import BackgroundJob
+    from ferrule.kernel.batch import Batch
     from ferrule.runner import Runner
     from ferrule.types import Journal
 
@@ -114,7 +114,7 @@ class LoopResult:
     the id of the call."""
     offered: tuple[str, ...] = ()
     """The names of the tools that the model might call at the end; those that were found stand last."""
-    works: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
     """The tickets of the calls in the background that go on; see docs/models.md#works-in-the-background."""
     replies: list[Reply] = field(default_factory=list)
     """What the model answered, turn by turn; where the run was suspended, from then on."""
@@ -227,7 +227,7 @@ def run(
         raise DefinitionError(f"on_failure is 'continue', 'degrade' or 'fail', not {on_failure!r}")
     if state is not None and not isinstance(state, Mapping):
         raise DefinitionError(f"state is the `state` of a run or its result, not {state!r}")
-    context = context_of(context, given, "loop.run", run.__kwdefaults__ or ())
+    context = build_context(context, given, "loop.run", run.__kwdefaults__ or ())
     record, messages = None, list(messages)
     if key is not None:
         named: object = key
@@ -294,7 +294,7 @@ def resume(
         if call_id not in saved.waiting:
             raise DefinitionError(f"no call {call_id!r} waits for an answer; what waits is {ids}")
         _check_answer(call_id, answer, is_work=saved.waiting[call_id].get("kind") == "work")
-    context = context_of(context, given, "loop.resume", resume.__kwdefaults__ or ())
+    context = build_context(context, given, "loop.resume", resume.__kwdefaults__ or ())
     record = None
     if saved.key is not None:
         record = KeyedRun(_journal_for_key(runner), saved.key, saved.run, None, context)
@@ -667,7 +667,7 @@ class Run:
     def _begin_turn(self, saved: SavedTurn | None) -> None:
         """Offer and tell what is new, or what was offered and told when the turn came before."""
         if saved is None:
-            self._tell_works()
+            self._tell_background_jobs()
             return
         self._selector = None
         if saved.offered is not None:
@@ -856,20 +856,20 @@ class Run:
             state=self.state,
             suspended=self.suspended,
             offered=tuple(tool.name for tool in self.offered),
-            works=tuple(work.ticket for work in self._works() if work.result is None),
+            jobs=tuple(work.ticket for work in self._background_jobs() if work.result is None),
             replies=self.replies,
         )
 
-    def _works(self) -> list[Work]:
+    def _background_jobs(self) -> list[BackgroundJob]:
         """The calls in the background of this run's principal and session."""
         whose = (self.context.principal, self.context.session)
-        return [work for work in getattr(self._runner, "works", ()) if (work.principal, work.session) == whose]
+        return [work for work in getattr(self._runner, "jobs", ()) if (work.principal, work.session) == whose]
 
-    def _tell_works(self) -> None:
+    def _tell_background_jobs(self) -> None:
         """Tells the model of the calls in the background that have ended since, where a user's message may stand next:
         not behind a turn that is to be gone on with, and with Mistral's API not behind results."""
         user = getattr(self._model, "user", None)
-        ended = [work for work in self._works() if not work.told and work.has_ended]
+        ended = [work for work in self._background_jobs() if not work.told and work.has_ended]
         paused = self._reply is not None and self._reply.stop == "pause"
         if not ended or user is None or paused or self._cancelled or self._stands_behind_results():
             return
@@ -1019,7 +1019,7 @@ class Run:
         )
 
 
-def _about(work: Work) -> dict[str, object]:
+def _about(work: BackgroundJob) -> dict[str, object]:
     """What the model is told of a call in the background that has ended."""
     result = work.result
     assert result is not None

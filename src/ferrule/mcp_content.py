@@ -56,7 +56,7 @@ def tells_form(tool: Tool, around: Iterable[object]) -> bool:
     """
     mounts = (mount.settings.around for mount in tool.mounts)
     enveloped = any(getattr(one, "envelops", False) for one in chain(around, tool.around, *mounts))
-    return not enveloped and bool(tool.output.misfit(None))
+    return not enveloped and bool(tool.output.describe_misfit(None))
 
 
 def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
     declared: Mapping[str, Any] = {} if tool.output_schema is None else tool.output_schema.get("properties", {})
     for value in _shown_values(result, own, declared):
         is_checked = own is None and value == result.output
-        if value is not None and (is_checked or not tool.output.misfit(value)):
+        if value is not None and (is_checked or not tool.output.describe_misfit(value)):
             return _complete(content, value)
     return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
 

@@ -108,7 +108,7 @@ def _flat(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
 def _takes_nothing(wanted: Mapping[str, Any]) -> bool:
     """Whether a plain yes answers it: the empty object fits."""
     try:
-        SchemaParameters(wanted).decode("the answer", {})
+        SchemaParameters(wanted).validate_with_repairs("the answer", {})
     except Exception:  # as where the answer is judged
         return False
     return True

@@ -94,23 +94,25 @@ class Isolation(Protocol):
 
 
 class Lease(Protocol):
-    """What a call takes among all programs, as if it were a slot of one more limit. See
-    docs/limits.md#among-several-programs.
+    """The shared slots and keys of one call, acquired like a slot. See docs/limits.md#among-several-programs.
 
     Attributes:
-        origin: `None`: no limit that this one stands for.
-        full: Why it was not had, in words.
+        outer: None; a `Limiter` may have an outer one.
+        busy_reason: Why the lease was not acquired, for a message.
     """
 
-    origin: None
-    full: str
+    outer: None
+    busy_reason: str
 
-    async def acquire(self, until: float | None, group: object, timer: Any) -> bool:
-        """Wait for it, at most until then by `timer`; whether it is had. It raises nothing but a cancellation."""
+    async def acquire(self, deadline: float | None, group: object, timer: Any) -> bool:
+        """Wait for the lease until the deadline of `timer`. Return whether it was acquired.
+
+        Nothing but a cancellation is raised.
+        """
         ...
 
     def release(self) -> object:
-        """Give it back; from any thread."""
+        """Return the lease. Any thread may call this."""
         ...
 
 

@@ -203,7 +203,7 @@ def parameters_of(annotation: Any) -> Parameters:
 def taken(parameters: Parameters, value: Any) -> bool:
     text = json.dumps({"value": value})
     found = []
-    for read in (parameters.values, parameters.quick):
+    for read in (parameters.validate, parameters.validate_strictly):
         assert read is not None
         try:
             read(text)
@@ -254,7 +254,7 @@ def test_repair_makes_no_guess_of_it_either(kind: str) -> None:
     for value in refused:
         if not isinstance(value, dict | list) and kind not in {"union", "union of two"}:  # "5" is lossless for an int
             with pytest.raises(Invalid):
-                parameters.decode("take", json.dumps({"value": value}))
+                parameters.validate_with_repairs("take", json.dumps({"value": value}))
 
 
 OBJECTS = {
@@ -273,7 +273,7 @@ OBJECTS = {
 def test_what_pydantic_writes_is_read_back(kind: str, data: st.DataObject) -> None:
     annotation, objects = OBJECTS[kind]
     value = data.draw(objects)
-    values, _, _ = parameters_of(annotation).decode("take", {"value": value})
+    values, _, _ = parameters_of(annotation).validate_with_repairs("take", {"value": value})
     assert values["value"] == value and type(values["value"]) is type(value)
 
 
@@ -551,7 +551,9 @@ def test_what_is_read_ahead_has_the_defaults() -> None:
         return b
 
     for one, more in ((tool(take), {}), (tool(made), {"c": 0})):
-        assert dict(probe.parameters(one).read_ahead("take", '{"a": 1, "z": 2}')) == {"a": 1, "b": "x", "z": 2} | more
+        assert (
+            dict(probe.parameters(one).parse_arguments("take", '{"a": 1, "z": 2}')) == {"a": 1, "b": "x", "z": 2} | more
+        )
 
 
 # Unknown keys of raw schemas that are composed
@@ -649,7 +651,7 @@ def test_a_validator_sees_no_context_where_nobody_gave_one() -> None:
 def test_a_mistake_is_still_told_by_its_place() -> None:
     parameters = parameters_of(list[Priced])
     with pytest.raises(ArgumentErrors) as caught:
-        parameters.values('{"value": [{"price": "1"}, {"price": "x"}]}')
+        parameters.validate('{"value": [{"price": "1"}, {"price": "x"}]}')
     assert [error.path for error in caught.value.errors] == [("value", 1, "price")]
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Runner, Toolset, tool
-from ferrule.arguments.names import Names
+from ferrule.arguments.similar_names import NameIndex
 from steps import steps
 
-FEW = Names(["search_notes", "read_note", "Write-Note", "add", "delete_everything"])
+FEW = NameIndex(["search_notes", "read_note", "Write-Note", "add", "delete_everything"])
 VERBS = ("search", "read", "write", "delete", "list", "archive", "rename", "share", "count", "export")
 MANY = [
     f"{verb}_{what}_{number}" for verb in VERBS for what in ("note", "mail", "task", "file") for number in range(250)
@@ -30,17 +30,17 @@ MANY = [
     ],
 )
 def test_the_name_that_was_meant_comes_first(name: str, first: str) -> None:
-    assert FEW.nearest(name)[0] == first
+    assert FEW.find_nearest(name)[0] == first
 
 
 def test_a_name_like_none_has_no_neighbours() -> None:
-    assert FEW.nearest("xyzzy") == [] and Names([]).nearest("x") == []
+    assert FEW.find_nearest("xyzzy") == [] and NameIndex([]).find_nearest("x") == []
 
 
 @given(st.sampled_from(MANY), st.integers(1, 30), st.sampled_from(["", "x", "_"]))
 def test_what_is_found_among_many_begins_or_ends_like_what_was_written(name: str, at: int, instead: str) -> None:
     typed = name[:at] + instead + name[at + 1 :]
-    near = Names(MANY).nearest(typed)
+    near = NameIndex(MANY).find_nearest(typed)
     assert len(near) == 3
     assert all(one[0] == typed[0] or one[-1] == typed[-1] for one in near), near
 
@@ -51,10 +51,10 @@ def test_a_toolset_names_the_nearest_of_its_tools() -> None:
     def write_note() -> None: ...
 
     tools = Toolset([tool(read_note), tool(write_note)])
-    assert tools.nearest("raed_note")[0] == "read_note"
+    assert tools.find_nearest("raed_note")[0] == "read_note"
     with pytest.raises(KeyError, match="the nearest are"):
         tools.get("raed_note")
-    assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).nearest("wirte_note")
+    assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).find_nearest("wirte_note")
 
 
 @pytest.mark.parametrize(

@@ -497,7 +497,7 @@ def made(function: Any, how: str) -> Tool:
 
 
 def decoded(how: str, value: Any, function: Any = draw) -> Any:
-    return json.loads(probe.parameters(made(function, how)).decode("it", json.dumps(value))[1])
+    return json.loads(probe.parameters(made(function, how)).validate_with_repairs("it", json.dumps(value))[1])
 
 
 HOW = pytest.mark.parametrize("how", ["typed", "schema"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Field, Runner, tool
-from ferrule.arguments.names import Names
+from ferrule.arguments.similar_names import NameIndex
 from steps import steps
 
 
@@ -60,4 +60,4 @@ def test_a_name_that_is_looked_over_is_none_that_difflib_would_find(name: str, k
     from difflib import get_close_matches
 
     found = get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=0.5)
-    assert Names(known).nearest(name)[: len(found)] == found
+    assert NameIndex(known).find_nearest(name)[: len(found)] == found

@@ -26,7 +26,7 @@ from pydantic_core._pydantic_core import list_all_errors
 
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
-from ferrule.arguments.argument_errors import explain, from_pydantic
+from ferrule.arguments.argument_errors import explain_errors, from_pydantic
 from ferrule.arguments.parameters import Invalid
 from steps import lines
 
@@ -1007,7 +1007,7 @@ def test_no_kind_of_mistake_sends_the_reader_to_a_page() -> None:
     for item in list_all_errors():
         details = InitErrorDetails(type=item["type"], loc=("value",), input=1, ctx=item["example_context"] or {})
         error = PydanticError.from_exception_data("take", [details])
-        text = explain("take", from_pydantic(error, {"value": 1}), {})
+        text = explain_errors("take", from_pydantic(error, {"value": 1}), {})
         assert "://" not in text and words(text) <= 80, text
 
 
@@ -1070,7 +1070,7 @@ class Broken(Mapping[str, Any]):
 def test_arguments_that_raise_when_they_are_read_are_invalid(error: Exception) -> None:
     for one in (order, flat, raw({"value": {}})):
         parameters = probe.parameters(one)
-        for read in (parameters.decode, parameters.read_ahead, parameters.changed):
+        for read in (parameters.validate_with_repairs, parameters.parse_arguments, parameters.validate_change):
             for arguments in (Broken(error), {"value": Broken(error)}):
                 with pytest.raises(Invalid, match="cannot be read"):
                     read("take", arguments)

@@ -38,10 +38,10 @@ TAKEN = SchemaParameters(
 )
 def test_a_float_that_stands_for_an_integer_is_not_taken_as_one(text: str) -> None:
     with pytest.raises(ArgumentErrors) as raised:
-        TAKEN.values(text)
-    assert [error.wants for error in raised.value.errors] == ["integer"]
+        TAKEN.validate(text)
+    assert [error.json_type for error in raised.value.errors] == ["integer"]
 
 
 @pytest.mark.parametrize("text", ['{"price": 3.0}', '{"price": 1e20, "n": 3}', '{"text": "3.0, 1e5", "price": 2.05}'])
 def test_a_whole_float_is_taken_where_a_number_is_wanted(text: str) -> None:
-    assert isinstance(TAKEN.values(text)["price"], float)
+    assert isinstance(TAKEN.validate(text)["price"], float)

@@ -37,7 +37,7 @@ APP = """
 import shop
 from ferrule import Runner, Toolset
 
-runner = Runner(Toolset([shop.stock]) + Toolset([shop.order]).locked())
+runner = Runner(Toolset([shop.stock]) + Toolset([shop.order]).with_lock())
 if __name__ == "__main__":
     print(runner.run_sync("order", {"article": "tea"}).text)
 """
@@ -197,7 +197,7 @@ def test_lock_writes_what_a_program_locks_by_that_file_and_the_program_runs_by_i
 
 
 def test_what_is_run_as_a_program_is_the_tool_that_was_locked_as_a_file(program: Ferrule, tmp_path: Path) -> None:
-    whole = SHOP + "\n\nfrom ferrule import Toolset\n\ntools = Toolset([stock, order]).locked()\n"
+    whole = SHOP + "\n\nfrom ferrule import Toolset\n\ntools = Toolset([stock, order]).with_lock()\n"
     (tmp_path / "shop.py").write_text(f"{whole}if __name__ == '__main__':\n    print(len(tools))\n", encoding="utf-8")
     assert program("lock", "--tools", "shop.py").returncode == 0
     assert program("lock", "--tools", "shop").returncode == 0  # as a module

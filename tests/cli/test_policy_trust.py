@@ -90,4 +90,4 @@ def test_a_lock_file_is_trusted_as_well(here: Path) -> None:
     file.write_text(lock_text({"stock": definition_of(stock)}))
     code, said = trust(here, "ferrule.lock")
     assert code == 0 and "Say how many there are." in said
-    assert list(Toolset([stock]).locked(file)) == [stock]
+    assert list(Toolset([stock]).with_lock(file)) == [stock]

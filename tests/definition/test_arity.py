@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, ToolCall, loop, middleware, tool
-from ferrule.definition.options import callable_with
+from ferrule.definition.options import check_callable
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import after, before, cache, retry, untrusted
 from ferrule.models import Scripted
@@ -211,7 +211,7 @@ def test_what_is_let_through_can_be_called_and_what_is_refused_cannot(parts: lis
     except TypeError:
         works = False
     try:
-        callable_with(form)("it", function)
+        check_callable(form)("it", function)
         let_through = True
     except DefinitionError:
         let_through = False
@@ -220,7 +220,7 @@ def test_what_is_let_through_can_be_called_and_what_is_refused_cannot(parts: lis
 
 def test_what_has_no_signature_is_let_through() -> None:
     for function in (dict.fromkeys, max, type, functools.partial(max)):
-        callable_with("(call, context)")("it", function)
+        check_callable("(call, context)")("it", function)
 
 
 @pytest.mark.parametrize("name", middleware.__all__)

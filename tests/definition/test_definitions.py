@@ -44,7 +44,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.definition.options import KEPT, OPTIONS
+from ferrule.definition.options import DEFAULTS, OPTIONS
 from ferrule.testing import fake
 from levels import writes_all_levels
 
@@ -826,14 +826,14 @@ def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python
 
 
 def test_each_option_that_is_kept_is_an_attribute_that_type_checkers_know() -> None:
-    assert set(OPTIONS) - set(KEPT) == {"args_model", "input_schema", "output_schema"}
-    assert set(KEPT) <= set(Tool.__annotations__)
+    assert set(OPTIONS) - set(DEFAULTS) == {"args_model", "input_schema", "output_schema"}
+    assert set(DEFAULTS) <= set(Tool.__annotations__)
 
 
 def test_what_is_left_out_is_the_default_of_the_table() -> None:
     made = tool(add)
     derived = {"description": "Add two numbers.", "destructive": True, "parallel": False}
-    assert {key: getattr(made, key) for key in KEPT} == KEPT | derived
+    assert {key: getattr(made, key) for key in DEFAULTS} == DEFAULTS | derived
 
 
 @pytest.mark.parametrize(

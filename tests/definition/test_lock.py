@@ -45,7 +45,7 @@ def written(folder: Path, *tools: Tool) -> Path:
 
 def locked(folder: Path) -> Toolset:
     """One tool as it was accepted, and one of another description."""
-    return Toolset([read, files()]).locked(written(folder, read, write))
+    return Toolset([read, files()]).with_lock(written(folder, read, write))
 
 
 def run(tools: Toolset, name: str, **arguments: Any) -> Any:
@@ -57,7 +57,7 @@ def run(tools: Toolset, name: str, **arguments: Any) -> Any:
 
 def test_tools_as_they_were_accepted_are_all_there(tmp_path: Path) -> None:
     tools = Toolset([read, write])
-    kept = tools.locked(written(tmp_path, write, read))
+    kept = tools.with_lock(written(tmp_path, write, read))
     assert list(kept) == list(tools) and kept.quarantined == ()
     assert run(kept, "write", path="a", text="b").output == "wrote b to a with k"
 
@@ -101,7 +101,7 @@ CHANGES: dict[str, Callable[[], Tool]] = {
 
 @pytest.mark.parametrize("part", CHANGES)
 def test_each_part_of_a_definition_is_held(tmp_path: Path, part: str) -> None:
-    (aside,) = Toolset([CHANGES[part]()]).locked(written(tmp_path, write)).quarantined
+    (aside,) = Toolset([CHANGES[part]()]).with_lock(written(tmp_path, write)).quarantined
     assert part in str(aside.quarantine)
 
 
@@ -109,8 +109,8 @@ def test_a_trait_that_is_a_function_is_held_as_that_and_not_by_its_code(tmp_path
     one, other = (write.replace(read_only=lambda arguments, want=want: want in arguments) for want in ("a", "b"))
     file = written(tmp_path, one)
     assert "a function of the arguments" in file.read_text()
-    assert Toolset([other]).locked(file).quarantined == ()
-    assert len(Toolset([write]).locked(file).quarantined) == 1
+    assert Toolset([other]).with_lock(file).quarantined == ()
+    assert len(Toolset([write]).with_lock(file).quarantined) == 1
 
 
 def test_true_is_no_1_and_the_order_of_keys_is_nothing(tmp_path: Path) -> None:
@@ -119,19 +119,19 @@ def test_true_is_no_1_and_the_order_of_keys_is_nothing(tmp_path: Path) -> None:
         return Tool("t", lambda payload: None, description="T.", input_schema=schema)
 
     file = written(tmp_path, of(a=1, b=2))
-    assert Toolset([of(b=2, a=1)]).locked(file).quarantined == ()
-    assert len(Toolset([of(a=True, b=2)]).locked(file).quarantined) == 1
+    assert Toolset([of(b=2, a=1)]).with_lock(file).quarantined == ()
+    assert len(Toolset([of(a=True, b=2)]).with_lock(file).quarantined) == 1
 
 
 @pytest.mark.parametrize("name", ["Read", "rеad", "\N{FULLWIDTH LATIN SMALL LETTER R}ead"])
 def test_a_new_name_that_looks_like_one_of_the_file_is_quarantined_for_that(tmp_path: Path, name: str) -> None:
-    (aside,) = Toolset([read.replace(name=name)]).locked(written(tmp_path, read)).quarantined
+    (aside,) = Toolset([read.replace(name=name)]).with_lock(written(tmp_path, read)).quarantined
     assert "is new, and its name looks like 'read'" in str(aside.quarantine)
 
 
 def test_a_new_name_that_looks_like_one_of_the_set_is_quarantined_and_not_read_as_that(tmp_path: Path) -> None:
     mine, theirs = read.replace(name="read_note"), read.replace(name="read-note")
-    tools = Toolset([mine, theirs]).locked(written(tmp_path, mine))
+    tools = Toolset([mine, theirs]).with_lock(written(tmp_path, mine))
     assert [one.name for one in tools] == ["read_note"] and "looks like 'read_note'" in str(
         tools.quarantined[0].quarantine
     )
@@ -152,15 +152,15 @@ def test_a_file_that_was_trusted_counts_in_that_version_alone(tmp_path: Path, mo
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     before = sha256(written(tmp_path, read, write).read_bytes()).hexdigest()
     Trusted().trust(tmp_path / "ferrule.lock")
-    assert Toolset([read, write]).locked(tmp_path / "ferrule.lock").quarantined == ()
+    assert Toolset([read, write]).with_lock(tmp_path / "ferrule.lock").quarantined == ()
     file = written(tmp_path, read, files())
     now = sha256(file.read_bytes()).hexdigest()
     with pytest.raises(DefinitionError) as raised:
-        Toolset([read, write]).locked(file)
+        Toolset([read, write]).with_lock(file)
     for part in (str(file), before[:12], now[:12], f"`ferrule policy trust {file}`"):
         assert part in str(raised.value)
     Trusted().trust(file)
-    assert Toolset([read, files()]).locked(file).quarantined == ()
+    assert Toolset([read, files()]).with_lock(file).quarantined == ()
 
 
 # It does not come back
@@ -188,7 +188,7 @@ def test_what_is_made_of_a_locked_toolset_has_nothing_of_what_is_quarantined(tmp
 
 def test_another_lock_that_has_it_does_not_bring_it_back(tmp_path: Path) -> None:
     tools = locked(tmp_path)
-    made = tools.locked(written(tmp_path, read, files()))
+    made = tools.with_lock(written(tmp_path, read, files()))
     assert [one.name for one in made] == ["read"] and made.quarantined == tools.quarantined
 
 
@@ -230,7 +230,7 @@ def test_a_running_tool_cannot_call_it_either(tmp_path: Path) -> None:
         """Call the other one."""
         return (await context.run("write", {"path": "a", "text": "b"})).status
 
-    kept = Toolset([outer, files()]).locked(written(tmp_path, outer, write))
+    kept = Toolset([outer, files()]).with_lock(written(tmp_path, outer, write))
     assert run(kept, "outer").output == "denied"
 
 
@@ -264,7 +264,7 @@ def test_the_file_is_the_same_whatever_the_order_and_hides_nothing(tmp_path: Pat
 
 def test_a_file_that_is_not_there_is_an_error_that_says_how_it_is_written(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="`ferrule lock` writes it"):
-        Toolset([read]).locked(tmp_path / "ferrule.lock")
+        Toolset([read]).with_lock(tmp_path / "ferrule.lock")
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_file_that_was_edited_is_an_error(tmp_path: Path, edit: Callable[[str]
     assert edited != file.read_text()
     file.write_text(edited, encoding="utf-8")
     with pytest.raises(DefinitionError, match=r"not as `ferrule lock` has written it|it is empty"):
-        Toolset([read, write]).locked(file)
+        Toolset([read, write]).with_lock(file)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
@@ -299,20 +299,20 @@ def test_a_pipe_and_a_device_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "zeros").symlink_to("/dev/zero")
     for name in ("pipe", "zeros"):
         with pytest.raises(DefinitionError, match="not a regular file"):
-            Toolset([read]).locked(tmp_path / name)
+            Toolset([read]).with_lock(tmp_path / name)
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "ferrule.lock").write_bytes(b"\xff\xfe")
     for file in (tmp_path / "ferrule.lock", tmp_path):
         with pytest.raises(DefinitionError, match="cannot be read"):
-            Toolset([read]).locked(file)
+            Toolset([read]).with_lock(file)
 
 
 def test_lines_may_end_as_windows_ends_them(tmp_path: Path) -> None:
     file = written(tmp_path, read)
     file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
-    assert Toolset([read]).locked(file).quarantined == ()
+    assert Toolset([read]).with_lock(file).quarantined == ()
 
 
 def test_only_the_parts_that_differ_are_named() -> None:

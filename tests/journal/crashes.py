@@ -223,7 +223,7 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
 
         @tool(read_only=True)
         async def look(context: ToolContext) -> None:
-            found.append(await context.find_work(sent.metadata["ticket"]))
+            found.append(await context.find_job(sent.metadata["ticket"]))
             await found[0].wait(60)
 
         looking = runner.replace(tools=[*runner.tools, look], guards=[])

@@ -88,7 +88,7 @@ def test_a_call_ends_with_a_ticket_and_its_work_is_a_call_of_its_own() -> None:
         mill.go_on.set()
         result = await checked(runner, ticket, wait_seconds=60)
         assert (result.output, result.text, result.status) == ("3 kg of flour", "3 kg of flour", "ok")
-        [work] = runner.works
+        [work] = runner.jobs
         assert work.result is not None and work.result.call is not None
         assert (work.result.call.id, work.result.call.parent, work.result.tool_name) == (ticket, "c1", "grind")
         assert work.result.record()["principal"] == "ann" and work.result.record()["input"] == {"kilos": 3}
@@ -111,7 +111,7 @@ def test_the_first_call_waits_for_no_slot_and_the_work_has_its_slot_and_deadline
         late = await checked(runner, first, wait_seconds=0)
         assert (late.status, late.executed, "deadline of 50 s" in str(late.error)) == ("timeout", None, True)
         mill.go_on.set()
-        await runner.works[1].wait(60)
+        await runner.jobs[1].wait(60)
         assert (await checked(runner, second)).output == "2 kg of flour"
 
     asyncio.run(main())
@@ -152,15 +152,15 @@ def test_guards_judge_the_work_once_more_and_nobody_is_asked_twice() -> None:
         mill.go_on.set()
         runner = Runner([mill.tool], guards=[guard], approve=person)
         await runner.run(call(), **WHO)
-        await runner.works[0].wait(60)
-        work = runner.works[0]
+        await runner.jobs[0].wait(60)
+        work = runner.jobs[0]
         assert work.result is not None and work.result.output == "5 kg of flour" and mill.ran == [5]
         assert asked == ["c1"] and judged == ["c1", "c1", work.ticket]
         del judged[:]
         says += [ask("?"), deny("no more")]
         ticket_of(await runner.run(call(id="c2"), **WHO))
-        await runner.works[1].wait(60)
-        denied = runner.works[1].result
+        await runner.jobs[1].wait(60)
+        denied = runner.jobs[1].result
         assert denied is not None and (denied.status, denied.executed, mill.ran) == ("denied", False, [5])
 
     asyncio.run(main())
@@ -171,14 +171,14 @@ def test_what_is_invalid_or_denied_or_waits_begins_no_work() -> None:
         mill = Mill()
         denies = Runner([mill.tool], guards=[lambda call, context: deny("closed")])
         later = Runner([mill.tool], guards=[lambda call, context: ask("?")], approve=lambda *asked: ask("later"))
-        assert (await denies.run(call())).status == "denied" and denies.works == ()
+        assert (await denies.run(call())).status == "denied" and denies.jobs == ()
         assert (await denies.run(ToolCall("c2", "grind", {"kilos": "much"}))).status == "invalid"
         suspended = await later.run(call())
-        assert suspended.status == "suspended" and later.works == ()
+        assert suspended.status == "suspended" and later.jobs == ()
         ticket_of(await later.resume(suspended.record(), True))
         await mill.began.wait()
         mill.go_on.set()
-        await later.works[0].wait(60)
+        await later.jobs[0].wait(60)
         assert mill.ran == [3]
 
     asyncio.run(main())
@@ -203,7 +203,7 @@ def test_a_private_value_that_a_person_gave_reaches_the_work_and_no_event() -> N
             journal=journal,
         )
         ticket_of(await runner.run("pay", {"euros": 5}, **WHO))
-        await runner.works[0].wait(60)
+        await runner.jobs[0].wait(60)
         assert got == [(5, "4711-secret")]
         assert "4711" not in repr(events) + repr(await journal.unfinished())
 
@@ -230,7 +230,7 @@ def test_middleware_goes_round_both_and_inside_round_the_work_alone() -> None:
         mill.go_on.set()
         runner = runner_of(mill, around=[veiled, named("around")], inside=[named("inside")])
         ticket = ticket_of(await runner.run(call(), **WHO))
-        await runner.works[0].wait(60)
+        await runner.jobs[0].wait(60)
         # From Python 3.12 on the work begins at once, before its first call has its result.
         assert sorted(went) == [("around", False), ("around", True), ("inside", True)]
         assert (await checked(runner, ticket)).text == "veiled"
@@ -320,7 +320,7 @@ def test_check_call_gives_the_result_of_the_work_whole(comes_to: str, read_by: s
             await runner.run(ToolCall("c0", "work", {"number": 0}), **WHO)
             await began.wait()
         ticket = ticket_of(await runner.run(ToolCall("c1", "work", {"number": 1}), **WHO))
-        job = runner.works[-1]
+        job = runner.jobs[-1]
         if comes_to in ("timeout", "cancelled"):
             await began.wait()
         if comes_to == "cancelled":
@@ -366,20 +366,20 @@ def test_leaving_the_runner_waits_for_works_and_then_cancels_them() -> None:
         async with runner_of(mill) as runner:
             ticket_of(await runner.run(call(), **WHO))
             asyncio.get_running_loop().call_soon(mill.go_on.set)
-        [work] = runner.works
+        [work] = runner.jobs
         assert work.result is not None and work.result.output == "3 kg of flour"
         mill = Mill()
         async with runner_of(mill, drain=0) as runner:
             ticket_of(await runner.run(call(), **WHO))
             await mill.began.wait()
-        [work] = runner.works
+        [work] = runner.jobs
         assert work.result is not None and work.result.status == "cancelled"
 
     asyncio.run(main())
 
 
 def test_what_has_ended_is_kept_up_to_a_bound_and_what_began_first_of_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferrule.pipeline.background._MOST_WORKS", 3)
+    monkeypatch.setattr("ferrule.kernel.background._MAX_JOBS", 3)
 
     async def main() -> None:
         mill = Mill()
@@ -392,7 +392,7 @@ def test_what_has_ended_is_kept_up_to_a_bound_and_what_began_first_of_it_goes(mo
         for number in range(3):
             tickets.append(ticket_of(await runner.run(call(number, f"c{number}"), **WHO)))
             await checked(runner, tickets[-1], wait_seconds=1)
-        assert [work.ticket for work in runner.works] == [running, *tickets[1:]]
+        assert [work.ticket for work in runner.jobs] == [running, *tickets[1:]]
         assert "There is no call" in str((await checked(runner, tickets[0])).error)
         going.set()
 
@@ -447,7 +447,7 @@ def test_a_work_that_was_not_begun_in_time_is_begun_when_its_call_comes_again() 
         await clock.advance(5)
         assert "2 kg" not in str((await checked(runner, ticket)).output) and mill.ran == [1]
         mill.go_on.set()
-        await runner.works[0].wait(60)
+        await runner.jobs[0].wait(60)
         assert ticket_of(await runner.run(call(2, "c2"), **WHO)) == ticket
         assert (await checked(runner, ticket, wait_seconds=1)).output == "2 kg of flour" and mill.ran == [1, 2]
 
@@ -460,7 +460,7 @@ def test_without_a_journal_each_call_is_a_work_of_its_own() -> None:
         mill.go_on.set()
         runner = runner_of(mill)
         tickets = {ticket_of(await runner.run(call(), **WHO)) for _ in range(2)}
-        for work in runner.works:
+        for work in runner.jobs:
             await work.wait(60)
         assert len(tickets) == 2 and mill.ran == [3, 3]
 
@@ -500,7 +500,7 @@ async def cut_off(mill: Mill, journal: MemoryJournal, *, work: bool = True, **op
     await mill.began.wait()
     if not work:
         mill.go_on.set()
-        await runner.works[0].wait(60)
+        await runner.jobs[0].wait(60)
     journal.cut_off()
     return ticket
 
@@ -557,7 +557,7 @@ def test_a_person_is_asked_anew_before_a_work_that_was_cut_off_runs_again() -> N
         after = runner_of(mill, journal=journal, **asks)
         mill.go_on.set()
         assert (await after.run(call(), **WHO)).metadata["ticket"] == ticket
-        await after.works[0].wait(60)
+        await after.jobs[0].wait(60)
         assert (mill.ran, asked) == ([1, 1], [3, 3])
 
     asyncio.run(main())
@@ -584,7 +584,7 @@ def test_a_work_that_defers_or_asks_is_suspended_and_goes_on_as_itself() -> None
         runner = Runner([grind, *background.tools], journal=memory(), approve=later)
         for kilos, answer in ((1, ToolResult("ground")), (1, True), (2, allow({}))):
             ticket = ticket_of(await runner.run(call(kilos, f"c{len(ran)}"), **WHO))
-            work = next(work for work in runner.works if work.ticket == ticket)
+            work = next(work for work in runner.jobs if work.ticket == ticket)
             await work.wait(60)
             assert work.result is not None and work.result.status == "suspended"
             assert (await checked(runner, ticket)).output == {"ticket": ticket, "status": "suspended"}

@@ -26,7 +26,7 @@ from ferrule import (
     tool,
 )
 from ferrule.errors import ToolError, UnknownOutcomeError
-from ferrule.isolation.transfer import pack
+from ferrule.executors.process.transfer import pack
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
 

@@ -20,7 +20,7 @@ from processes import SECONDS, intent, program
 
 from ferrule import Journal, Runner, ToolCall, tool
 from ferrule.errors import DefinitionError, JournalError
-from ferrule.executors.liveness import SHARED
+from ferrule.executors.liveness import LIVENESS_FILES
 from ferrule.guards import within
 from ferrule.journal import _lockfile, _open_files
 from ferrule.journal.reading import Reader
@@ -207,10 +207,10 @@ def test_supervisors_get_open_descriptors_while_journals_are_opened_and_closed(t
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        with SHARED.lock:
-            assert all(os.path.samestat(os.fstat(descriptor), file) for descriptor in SHARED.all())
+        with LIVENESS_FILES.lock:
+            assert all(os.path.samestat(os.fstat(descriptor), file) for descriptor in LIVENESS_FILES.all_descriptors())
     journal.close()
-    assert SHARED.all() == []
+    assert LIVENESS_FILES.all_descriptors() == []
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

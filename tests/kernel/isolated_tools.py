@@ -19,13 +19,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, StringConstraints
 
 from ferrule import CONTEXT, Media, Text, ToolCall, ToolContext, ToolError, ToolHandler, ToolResult, tool
+from ferrule.executors.process import Recipe
+from ferrule.executors.process.order import Order
+from ferrule.executors.process.pool import shared_pool
 from ferrule.executors.threads import Raised
-from ferrule.isolation import Recipe
-from ferrule.isolation.orders import Order
-from ferrule.isolation.pool import shared
 from ferrule.values.context import running
 
-shared().warm(2)
+shared_pool().warm(2)
 
 
 class Item(BaseModel):
@@ -368,13 +368,15 @@ async def waits_async(path: str) -> None:
 
 
 def own_workers() -> int:
-    return len(shared().pids)
+    import probe  # not on the import path of every script that imports this module
+
+    return len(probe.worker_pids(shared_pool()))
 
 
 async def runs_isolated(handler: Any, arguments: dict[str, Any]) -> Any:
     call = ToolCall("inner", handler.__name__, arguments)
     order = Order(Recipe(tool(handler)), call, ToolContext().fields, None, None, key="k1")
-    outcome = await shared().submit(order).future
+    outcome = await shared_pool().submit(order).future
     if isinstance(outcome, Raised):
         raise outcome.error
     return outcome

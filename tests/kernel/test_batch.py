@@ -423,7 +423,7 @@ def test_an_outcome_that_cannot_be_written_is_told_though_its_caller_was_cut_off
             going.cancel()
             await asyncio.wait({going})
             goes_on.set()
-        assert "could not be told what a call came to that was cut off" in caplog.text and "disk full" in caplog.text
+        assert "outcome of a cancelled call could not be written" in caplog.text and "disk full" in caplog.text
 
     go(main())
 

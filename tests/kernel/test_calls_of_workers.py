@@ -14,7 +14,7 @@ from watched import Watch, go
 
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolContext, ask, deny, tool
-from ferrule.isolation.pool import WORKERS
+from ferrule.executors.process.pool import DEFAULT_WORKERS
 
 
 def isolated(handler: Any, **options: Any) -> Tool:
@@ -169,7 +169,7 @@ def test_isolated_calls_of_isolated_calls_do_not_wait_for_the_workers_that_these
     async def main() -> None:
         add = isolated(tools.held_by_none, parallel=True)
         runner = Runner([isolated(tools.asks_for, parallel=True), add], queue_timeout=None)
-        calls = [ToolCall(f"c{n}", "asks_for", {"name": "held_by_none", "count": 2}) for n in range(WORKERS)]
+        calls = [ToolCall(f"c{n}", "asks_for", {"name": "held_by_none", "count": 2}) for n in range(DEFAULT_WORKERS)]
         for result in await runner.run_all(calls):
             assert [one[0] for one in result.output] == ["ok", "ok"], result
 

@@ -312,7 +312,7 @@ def counts_by_itself(text: str) -> bool:
 
 
 def test_nothing_on_the_way_of_a_call_counts_seconds_by_anything_else() -> None:
-    files = sorted((Path(ferrule.__file__).parent / "pipeline").glob("*.py"))
+    files = sorted((Path(ferrule.__file__).parent / "kernel").glob("*.py"))
     assert [file.name for file in files if counts_by_itself(file.read_text(encoding="utf-8"))] == []
 
 

@@ -14,7 +14,7 @@ from watched import BOUND, Watch, go
 
 import probe
 from ferrule import Runner, ToolTimeoutError, tool
-from ferrule.executors.threads import SLOTS
+from ferrule.executors.threads import THREAD_SLOTS
 from ferrule.scheduling.limiter import Limiter
 from waits import wait_until
 
@@ -193,7 +193,7 @@ def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back_with_its_waiter(
     loop: asyncio.AbstractEventLoop, collected: bool, from_there: bool
 ) -> None:
     limiter = Limiter(1)
-    limiter.take()
+    limiter.acquire_nowait()
     tasks: list[Any] = [loop.create_task(waiter(limiter))]
     loop.run_until_complete(asyncio.sleep(0))
     if from_there:
@@ -202,7 +202,7 @@ def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back_with_its_waiter(
         loop.run_forever()
     else:
         limiter.release()
-    assert limiter.running == 1
+    assert limiter.used_slots == 1
     loop._ready.clear()  # type: ignore[attr-defined]
     if collected:
         tasks.clear()
@@ -210,28 +210,28 @@ def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back_with_its_waiter(
     else:
         loop.close()
         tasks[0].get_coro().close()
-    assert go(limiter.acquire(1)) and limiter.running == 1
+    assert go(limiter.acquire(1)) and limiter.used_slots == 1
     limiter.release()
-    assert limiter.running == 0
+    assert limiter.used_slots == 0
 
 
 def test_a_waiter_that_gives_up_with_a_slot_on_its_way_passes_it_on(loop: asyncio.AbstractEventLoop) -> None:
     limiter = Limiter(1)
-    limiter.take()
+    limiter.acquire_nowait()
     task = loop.create_task(waiter(limiter))
     loop.run_until_complete(asyncio.sleep(0))
     limiter.release()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(task)
-    assert limiter.running == 0
+    assert limiter.used_slots == 0
 
 
 def test_a_waiter_that_is_collected_while_its_limiter_is_at_work_does_not_stop_it(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     limiter = Limiter(1)
-    limiter.take()
+    limiter.acquire_nowait()
     tasks: list[Any] = [loop.create_task(waiter(limiter))]
     loop.run_until_complete(asyncio.sleep(0))
     limiter.release()
@@ -245,7 +245,7 @@ def test_a_waiter_that_is_collected_while_its_limiter_is_at_work_does_not_stop_i
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
     thread.join(BOUND / 2)
-    assert not thread.is_alive() and limiter.running == 0
+    assert not thread.is_alive() and limiter.used_slots == 0
 
 
 # -- the loop itself ---------------------------------------------------------------------------------------------------
@@ -280,8 +280,8 @@ def test_a_thread_that_ends_while_its_loop_stands_still_gives_back_its_slot(loop
     def slow() -> None:
         release.wait(BOUND)
 
-    before = SLOTS.running
+    before = THREAD_SLOTS.used_slots
     assert loop.run_until_complete(Runner([slow], grace=0).run("slow")).status == "timeout"
-    assert SLOTS.running == before + 1
+    assert THREAD_SLOTS.used_slots == before + 1
     release.set()
-    wait_until(lambda: SLOTS.running == before)
+    wait_until(lambda: THREAD_SLOTS.used_slots == before)

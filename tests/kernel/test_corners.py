@@ -12,7 +12,7 @@ import pytest
 from pydantic import AfterValidator, Field
 
 from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, ask, build_tool, tool
-from ferrule.pipeline import tasks
+from ferrule.kernel import tasks
 from ferrule.values.decision import Decision
 from waits import BOUND
 

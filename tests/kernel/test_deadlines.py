@@ -21,8 +21,8 @@ from watched import BOUND, Watch, go, plain, run
 import probe
 from ferrule import Clock, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, tool
 from ferrule.executors import threads as pool
+from ferrule.kernel.state import RELIABLE_CANCELLING
 from ferrule.middleware import breaker
-from ferrule.pipeline.state import RELIABLE_CANCELLING
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
 from waits import until
@@ -384,7 +384,7 @@ def test_a_call_that_is_cancelled_while_it_waits_was_not_executed() -> None:
 @pytest.fixture
 def slots(monkeypatch: pytest.MonkeyPatch) -> Any:
     """So many blocking handlers may run at once."""
-    return lambda count: monkeypatch.setattr(pool.InThread, "limiter", Limiter(count))
+    return lambda count: monkeypatch.setattr(pool.ThreadExecutor, "limiter", Limiter(count))
 
 
 def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
@@ -519,7 +519,7 @@ def test_as_many_functions_run_at_once_as_begin() -> None:
     async def main() -> None:
         for _ in range(200):
             barrier = threading.Barrier(8)
-            jobs = [pool.begin(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
+            jobs = [pool.start_job(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
             results = await asyncio.gather(*(job.future for job in jobs))
             assert not any(isinstance(result, pool.Raised) for result in results)
 

@@ -97,7 +97,7 @@ def test_the_dump_of_a_type_of_pydantics_makes_its_value_again(kind: str, data: 
     parameters = probe.parameters(one)
     result, _ = run(one, "take", {"value": data.draw(sent)}, guards=guards)
     assert result.success, result.error
-    again = parameters.values(to_json({"value": shown[0]}).decode())["value"]
+    again = parameters.validate(to_json({"value": shown[0]}).decode())["value"]
     assert again == got[0] and type(again) is type(got[0])
 
 
@@ -112,9 +112,9 @@ def judged(annotation: Any, text: str) -> tuple[str, Any, bool]:
     take.__annotations__ = {"value": annotation}
     parameters = probe.parameters(tool(take))
     sent = to_json({"value": text}).decode()
-    found = parameters.read_ahead("take", sent)
+    found = parameters.parse_arguments("take", sent)
     try:
-        parameters.quick(sent)
+        parameters.validate_strictly(sent)
     except Exception:
         return found["value"], found.validated["value"], False
     return found["value"], found.validated["value"], True

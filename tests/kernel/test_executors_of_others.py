@@ -13,7 +13,7 @@ from watched import Watch, go
 from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, deny, tool
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, StartedCall
-from ferrule.isolation import Recipe, describe, judged_text, make_tool, pack, rebuild, unpack
+from ferrule.executors.process import Recipe, describe_error, judged_text, make_tool, pack, rebuild_error, unpack
 from ferrule.testing import ManualClock
 from waits import BOUND
 
@@ -25,7 +25,7 @@ async def far_side(order: str) -> bytes:
     context = ToolContext(session=sent["session"], principal=sent["principal"])
     call = ToolCall(sent["id"], made.name, sent["arguments"])
     result = await Runner([made]).run(call, context, timeout=sent["seconds"])
-    return pack(describe(result.exception) if result.exception else result, "json")
+    return pack(describe_error(result.exception) if result.exception else result, "json")
 
 
 class Elsewhere:
@@ -59,7 +59,7 @@ class There(Executor):
         }
         found = await self._place.send(json.dumps(order))
         if isinstance(found, dict) and "kinds" in found:
-            raise rebuild(found)
+            raise rebuild_error(found)
         return found
 
 
@@ -107,7 +107,7 @@ class Full:
 
     async def run(self, values: object, call: StartedCall) -> object:
         told = NotStartedError("the queue is full", limited=True)
-        call.not_started(told)
+        call.report_not_started(told)
         raise told
 
 
@@ -158,7 +158,7 @@ class Queued:
     async def run(self, values: object, call: StartedCall) -> object:
         if not await call.wait_for_start(self.started):
             told = NotStartedError("nobody took it", limited=True)
-            call.not_started(told)
+            call.report_not_started(told)
             raise told
         return call.context.remaining()
 

@@ -145,7 +145,7 @@ def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int
 
     async def main() -> None:
         limiter = Limiter(1)
-        limiter.take()
+        limiter.acquire_nowait()
 
         async def one(entry: tuple[str, int]) -> None:
             assert await limiter.acquire(None, entry[0])

@@ -30,7 +30,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.pipeline import tasks
+from ferrule.kernel import tasks
 from ferrule.scheduling.clock import Cancellable, Clock
 from waits import BOUND
 

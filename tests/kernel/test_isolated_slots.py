@@ -15,11 +15,11 @@ from watched import go
 
 import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
-from ferrule.isolation.pool import shared
-from ferrule.isolation.workers import Workers
+from ferrule.executors.process.pool import shared_pool
+from ferrule.executors.workers import Workers
 from waits import BOUND, until
 
-SLOTS = shared().slots
+SLOTS = shared_pool().slots
 ADD: Tool = tool(tools.add, isolation="process", parallel=True)
 TOUCHES: Tool = tool(tools.touches, isolation="process", parallel=True)
 
@@ -27,9 +27,9 @@ TOUCHES: Tool = tool(tools.touches, isolation="process", parallel=True)
 @pytest.fixture
 def busy() -> Iterator[None]:
     """All workers are taken by others."""
-    free = SLOTS.limit - SLOTS.running
+    free = SLOTS.limit - SLOTS.used_slots
     for _ in range(free):
-        SLOTS.take()
+        SLOTS.acquire_nowait()
     yield
     for _ in range(free):
         SLOTS.release()
@@ -52,7 +52,7 @@ def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
         try:
             assert (await going).output == 3
         finally:
-            SLOTS.take()
+            SLOTS.acquire_nowait()
 
     go(main())
 
@@ -98,7 +98,7 @@ def test_a_tool_that_takes_no_worker_does_not_wait_for_one(busy: None) -> None:
 def test_a_forked_process_has_all_slots_again(busy: None) -> None:
     child = os.fork()
     if not child:
-        os._exit(0 if SLOTS.running == 0 and SLOTS.take() is None else 1)
+        os._exit(0 if SLOTS.used_slots == 0 and SLOTS.acquire_nowait() is None else 1)
     try:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     except BaseException:

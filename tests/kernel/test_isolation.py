@@ -348,6 +348,6 @@ def test_a_script_is_never_run_again_and_its_own_functions_are_refused(tmp_path:
 
 
 def test_importing_ferrule_starts_and_imports_nothing_of_this() -> None:
-    code = "import sys, ferrule; print([m for m in sys.modules if m in ('ferrule.isolation', 'subprocess')])"
+    code = "import sys, ferrule; print([m for m in sys.modules if m in ('ferrule.executors.process', 'subprocess')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout.replace("'", '"')) in ([], ["subprocess"]), done.stderr

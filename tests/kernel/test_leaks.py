@@ -65,7 +65,7 @@ def test_no_task_timer_slot_or_key_is_left(left: dict[str, Any]) -> None:
 
 
 def test_no_more_threads_than_the_pool_may_have_and_none_after_a_while(left: dict[str, Any]) -> None:
-    assert left["most_threads"] <= 2 * pool.THREADS  # as many at work, and as many that wait
+    assert left["most_threads"] <= 2 * pool.MAX_THREADS  # as many at work, and as many that wait
     assert left["threads"] == []
 
 
@@ -274,14 +274,14 @@ async def in_a_loop() -> dict[str, Any]:
 
 def main() -> None:
     before = descriptors()
-    from ferrule.isolation import pool as workers
+    from ferrule.executors.process import pool as workers
 
     found = asyncio.run(in_a_loop())
-    workers.shared().close()
+    workers.shared_pool().close()
     wait_until(lambda: not other_threads() and not processes())
     after = descriptors()
     found |= {
-        "workers": workers.WORKERS,
+        "workers": workers.DEFAULT_WORKERS,
         "threads": other_threads(),
         "processes_at_the_end": processes(),
         "descriptors": [what for name, what in after.items() if before.get(name) != what],

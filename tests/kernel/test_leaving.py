@@ -13,7 +13,7 @@ from watched import BOUND, go
 
 import probe
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
-from ferrule.pipeline import tasks
+from ferrule.kernel import tasks
 
 LONG = 10 * BOUND
 """For a `drain`: who waits for the whole of it is late."""
@@ -173,8 +173,8 @@ def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leav
     loop.run_until_complete(there())
     loop.close()
     go(leave(runner))
-    for writing in runner._state.writing:
-        writing._log_destroy_pending = False  # type: ignore[attr-defined]  # as such a loop leaves it
+    for write in runner._state.writes:
+        write._log_destroy_pending = False  # type: ignore[attr-defined]  # as such a loop leaves it
 
 
 # -- several -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from watched import BOUND, Watch, go
 import ferrule
 import probe
 from ferrule import Tool, ToolCall, ToolContext, ToolResult, tool
-from ferrule.executors.threads import SLOTS, THREADS
+from ferrule.executors.threads import MAX_THREADS, THREAD_SLOTS
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.testing import ManualClock
@@ -149,7 +149,7 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
                 limiter.release()
 
         for _ in range(limit):
-            limiter.take()
+            limiter.acquire_nowait()
         tasks = [asyncio.create_task(one(n, fate)) for n, fate in enumerate(fates)]
         await asyncio.sleep(0)
         while probe.waits_for_slot(limiter) > sum(
@@ -164,7 +164,7 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
         await asyncio.wait(tasks)
         assert served == sorted(served)
         assert set(served) == {n for n, fate in enumerate(fates) if fate == "stay"}
-        assert limiter.running == 0 and not probe.waits_for_slot(limiter)
+        assert limiter.used_slots == 0 and not probe.waits_for_slot(limiter)
 
     go(main())
 
@@ -321,7 +321,7 @@ def test_two_that_share_a_key_never_run_together_unless_both_share_it(wanted: li
         done: list[int] = []
 
         async def one(n: int, keys: set[str], shared: bool, turns: int) -> None:
-            hold = locks.join(keys, shared=shared)
+            hold = locks.request(keys, shared=shared)
             assert await hold.wait(None)
             assert not any(keys & others and not (shared and beside) for others, beside in inside)
             inside.append((keys, shared))
@@ -487,10 +487,10 @@ def test_who_waits_for_a_runner_holds_no_thread_that_others_want() -> None:
             return "ok"
 
         busy, free = Runner([hold, plain], concurrency=1), Runner([plain], queue_timeout=BOUND)
-        waiting = [asyncio.create_task(busy.run(name)) for name in ("hold", *["plain"] * (THREADS + 1))]
-        while busy.waiting <= THREADS:
+        waiting = [asyncio.create_task(busy.run(name)) for name in ("hold", *["plain"] * (MAX_THREADS + 1))]
+        while busy.waiting <= MAX_THREADS:
             await asyncio.sleep(0)
-        taken, other = SLOTS.running, await free.run("plain")
+        taken, other = THREAD_SLOTS.used_slots, await free.run("plain")
         gate.set()
         results = [other, *await asyncio.gather(*waiting)]
         return [str(taken), *{result.status for result in results}]

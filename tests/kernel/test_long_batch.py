@@ -15,7 +15,7 @@ from watched import go
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
 from ferrule.journal import memory
-from ferrule.pipeline.long_batch import BatchSummary
+from ferrule.kernel.long_batch import BatchSummary
 
 
 class Works:

@@ -33,9 +33,9 @@ from watched import BOUND, TERMINAL, Watch
 
 import probe
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
-from ferrule.isolation import pool as processes
-from ferrule.pipeline.batch import Batch
-from ferrule.pipeline.state import RELIABLE_CANCELLING
+from ferrule.executors.process import pool as processes
+from ferrule.kernel.batch import Batch
+from ferrule.kernel.state import RELIABLE_CANCELLING
 from waits import wait_until
 
 pytestmark = pytest.mark.slow
@@ -849,7 +849,7 @@ class CallsInProcesses(Calls):
         if hand.inside:
             pid = hand.notes[-1][0]
             hand.tell("killed")
-            assert pid in processes.shared().pids
+            assert pid in probe.worker_pids(processes.shared_pool())
             os.kill(pid, signal.SIGKILL)
         self.pump(pace)
 
@@ -857,7 +857,7 @@ class CallsInProcesses(Calls):
     def kill_the_idle(self, pace: int | None) -> None:
         """End the processes that wait for a call, of which no call is to notice anything."""
         self.pump(None)
-        for worker in probe.workers_idle(processes.shared()):
+        for worker in probe.workers_idle(processes.shared_pool()):
             if worker.pid is not None:
                 os.kill(worker.pid, signal.SIGKILL)
         self.pump(pace)
@@ -866,14 +866,14 @@ class CallsInProcesses(Calls):
     def processes_are_busy_with_what_is_inside(self) -> None:
         if self.settled and self.hands:
             inside = sum(isinstance(hand, Isolated) and hand.inside for hand in self.hands.values())
-            wait_until(lambda: processes.shared().busy == inside)
+            wait_until(lambda: probe.workers_busy(processes.shared_pool()) == inside)
 
     def nothing_is_left(self) -> None:
         super().nothing_is_left()
-        workers = processes.shared()
+        workers = processes.shared_pool()
         assert not workers._queue
-        wait_until(lambda: workers.idle and not workers.busy)
-        assert len(workers.pids) <= workers.workers + 1
+        wait_until(lambda: workers.idle_count and not probe.workers_busy(workers))
+        assert len(probe.worker_pids(workers)) <= workers.max_workers + 1
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

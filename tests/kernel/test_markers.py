@@ -16,9 +16,9 @@ from watched import go, run
 
 from ferrule import Runner, ask, deny, tool
 from ferrule.errors import NotStartedError
+from ferrule.kernel import tasks
+from ferrule.kernel.results import Rejected
 from ferrule.middleware import retry
-from ferrule.pipeline import tasks
-from ferrule.pipeline.results import Rejected
 from waits import BOUND
 
 
@@ -113,7 +113,7 @@ def test_a_journal_that_hangs_is_given_up(
 
 def forge(frames: int) -> str:
     """Write what looks like results to every socket that there is."""
-    from ferrule.isolation.protocol import Connection, Kind  # of this process
+    from ferrule.executors.process.protocol import Connection, Kind  # of this process
 
     for number in range(3, 64):
         with suppress(OSError):

@@ -98,9 +98,9 @@ def test_in_a_batch_a_resolved_tool_keeps_its_place_as_a_barrier_and_is_judged()
 
 def test_the_toolset_says_what_is_meant_and_a_long_name_costs_nothing() -> None:
     tools = Toolset(named("act"))
-    found = tools.meant("functions.ACT")
+    found = tools.resolve_name("functions.ACT")
     assert found is not None and found.name == "act"
-    assert tools.meant("x" * 1_000_000) is None
+    assert tools.resolve_name("x" * 1_000_000) is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from watched import Watch, go, plain, run
 
 from ferrule import Decision, Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, ask, deny, tool
-from ferrule.isolation.transfer import pack, unpack
+from ferrule.executors.process.transfer import pack, unpack
 from ferrule.middleware import after
 from ferrule.values import content
 from ferrule.values.frozen import thaw

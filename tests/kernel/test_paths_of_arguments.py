@@ -418,7 +418,7 @@ def test_the_steps_grow_with_the_arguments_alone() -> None:
         value: dict[str, Any] = {"at": "a"}
         for _ in range(depth):
             value = {"at": "a", "in": value}
-        arguments = made.handling.parameters.read_ahead("use", {"value": value})
+        arguments = made.handling.parameters.parse_arguments("use", {"value": value})
         work = lines(lambda: arguments.places)
         assert arguments.places is not None
         assert len(arguments.places.paths) == depth + 1

@@ -35,7 +35,7 @@ from ferrule import (
     tool,
 )
 from ferrule.journal import MemoryJournal
-from ferrule.pipeline import tasks
+from ferrule.kernel import tasks
 from ferrule.scheduling.clock import MONOTONIC
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 40
@@ -571,7 +571,7 @@ def test_it_stays_used_after_thousands_of_others() -> None:
     async def main() -> ToolResult:
         assert (await runner.resume(record, True)).success
         for number in range(10_001):
-            assert await runner._state.taken_up.take(str(number), 1e12)
+            assert await runner._state.resumed_records.take(str(number), 1e12)
         return await runner.resume(record, True)
 
     assert go(main()).status == "invalid"
@@ -585,7 +585,7 @@ def test_what_is_kept_of_it_is_forgotten_when_it_expires() -> None:
     assert go(runner.resume(first, True)).success
     clock.today += 10
     assert go(runner.resume(suspended(runner), True)).success
-    assert len(runner._state.taken_up._expiries) == 1
+    assert len(runner._state.resumed_records._expiries) == 1
     assert go(runner.resume(first, True)).status == "invalid"
     assert len(ran) == 2
 

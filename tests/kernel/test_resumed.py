@@ -22,7 +22,7 @@ from ferrule import (
     ask,
     tool,
 )
-from ferrule.pipeline.results import Suspended
+from ferrule.kernel.results import Suspended
 from waits import BOUND
 
 SEEN = list[tuple[str, dict[str, Any], dict[str, Any]]]

@@ -475,7 +475,7 @@ def test_an_output_that_does_not_fit_its_schema_fails_and_says_that_it_ran() -> 
 def test_nothing_needs_no_look_where_nothing_is_returned() -> None:
     async def give() -> None: ...
 
-    assert type(None) in tool(give).output.ready
+    assert type(None) in tool(give).output.ready_classes
 
 
 class Unknown:

@@ -13,8 +13,8 @@ from journals import WatchedJournal
 from watched import go
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule.kernel.state import RELIABLE_CANCELLING
 from ferrule.middleware import after, before, retry
-from ferrule.pipeline.state import RELIABLE_CANCELLING
 from waits import BOUND
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, computed_fi
 from watched import plain, run
 
 from ferrule import Media, Text, Tool, ToolResult, tool
-from ferrule.isolation.transfer import pack, unpack
+from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values.frozen import thaw
 
 

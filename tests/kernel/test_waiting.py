@@ -13,7 +13,7 @@ from watched import go
 
 import probe
 from ferrule import Runner, Tool, ToolContext, ToolResult, tool
-from ferrule.pipeline import acquire
+from ferrule.kernel import acquire
 from waits import BOUND
 
 Want: TypeAlias = tuple[str, Sequence[Any]]

@@ -42,11 +42,11 @@ from ferrule import (
     tool,
 )
 from ferrule.errors import NotStartedError, RemoteError, ToolTimeoutError, WorkerDiedError
+from ferrule.executors.process import Recipe
+from ferrule.executors.process.order import Order
+from ferrule.executors.process.pool import Job, WorkerPool, shared_pool
+from ferrule.executors.process.transfer import Transfer
 from ferrule.executors.threads import Raised
-from ferrule.isolation import Recipe
-from ferrule.isolation.orders import Order
-from ferrule.isolation.pool import Job, WorkerPool, shared
-from ferrule.isolation.transfer import Transfer
 from waits import wait_until
 
 HERE = str(Path(__file__).parent)
@@ -165,7 +165,7 @@ def test_every_way_of_writing_a_tool_can_be_isolated(pool: WorkerPool) -> None:
 
 def test_bound_and_private_parameters_come_with_the_judged_text(pool: WorkerPool) -> None:
     for made in (tool(tools.add).bind(b=40), tool(tools.add, private=("b",)).bind(b=40).replace(name="plus")):
-        text = made.handling.parameters.decode(made.name, '{"a": 2}')[1]
+        text = made.handling.parameters.validate_with_repairs(made.name, '{"a": 2}')[1]
         assert value(pool, made, json.loads(text)) == 42
 
 
@@ -213,7 +213,7 @@ def test_submitting_a_large_call_does_not_wait_for_the_worker_to_read_it(pool: W
     async def main() -> None:
         await outcome(pool, tools.add, {"a": 1})
         large = order(tools.echo, {"text": "x" * 20_000_000})
-        pids = set(pool.pids)
+        pids = set(probe.worker_pids(pool))
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -230,7 +230,7 @@ def test_what_a_handler_prints_does_not_disturb_the_line(pool: WorkerPool, capfd
     made = WorkerPool(1)
     try:
         assert value(made, tools.prints, {"text": "said"}) == ""
-        wait_until(lambda: made.idle)
+        wait_until(lambda: made.idle_count)
     finally:
         made.close()
     captured = capfd.readouterr()
@@ -371,7 +371,7 @@ def test_leaving_in_a_handler_ends_the_call_and_not_the_worker(own_pool: WorkerP
     assert isinstance(exited, RemoteError) and exited.name == "SystemExit"
     for kind in ("exit", "interrupt"):
         error(own_pool, tools.raises, {"kind": kind})
-    assert before in own_pool.pids
+    assert before in probe.worker_pids(own_pool)
 
 
 def test_tasks_that_a_handler_leaves_behind_end_with_its_call(own_pool: WorkerPool) -> None:
@@ -522,7 +522,7 @@ def test_what_is_late_is_killed_while_the_loop_is_blocked(own_pool: WorkerPool, 
             path = tmp_path / str(seconds)
             job = own_pool.submit(order(tools.waits, {"path": str(path)}, remaining=seconds))
             (pid,) = await asyncio.to_thread(noted, path)
-            await job.begun
+            await job.start_time
             deadline = job.deadline
             assert deadline is not None
             if seconds == 30:
@@ -550,7 +550,7 @@ def test_a_kill_at_the_deadline_logs_no_traceback_though_the_loop_was_blocked(
             await asyncio.sleep(0)
         for _ in range(5):  # who waits for the deadline goes by the one that was moved
             await asyncio.sleep(0)
-        busy(lambda: not lives(pid) and not shared().busy)
+        busy(lambda: not lives(pid) and not probe.workers_busy(shared_pool()))
         return await call
 
     assert go(main()).status == "timeout"
@@ -561,10 +561,10 @@ def test_a_call_that_waits_for_a_process_has_all_its_time_once_it_begins(own_poo
     async def main() -> None:
         first, _ = await started(own_pool, tools.waits, tmp_path / "pid")
         second = own_pool.submit(order(tools.add, {"a": 1}, remaining=BOUND))
-        assert second.deadline is None and not second.begun.done()
+        assert second.deadline is None and not second.start_time.done()
         free = time.monotonic()
         first.kill()
-        await second.begun
+        await second.start_time
         assert second.deadline is not None and second.deadline >= free + BOUND
         assert await second.future == 3
         assert isinstance((await ended(first)).error, ToolTimeoutError)
@@ -582,7 +582,7 @@ def test_what_a_crashed_handler_had_started_ends_with_it(pool: WorkerPool, tmp_p
 def test_a_worker_that_dies_while_it_is_idle_is_replaced_unnoticed(own_pool: WorkerPool) -> None:
     for _ in range(3):
         assert value(own_pool, tools.add, {"a": 1}) == 3
-        for pid in wait_until(lambda: own_pool.pids):
+        for pid in wait_until(lambda: probe.worker_pids(own_pool)):
             os.kill(pid, signal.SIGKILL)
         assert value(own_pool, tools.add, {"a": 2}) == 4
 
@@ -636,7 +636,7 @@ def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp_path:
         job, _ = await started(own_pool, tools.waits, tmp_path / "pid")
         queued = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "touched")}))
         after = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "after")}))
-        await asyncio.to_thread(wait_until, lambda: own_pool.idle)  # the spare, which is no more than that
+        await asyncio.to_thread(wait_until, lambda: own_pool.idle_count)  # the spare, which is no more than that
         assert queued.pid is None and after.pid is None
         assert queued.kill() is True
         assert isinstance((await ended(queued)).error, NotStartedError)
@@ -656,7 +656,7 @@ def test_calls_beyond_the_bound_wait_in_order(tmp_path: Path) -> None:
         for number, job in enumerate(jobs):
             job.future.add_done_callback(lambda _, number=number: order_of_ends.append(number))
         pids = {await job.future for job in jobs}
-        assert len(pids) <= 3 and len(pool.pids) <= 3
+        assert len(pids) <= 3 and len(probe.worker_pids(pool)) <= 3
         assert all(abs(place - number) <= 2 for place, number in enumerate(order_of_ends))
 
     try:
@@ -669,8 +669,8 @@ def test_idle_workers_beyond_one_end_after_a_while() -> None:
     pool = WorkerPool(3, idle_seconds=0.05)
     try:
         pool.warm(3)
-        wait_until(lambda: len(pool.pids) == 3)
-        wait_until(lambda: len(pool.pids) == 1)
+        wait_until(lambda: len(probe.worker_pids(pool)) == 3)
+        wait_until(lambda: len(probe.worker_pids(pool)) == 1)
         assert value(pool, tools.add, {"a": 1}) == 3
     finally:
         pool.close()
@@ -738,9 +738,9 @@ def test_a_forked_child_has_workers_of_its_own_and_keeps_none_alive(pool: Worker
     child = os.fork()
     if child == 0:
         try:
-            assert value(shared(), tools.add, {"a": 1}) == 3
+            assert value(shared_pool(), tools.add, {"a": 1}) == 3
             os.write(writing, b"1")
-            shared().close()
+            shared_pool().close()
         finally:
             os._exit(0)
     os.close(writing)
@@ -756,11 +756,11 @@ def program(text: str, *arguments: str, stdin: int | None = None) -> subprocess.
         import asyncio, atexit, os, signal, sys, threading
         import isolated_tools as tools
         from ferrule import ToolCall, ToolContext, tool
-        from ferrule.isolation import Recipe
-        from ferrule.isolation.orders import Order
-        from ferrule.isolation.pool import shared
+        from ferrule.executors.process import Recipe
+        from ferrule.executors.process.order import Order
+        from ferrule.executors.process.pool import shared_pool
         import json
-        pool = shared()
+        pool = shared_pool()
         def order(handler, arguments):
             made = tool(handler)
             call = ToolCall("c1", made.name, json.dumps(arguments))
@@ -848,12 +848,12 @@ def test_nothing_of_the_programs_main_is_run_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import asyncio, sys\nprint('top')\nsys.path.insert(0, sys.argv[1])\nimport isolated_tools as tools\n"
-        "from ferrule import ToolCall, ToolContext, tool\nfrom ferrule.isolation import Recipe\n"
-        "from ferrule.isolation.orders import Order\nfrom ferrule.isolation.pool import shared\n"
+        "from ferrule import ToolCall, ToolContext, tool\nfrom ferrule.executors.process import Recipe\n"
+        "from ferrule.executors.process.order import Order\nfrom ferrule.executors.process.pool import shared_pool\n"
         "recipe = Recipe(tool(tools.add))\n"
         "async def main():\n"
         "    made = Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext().fields, None, None, key='k1')\n"
-        "    print(await shared().submit(made).future)\n"
+        "    print(await shared_pool().submit(made).future)\n"
         "asyncio.run(main())\n"
     )
     ended = subprocess.run([sys.executable, script, HERE], capture_output=True, text=True, timeout=BOUND)

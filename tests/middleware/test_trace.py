@@ -259,7 +259,7 @@ def test_the_page_shows_the_span_of_a_call_alone(told: Told) -> None:
 def test_no_name_that_a_model_invents_is_in_a_span_or_a_metric(name: str) -> None:
     told = Told()
     runner = told.runner(look)
-    if runner.tools.meant(name) is None:
+    if runner.tools.resolve_name(name) is None:
         result = go(runner.run(ToolCall("c1", name)))
         assert result.status == "not_found"
         (span,) = told.spans
@@ -440,7 +440,7 @@ def test_what_a_program_carries_beside_its_trace_does_not_leave_it(told: Told) -
 def test_a_propagator_that_is_broken_breaks_no_call(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from opentelemetry.trace.propagation import tracecontext
 
-    from ferrule.isolation import in_trace, trace_headers
+    from ferrule.executors.process import continue_trace, trace_headers
 
     def breaks(*given: object, **named: object) -> None:
         raise RuntimeError("no such propagator")
@@ -449,7 +449,7 @@ def test_a_propagator_that_is_broken_breaks_no_call(where: str, monkeypatch: pyt
         headers = trace_headers()
         monkeypatch.setattr(tracecontext.TraceContextTextMapPropagator, where, breaks)
         assert (trace_headers() == {}) is (where == "inject")
-    with in_trace(headers):
+    with continue_trace(headers):
         assert otel.get_current_span().get_span_context().is_valid is (where == "inject")
 
 
@@ -648,7 +648,7 @@ def test_work_in_the_background_has_a_span_of_its_own(told: Told, caplog: pytest
     async def main() -> None:
         async with told.runner(work) as runner:
             ticket = (await runner.run("work", {}, ToolContext(session="s"))).output["ticket"]
-            while ticket in runner.works and not runner.works[ticket].has_ended:
+            while ticket in runner.jobs and not runner.jobs[ticket].has_ended:
                 await asyncio.sleep(0)
 
     go(main())

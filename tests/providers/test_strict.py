@@ -529,7 +529,7 @@ def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
     value = data.draw(values(strict, strict.get("$defs", {})))
     assume(jsonschema_rs.is_valid(strict, value))
     try:
-        decoded = probe.parameters(subject).decode("odd", json.dumps(value))[0]
+        decoded = probe.parameters(subject).validate_with_repairs("odd", json.dumps(value))[0]
     except Invalid:
         dropped = '"description": "{' in json.dumps(strict) or "\\n\\n{" in json.dumps(strict) or "oneOf" in str(schema)
         assert dropped, value
@@ -546,4 +546,4 @@ def test_python_types_go_both_ways(rules: Rules, data: st.DataObject) -> None:
     assume(jsonschema_rs.is_valid(strict, value))
     value["pairs"] = [[pair[0], "a"] for pair in value["pairs"] if pair and isinstance(pair[0], int)]
     value["short"] = None  # both are said in the description alone
-    probe.parameters(typed).decode("typed", json.dumps(value))
+    probe.parameters(typed).validate_with_repairs("typed", json.dumps(value))

@@ -270,7 +270,7 @@ def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:
         async with served:
             for _ in range(2):
                 await served.run("bake", {}, principal="ann")
-        return sorted(work.result.status for work in served.works if work.result is not None)
+        return sorted(work.result.status for work in served.jobs if work.result is not None)
 
     assert go(run()) == ["limited", "ok"]
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, BaseModel, SecretStr
 
 from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
-from ferrule.isolation.transfer import pack, unpack
+from ferrule.executors.process.transfer import pack, unpack
 from ferrule.journal import memory
 from ferrule.testing import cassette
 from ferrule.types import Middleware

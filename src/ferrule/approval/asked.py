@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
-from ferrule.arguments.names import as_seen
 from ferrule.arguments.parameters import Invalid
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.errors import ToolError
-from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.paths import real
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
@@ -213,7 +213,7 @@ class Asked:
         if parameters is None:
             return given
         try:
-            made = parameters.changed(self.call.name, given)
+            made = parameters.validate_change(self.call.name, given)
         except Invalid as wrong:
             raise ValueError(str(wrong).partition(" Nothing was run")[0]) from None
         paths = {
@@ -254,7 +254,7 @@ class Asked:
         whose = self.context.principal
         if not whose:
             return "it is not known whose call this is, and nobody may allow a call of their own"
-        is_same = as_seen(by) == as_seen(whose)
+        is_same = lookalike_key(by) == lookalike_key(whose)
         return f"{by!r} may not allow a call of their own" if is_same else None
 
     def _bound(self, decision: Decision) -> Decision:
@@ -318,7 +318,7 @@ async def previewed(asked: Asked) -> Asked:
 
 async def off_the_loop(function: Callable[[], _T]) -> _T:
     """What a function gives or raises that may block, as previews and stores do: in a thread of its own."""
-    given: Any = await in_own_thread(function)
+    given: Any = await run_in_thread(function)
     if isinstance(given, Raised):
         raise given.error
     return given  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from ferrule.approval.asked import Answer, Asked, previewed
 from ferrule.definition.handler import is_async
 from ferrule.errors import DefinitionError
-from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
@@ -43,7 +43,7 @@ class Callback:
         if is_async(self.function):
             said = self.function(asked)
         else:
-            said = await in_own_thread(lambda: self.function(asked))
+            said = await run_in_thread(lambda: self.function(asked))
             if isinstance(said, Raised):
                 raise RuntimeError("raised in its thread") from said.error
         return await said if inspect.isawaitable(said) else said

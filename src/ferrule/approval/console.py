@@ -20,7 +20,7 @@ from ferrule.approval.editing import LONG, edited, editor, typed_value
 from ferrule.approval.offer import Offer
 from ferrule.approval.question import Question, shown_name
 from ferrule.approval.terminal import printable, reset
-from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow
@@ -106,7 +106,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 async def _answer_in(dialogue: _Dialogue) -> Answer:
     """What the person says, asked in a thread that does not keep the program from ending."""
-    asking = in_own_thread(dialogue.put)
+    asking = run_in_thread(dialogue.put)
     try:
         answer: Any = await asking
     finally:

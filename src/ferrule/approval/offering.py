@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from ferrule.arguments.schema_walk import forms_of
+from ferrule.arguments.schema_walk import find_forms
 from ferrule.characters import HIDDEN
 from ferrule.command_arguments import (
     ARGUMENT_NAMES,
@@ -118,7 +118,7 @@ def _text_kind(
 ) -> Literal["choice", "url", "host", "path", "number", "text"]:
     """What the text of an argument is, by its schema, its type or its name."""
     schema = tool.input_schema
-    forms = forms_of([schema.get("properties", {}).get(name, {})], schema)
+    forms = find_forms([schema.get("properties", {}).get(name, {})], schema)
     texts = [form for form in forms if "string" in form.get("type", "string") and not _APPLIES_OTHERS & form.keys()]
     if texts and all("enum" in form or "const" in form for form in texts):
         return "choice"

@@ -1,5 +1,4 @@
-"""From JSON text to validated values: strict validation, repair, the exported schema, errors for the model.
+"""From JSON text to validated values: strict validation, repairs, the exported JSON Schema, and errors for the model.
 
-Begin at parameters.py: `Parameters` is what a tool takes. Those of Python's types are in typed_parameters.py, those of
-a JSON Schema in schema_parameters.py.
+Start at parameters.py. `TypedParameters` validates with Pydantic, `SchemaParameters` with a JSON Schema.
 """

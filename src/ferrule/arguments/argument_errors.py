@@ -1,5 +1,4 @@
-"""What is wrong with arguments: the same few facts from Pydantic's errors and from JSON Schema's, and the text for the
-model that is made of them."""
+"""Errors in arguments: a common form for Pydantic's and JSON Schema's errors, and the text for the model."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import ErrorDetails, ValidationError
 
-from ferrule.arguments.closing import CHOICES
-from ferrule.arguments.names import Names
+from ferrule.arguments.closed_schema import CHOICES
+from ferrule.arguments.similar_names import NameIndex
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import kind_of
 from ferrule.values.masking import without_credentials
@@ -21,14 +20,14 @@ from ferrule.values.masking import without_credentials
 Path = tuple[str | int, ...]
 _Label = tuple[Path, str]
 
-_WANTS = {
+_TYPE_OF_ERROR = {
     "int_type": "integer",
     "float_type": "number",
     "bool_type": "boolean",
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), "array"),
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"), "object"),
 }
-_MISSING = {"missing", "missing_argument", "missing_keyword_only_argument"}
+_MISSING_ERRORS = {"missing", "missing_argument", "missing_keyword_only_argument"}
 _ARTICLES = {
     "array": "an array",
     "object": "an object",
@@ -38,42 +37,42 @@ _ARTICLES = {
     "boolean": "true or false",
 }
 _NO_VALUE = object()
-_KEY = "[key]"
-"""What Pydantic calls the place of a key that is wrong."""
+_KEY_LABEL = "[key]"
+"""Pydantic's label of a wrong key."""
 
 _SHOULD = re.compile(r"(Input|String|List|Value|Tuple|Set|Data) should ")
 _MEMBER = re.compile(r"<[\w.]+: (?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|-?[\d.]+)>")
-"""A member of an enum, as Python shows it."""
-MOST_ERRORS = 20_000
-"""That are looked at, of values of about as many: each takes some hundredths of a millisecond."""
-_BRIEF = 60
-"""Characters of the place of a value and of what came; of what is wanted there may be three times as many."""
+"""A member of an enum, as `repr` writes it."""
+MAX_ERRORS = 20_000
+"""Errors that are read: each takes some hundredths of a millisecond."""
+_MAX_SHOWN = 60
+"""Characters of a path or a value in the text for the model; an expectation may have three times as many."""
 
 
 class ArgumentError(NamedTuple):
-    """One thing that is wrong.
+    """One error in the arguments.
 
     Attributes:
-        path: Where, from the top of the arguments.
-        expected: What would be right, as words that follow the parameter's name.
-        got: What came; `NO_VALUE` where nothing did or where it is no use to say.
-        wants: The JSON type that is wanted here, where that is what is wrong.
-        choices: The JSON values that may stand here, if there are only so many.
+        path: The keys and positions that lead to the value.
+        expected: The expectation, in words that follow the parameter's name.
+        received: The wrong value; `_NO_VALUE` if there is none, or if it would not help.
+        json_type: The right JSON type, if the value has a wrong one.
         kind: `"missing"`, `"unknown"` or `"wrong"`.
-        sure: Whether `wants` and `choices` are the only reading; not inside one branch of several.
+        certain: Whether the value must have `json_type` or be one of `choices`; not inside one branch of several.
+        choices: The allowed JSON values, if they are listed.
     """
 
     path: Path
     expected: str
-    got: object = _NO_VALUE
-    wants: str | None = None
+    received: object = _NO_VALUE
+    json_type: str | None = None
     kind: str = "wrong"
-    sure: bool = True
+    certain: bool = True
     choices: Sequence[Any] = ()
 
 
 class ArgumentErrors(Exception):
-    """The arguments do not fit."""
+    """The arguments are invalid."""
 
     def __init__(self, errors: Sequence[ArgumentError]) -> None:
         super().__init__(errors)
@@ -81,25 +80,27 @@ class ArgumentErrors(Exception):
 
 
 def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
-    """Pydantic's errors, at most `MOST_ERRORS`; `value` is the JSON that was validated, to tell keys from the labels of
-    unions, and to show what came: each error would have a copy."""
-    errors = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
-    places = [_place(item["loc"], value, item["type"] in _MISSING) for item in errors]
+    """Return Pydantic's errors as argument errors, at most `MAX_ERRORS`.
+
+    `value` is the validated JSON. It tells keys from the labels of unions, and has the wrong values: Pydantic would
+    copy them into each error.
+    """
+    errors = error.errors(include_url=False, include_input=False)[:MAX_ERRORS]
+    located = [_locate(item["loc"], value, item["type"] in _MISSING_ERRORS) for item in errors]
     branches: dict[Path, set[str]] = {}
-    for _, labels, _ in places:
-        for where, label in labels:
-            branches.setdefault(where, set()).add(label)
-    return [
-        _from_pydantic(
-            item, path, got, not labels or all(len(branches[at]) == 1 for at, _ in labels if len(at) < len(path))
-        )
-        for item, (path, labels, got) in zip(errors, places, strict=True)
-    ]
+    for _, labels, _ in located:
+        for path, label in labels:
+            branches.setdefault(path, set()).add(label)
+    converted = []
+    for item, (path, labels, received) in zip(errors, located, strict=True):
+        is_certain = all(len(branches[above]) == 1 for above, _ in labels if len(above) < len(path))
+        converted.append(_convert_pydantic(item, path, received, is_certain))
+    return converted
 
 
-def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label], object]:
-    """The path within `value`, the labels that Pydantic put between its parts, and what is there."""
-    parts = tuple(loc)
+def _locate(location: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label], object]:
+    """Return the path of an error in `value`, Pydantic's labels between its parts, and the wrong value."""
+    parts = tuple(location)
     if len(parts) == 1 and isinstance(value, dict) and (parts[0] in value or missing):
         return parts, [], value.get(parts[0])
     path: list[str | int] = []
@@ -115,27 +116,30 @@ def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path
             labels.append((tuple(path), str(part)))
             continue
         path.append(part)
-    got = path[-1] if path and labels and labels[-1][1] == _KEY else _NO_VALUE if value is None and not path else value
-    return tuple(path), labels, got
+    if path and labels and labels[-1][1] == _KEY_LABEL:
+        return tuple(path), labels, path[-1]
+    return tuple(path), labels, _NO_VALUE if value is None and not path else value
 
 
-def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> ArgumentError:
+def _convert_pydantic(item: ErrorDetails, path: Path, received: object, certain: bool) -> ArgumentError:
     kind = item["type"]
-    if kind in _MISSING:
+    if kind in _MISSING_ERRORS:
         return ArgumentError(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return ArgumentError(path, "is not known", got=got, kind="unknown")
-    if kind == "union_tag_invalid" and isinstance(got, dict) and (tags := _read_tags(item["ctx"]["expected_tags"])):
-        for key in [one.strip("'") for one in item["ctx"]["discriminator"].split(" | ")]:
-            if key in got and got[key] not in tags:
+        return ArgumentError(path, "is not known", received, kind="unknown")
+    if kind == "union_tag_invalid" and isinstance(received, dict):
+        tags = _parse_tags(item["ctx"]["expected_tags"])
+        for key in [name.strip("'") for name in item["ctx"]["discriminator"].split(" | ")] if tags else ():
+            if key in received and received[key] not in tags:
                 expected = f"must be {' or '.join(map(repr, tags))}"
-                return ArgumentError((*path, key), expected, got[key], sure=sure, choices=tags)
+                return ArgumentError((*path, key), expected, received[key], certain=certain, choices=tags)
     choices = item.get("ctx", {}).get(CHOICES, ())
-    return ArgumentError(path, _expectation(item["msg"]), got=got, wants=_WANTS.get(kind), sure=sure, choices=choices)
+    json_type = _TYPE_OF_ERROR.get(kind)
+    return ArgumentError(path, _parse_message(item["msg"]), received, json_type, certain=certain, choices=choices)
 
 
-def _read_tags(text: str) -> list[Any]:
-    """Return the tags of a union as Pydantic lists them, and for an enum their values. None if one is no JSON value."""
+def _parse_tags(text: str) -> list[Any]:
+    """Return the tags of a union from Pydantic's list; an enum's as values. Returns none if one is no JSON value."""
     try:
         return list(literal_eval("[" + _MEMBER.sub(r"\g<value>", text) + "]"))
     except (ValueError, SyntaxError):
@@ -143,143 +147,148 @@ def _read_tags(text: str) -> list[Any]:
 
 
 @lru_cache(256)
-def _expectation(message: str) -> str:
-    """What Pydantic's message says would be right: most are its own, and come again."""
+def _parse_message(message: str) -> str:
+    """Return the expectation in Pydantic's message. Most messages are Pydantic's own, and come again."""
     message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = without_credentials(message.partition(" following the rules at http")[0])
     should = _SHOULD.match(message)
     if should is None:
-        return f"is wrong: {_shortened(message, 200)}"
+        return f"is wrong: {_shorten(message, 200)}"
     return f"must {message[should.end() :].strip()}"
 
 
 def from_json_schema(errors: Iterable[Any]) -> list[ArgumentError]:
-    """The errors of `jsonschema_rs` as argument errors."""
-    return [one for error in errors for one in _from_json_schema(error)]
+    """Return the errors of `jsonschema_rs` as argument errors."""
+    return [converted for error in errors for converted in _convert_json_schema(error)]
 
 
-def _from_json_schema(error: Any) -> list[ArgumentError]:
+def _convert_json_schema(error: Any) -> list[ArgumentError]:
     path: Path = tuple(error.instance_path)
-    kind, got = error.kind, error.instance
+    kind, received = error.kind, error.instance
     name = kind.name
     if name == "required":
         return [ArgumentError((*path, kind.property), "is required", kind="missing")]
     if name in {"additionalProperties", "unevaluatedProperties"} and hasattr(kind, "unexpected"):
-        return [
-            ArgumentError((*path, key), "is not known", got.get(key) if isinstance(got, dict) else None, kind="unknown")
-            for key in kind.unexpected
-        ]
+        values = received if isinstance(received, dict) else {}
+        return [ArgumentError((*path, key), "is not known", values.get(key), kind="unknown") for key in kind.unexpected]
     if name == "type":
         expected = f"must be {' or '.join(_ARTICLES.get(want, want) for want in kind.types)}"
-        return [ArgumentError(path, expected, got, wants=want) for want in kind.types]
+        return [ArgumentError(path, expected, received, json_type) for json_type in kind.types]
     if name in {"anyOf", "oneOf"} and getattr(kind, "context", None):
-        return _from_branches(path, got, kind.context)
+        return _convert_branches(path, received, kind.context)
     if name == "enum":
-        return [ArgumentError(path, f"must be one of {_listed(kind.options)}", got, choices=kind.options)]
+        return [ArgumentError(path, f"must be one of {_format_choices(kind.options)}", received, choices=kind.options)]
     if name == "const":
-        return [ArgumentError(path, f"must be {show(kind.expected_value)}", got, choices=[kind.expected_value])]
-    return [ArgumentError(path, f"is wrong: {_shortened(str(error.message), 200)}", got)]
+        expected = f"must be {format_value(kind.expected_value)}"
+        return [ArgumentError(path, expected, received, choices=[kind.expected_value])]
+    return [ArgumentError(path, f"is wrong: {_shorten(str(error.message), 200)}", received)]
 
 
-def _from_branches(path: Path, got: object, branches: Any) -> list[ArgumentError]:
-    """A choice of schemas: what each wants of the value itself; what is wrong inside one of them proves nothing."""
-    inner = [one for branch in branches for error in branch for one in _from_json_schema(error)]
-    here = [one for one in inner if one.path == path]
-    if here and all(one.wants or one.choices for one in here):
+def _convert_branches(path: Path, received: object, branches: Any) -> list[ArgumentError]:
+    """Return the errors of a value that fits no branch: those of the value itself, if each asks for a type or a choice.
+
+    Errors inside one branch prove nothing, as the value may be meant for another.
+    """
+    inner = [converted for branch in branches for error in branch for converted in _convert_json_schema(error)]
+    here = [error for error in inner if error.path == path]
+    if here and all(error.json_type or error.choices for error in here):
         return here
-    below = [(path_text(one.path[len(path) :]) if len(one.path) > len(path) else "", one.expected) for one in inner]
-    wanted = _shortened("; ".join(sorted({f"{name!r} {text}" if name else text for name, text in below})), 160)
+    below = [(format_path(error.path[len(path) :]) if error.path != path else "", error.expected) for error in inner]
+    wanted = _shorten("; ".join(sorted({f"{name!r} {text}" if name else text for name, text in below})), 160)
     expected = "fits none of the forms it may have" + (f" ({wanted})" if wanted else "")
-    return [ArgumentError(path, expected, got), *(one._replace(sure=False) for one in here)]
+    return [ArgumentError(path, expected, received), *(error._replace(certain=False) for error in here)]
 
 
-def _listed(values: Sequence[Any]) -> str:
-    shown = ", ".join(show(value) for value in values[:20])
+def _format_choices(values: Sequence[Any]) -> str:
+    shown = ", ".join(format_value(value) for value in values[:20])
     more = f", … ({len(values)} in all)" if len(values) > 20 else ""
-    return _shortened(shown, 2 * _BRIEF) + more
+    return _shorten(shown, 2 * _MAX_SHOWN) + more
 
 
 _encode_shown = json.JSONEncoder(ensure_ascii=False, default=str).encode
-"""`json.dumps` makes an encoder for each value."""
+"""`json.dumps` would make an encoder for each value."""
 
 
-def show(value: object, limit: int = _BRIEF) -> str:
-    """`value` as short JSON."""
-    return _shortened(_encode_shown(value), limit)
+def format_value(value: object) -> str:
+    """Return `value` as short JSON."""
+    return _shorten(_encode_shown(value), _MAX_SHOWN)
 
 
-def _shortened(text: str, limit: int) -> str:
+def _shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def path_text(path: Path) -> str:
-    """`items[3].price`."""
-    text = ""
-    if len(path) == 1 and type(path[0]) is str and len(path[0]) <= _BRIEF:  # most are
+def format_path(path: Path) -> str:
+    """Return a path as text, such as `items[3].price`."""
+    if len(path) == 1 and type(path[0]) is str and len(path[0]) <= _MAX_SHOWN:  # most are
         return path[0] or "the arguments"
+    text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
-    return _shortened(text, _BRIEF) or "the arguments"
+    return _shorten(text, _MAX_SHOWN) or "the arguments"
 
 
-def explain(name: str, errors: Sequence[ArgumentError], properties: JsonObject) -> str:
-    """The text for the model: which parameter, what came, what is expected, and that nothing was run.
+def explain_errors(name: str, errors: Sequence[ArgumentError], properties: JsonObject) -> str:
+    """Return the text for the model: each wrong parameter, its value, the expectation, and the words "Nothing was run".
 
-    `properties` are the schemas of the parameters that the model may fill, by name.
+    Args:
+        name: The tool's name.
+        properties: The schemas of the visible parameters, by name.
     """
     groups: dict[Path, list[ArgumentError]] = {}
     for error in errors:
         groups.setdefault(error.path, []).append(error)
-    lines = [_line(path, group, properties) for path, group in list(groups.items())[:5]]
+    lines = [_format_line(path, group, properties) for path, group in list(groups.items())[:5]]
     if len(groups) > 5:
         lines.append(f"{len(groups) - 5} more mistakes")
     return f"Invalid arguments for {name}: {'; '.join(lines)}. Nothing was run: correct this and call again."
 
 
-def _line(path: Path, group: Sequence[ArgumentError], properties: JsonObject) -> str:
+def _format_line(path: Path, group: Sequence[ArgumentError], properties: JsonObject) -> str:
     first = group[0]
-    place = path_text(path)
     if first.kind == "unknown":
-        return _unknown(path, tuple(properties))
+        return _format_unknown(path, tuple(properties))
     if first.kind == "missing":
         node = properties.get(str(path[0])) if len(path) == 1 else None
-        return f"{place!r} is required and was not given{_wanted(node)}"
-    got = "" if first.got is _NO_VALUE else f", got {_came(first.got)}"
-    return f"{place!r} {_expected(group)}{got}"
+        return f"{format_path(path)!r} is required and was not given{_format_type_hint(node)}"
+    received = "" if first.received is _NO_VALUE else f", got {_format_value_with_type(first.received)}"
+    return f"{format_path(path)!r} {_format_expectation(group)}{received}"
 
 
-def _expected(group: Sequence[ArgumentError]) -> str:
-    """What all errors of one place together want, each in its share."""
+def _format_expectation(group: Sequence[ArgumentError]) -> str:
+    """Join the expectations of all errors at one path, each in its share of the text."""
     if len(group) == 1:
-        return _shortened(group[0].expected, 3 * _BRIEF)
+        return _shorten(group[0].expected, 3 * _MAX_SHOWN)
     texts = list(dict.fromkeys(error.expected for error in group))[:4]
-    first, *more = (_shortened(text, 3 * _BRIEF // len(texts)) for text in texts)
+    first, *more = (_shorten(text, 3 * _MAX_SHOWN // len(texts)) for text in texts)
     return " or ".join([first, *(text.removeprefix("must be ").removeprefix("must ") for text in more)])
 
 
-def _came(got: object) -> str:
-    return show(got) if got is None or isinstance(got, bool) else f"{kind_of(got)} {show(got)}"
+def _format_value_with_type(value: object) -> str:
+    return (
+        format_value(value) if value is None or isinstance(value, bool) else f"{kind_of(value)} {format_value(value)}"
+    )
 
 
-def _wanted(node: object) -> str:
-    """What a parameter's schema says in few words."""
+def _format_type_hint(node: object) -> str:
+    """Return the type or the choices of a missing parameter."""
     if not isinstance(node, Mapping):
         return ""
     if isinstance(node.get("enum"), list):
-        return f": one of {_listed(node['enum'])}"
+        return f": one of {_format_choices(node['enum'])}"
     kind = node.get("type")
     return f": {_ARTICLES.get(kind, kind)}" if isinstance(kind, str) else ""
 
 
-_names_among = lru_cache(64)(Names)
+_get_name_index = lru_cache(64)(NameIndex)
 
 
-def _unknown(path: Path, known: tuple[str, ...]) -> str:
-    place = path_text(path)
+def _format_unknown(path: Path, known: tuple[str, ...]) -> str:
+    shown = format_path(path)
     if len(path) > 1:
-        return f"{place!r} is not known there"
-    near = _names_among(known).nearest(str(path[0]))
+        return f"{shown!r} is not known there"
+    near = _get_name_index(known).find_nearest(str(path[0]))
     if near:
-        return f"{place!r} is not a parameter (did you mean {_shortened(near[0], _BRIEF)!r}?)"
+        return f"{shown!r} is not a parameter (did you mean {_shorten(near[0], _MAX_SHOWN)!r}?)"
     names = ", ".join(map(repr, known[:12])) or "none"
-    return f"{place!r} is not a parameter; the parameters are: {_shortened(names, 2 * _BRIEF)}"
+    return f"{shown!r} is not a parameter; the parameters are: {_shorten(names, 2 * _MAX_SHOWN)}"

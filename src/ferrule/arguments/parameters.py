@@ -1,7 +1,7 @@
-"""What a tool takes: its schema, and the way from JSON text to validated values.
+"""The parameters of a tool: their schema, and the way from JSON text to validated values.
 
-Two kinds: `TypedParameters` by Pydantic, for what is written in Python, and `SchemaParameters` by JSON Schema, for what
-comes as a schema. Both give and enforce the same thing: what is exported is what is enforced, at every depth.
+`TypedParameters` validate with Pydantic, for tools written in Python. `SchemaParameters` validate with a JSON Schema.
+Both enforce their exported schema at every depth.
 """
 
 from __future__ import annotations
@@ -12,64 +12,58 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain
-from ferrule.arguments.dumping import NoJudgedForm, first_unlike, is_within, shape_of
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain_errors
+from ferrule.arguments.dumping import NotJudgeable, find_difference, is_contained, strip_scalars
 from ferrule.arguments.places import find_places
-from ferrule.arguments.repair import repair
-from ferrule.arguments.schema_walk import declared
+from ferrule.arguments.repair import repair_arguments
+from ferrule.arguments.schema_walk import declared_properties
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, starred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import SECRET_STARS, Malformed, dumps, loads, to_object
 
-_MOST_DROPPED = 20
-"""Arguments that are named where they are dropped."""
+_MAX_NAMED = 20
+"""Dropped arguments that are named in the repairs."""
 
 
 class Invalid(Exception):
-    """The arguments cannot be taken; the message is for the model."""
+    """The arguments cannot be used; the message is for the model."""
 
 
 class Parameters:
-    """What one tool takes.
+    """The parameters of one tool.
 
     Attributes:
         schema: The JSON Schema of all parameters, hidden ones too; read-only.
-        exported: The JSON Schema that a model is shown; read-only.
+        exported: The JSON Schema for the model; read-only.
         hidden: Parameters that a model neither sees nor fills.
-        bound: JSON values of hidden parameters that are fixed.
-        drop_unknown: Whether arguments that are not declared are dropped, recorded, instead of refused.
-        known: The JSON Schema of each parameter that a model may fill.
+        bound: The fixed JSON values of hidden parameters.
+        drop_unknown: Whether undeclared arguments are dropped and recorded, instead of refused.
+        visible: The JSON Schema of each parameter for the model to fill.
         required: Parameters without a default.
-        defaults: The JSON values of the others, where they have one.
-        direct: Parameters whose validated value is their JSON value.
-        keeps_digits: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
-        respells: Whether validation changes no more of a value than how it is written, since it runs no code of the
-            author's.
-        exact: Whether what was sent is judged; else the dump of the validated values, and what runs is made of that.
-        write: Writes Python objects that are given as arguments as JSON text; raises `ValueError` where there is none.
-        quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
-            to do.
+        defaults: The JSON values of the others, if they have one.
+        plain: Parameters with validated values that are their own JSON.
+        keeps_digits: Whether a number may become a `Decimal`, which keeps more digits than a float.
+        respells: Whether validation may change the spelling of a value, and nothing else: it runs no author's code.
+        exact: Whether guards judge the sent text. If not, they judge the dump of the validated values, and the
+            handler's values are made from that dump.
+        write_json: Writes the Python objects of a mapping as JSON text; raises `ValueError` if they have no JSON form.
+        validate_strictly: Validates a text as it is; raises any error if the text does not fit, or if arguments are
+            hidden or may be dropped.
     """
 
-    direct: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
     keeps_digits = False
     exact = True
     respells = True
-    quick: Callable[[str], Any]
-    write: Callable[[Any], str] = staticmethod(dumps)
+    validate_strictly: Callable[[str], Any]
+    write_json: Callable[[Any], str] = staticmethod(dumps)
 
-    def __init__(
-        self,
-        schema: JsonObject,
-        *,
-        hidden: frozenset[str] = frozenset(),
-        drop_unknown: bool = False,
-    ) -> None:
+    def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
         self.schema: FrozenDict = freeze(schema)
         self.bound: JsonObject = FrozenDict()
         self.drop_unknown = drop_unknown
-        self.quick = _not_as_it_is
+        self.validate_strictly = _refuse_text
         self._hide(hidden)
         properties = self.schema.get("properties", {})
         self.required = frozenset(self.schema.get("required", ()))
@@ -81,201 +75,204 @@ class Parameters:
 
     def _hide(self, hidden: frozenset[str]) -> None:
         self.hidden = hidden
-        self.exported = _without_hidden(self.schema, hidden) if hidden else self.schema
+        self.exported = _drop_hidden(self.schema, hidden) if hidden else self.schema
         properties = self.schema.get("properties", {})
-        self.known: JsonObject = {name: node for name, node in properties.items() if name not in hidden}
+        self.visible: JsonObject = {name: node for name, node in properties.items() if name not in hidden}
 
-    def values(self, text: str) -> Any:
-        """The validated values of JSON text.
+    # -- one call ------------------------------------------------------------------------------------------------------
+
+    def validate(self, text: str) -> Any:
+        """Return the validated values of a JSON text.
 
         Raises:
-            ArgumentErrors: what does not fit.
+            ArgumentErrors: The text does not fit.
         """
         raise NotImplementedError(type(self))
 
-    def read(self, text: str) -> tuple[Any, str]:
-        """The validated values of JSON text, and the text that is judged where nothing is written from the values.
+    def validate_and_normalize(self, text: str) -> tuple[Any, str]:
+        """Return the validated values of a JSON text, and the text with times spelled as Pydantic writes them.
 
         Raises:
-            ArgumentErrors: what does not fit.
+            ArgumentErrors: The text does not fit.
         """
-        return self.values(text), text
+        return self.validate(text), text
 
-    def decode(self, name: str, raw: str | JsonObject | None) -> tuple[Any, str, tuple[str, ...]]:
-        """What a model sent: the validated values, the JSON text they were read from, and the repairs.
+    def validate_with_repairs(self, name: str, raw: str | JsonObject | None) -> tuple[Any, str, tuple[str, ...]]:
+        """Return the validated values of a model's arguments, their text after repairs, and the repairs.
 
         Raises:
-            Invalid: with the text for the model.
+            Invalid: The arguments do not fit. The message is for the model.
         """
-        return self._repaired(name, *self._received(name, raw))
+        return self._repair(name, *self._read_arguments(name, raw))
 
-    def read_ahead(self, name: str, raw: str | JsonObject | None) -> Arguments:
-        """The arguments of a call that is not judged yet.
+    def parse_arguments(self, name: str, raw: str | JsonObject | None) -> Arguments:
+        """Validate the arguments of a call with repairs, and return the judged arguments.
 
         Raises:
-            Invalid: with the text for the model.
+            Invalid: The arguments do not fit. The message is for the model.
         """
-        values, text, _ = self.decode(name, raw)
+        values, text, _ = self.validate_with_repairs(name, raw)
         try:
-            return self.judged(text, values)
-        except NoJudgedForm as error:
+            return self.judged_arguments(text, values)
+        except NotJudgeable as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
 
-    def judged(self, text: str, values: Any) -> Arguments:
-        """What is judged of values that were validated from `text`, with the values that run.
+    def judged_arguments(self, text: str, values: Any) -> Arguments:
+        """Return the judged arguments for the validated values of `text`. They include the values for the handler.
 
         Raises:
-            NoJudgedForm: where a value has no JSON form, or its JSON does not make it again.
+            NotJudgeable: A value has no JSON form, or its JSON does not make it again.
         """
         return Arguments(text, values, self)
 
-    def again(self, judged: Arguments) -> Any:
-        """The values once more, validated from what was judged.
+    def revalidate(self, judged: Arguments) -> Any:
+        """Return the values anew, validated from the judged arguments.
 
         Raises:
-            ArgumentErrors: where it does not fit any more.
-            NoJudgedForm: where they are not what was judged.
+            ArgumentErrors: The arguments do not fit any more.
+            NotJudgeable: The values differ from the judged arguments.
         """
-        return self.values(judged.raw)
+        return self.validate(judged.raw)
 
-    def changed(self, name: str, given: JsonObject) -> Arguments:
-        """The arguments that a guard or a person gave instead of others; hidden parameters may be among them. What is
-        left out gets its declared default; all has to come out as it was given, and nothing else beside it. A value of
-        Pydantic's own types may come out in another spelling (`1` as `"1"` of a `Decimal`), as a model's does.
+    def validate_change(self, name: str, given: JsonObject) -> Arguments:
+        """Return the judged arguments for arguments from a guard or a person, in place of the call's own.
+
+        They may include hidden parameters. Missing ones get their declared default. Every other value must come out as
+        given, and no value may be added.
 
         Raises:
-            Invalid: with a text that says what does not fit.
+            Invalid: The arguments do not fit, or would come out otherwise.
         """
-        wanted = {**thaw(self.defaults), **thaw(self.bound), **self._object(name, given)[0]}
+        wanted = {**thaw(self.defaults), **thaw(self.bound), **self._to_object(name, given)[0]}
         try:
-            made = self.restored(name, wanted)
-            beyond = self.beyond_defaults(made)
-        except NoJudgedForm as error:
+            made = self.restore_arguments(name, wanted)
+            undefaulted = self.dump_without_defaults(made)
+        except NotJudgeable as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
         judged = from_json(made.raw)
         if self.respells:
-            wanted, judged, beyond = map(shape_of, (wanted, judged, beyond))
-        altered = first_unlike(wanted, judged, is_within) or first_unlike(beyond, wanted, is_within)
-        if altered is not None:
-            raise Invalid(f"{altered!r} would come out otherwise than it was given")
+            wanted, judged, undefaulted = map(strip_scalars, (wanted, judged, undefaulted))
+        changed = find_difference(wanted, judged, is_contained) or find_difference(undefaulted, wanted, is_contained)
+        if changed is not None:
+            raise Invalid(f"{changed!r} would come out otherwise than it was given")
         return made
 
-    def beyond_defaults(self, judged: Arguments) -> JsonObject:
-        """The JSON that is judged, without what may have been filled in as a declared default."""
+    def dump_without_defaults(self, judged: Arguments) -> JsonObject:
+        """Return the judged JSON; without declared defaults if Ferrule may have filled them in."""
         return from_json(judged.raw)  # type: ignore[no-any-return]
 
-    def restored(self, name: str, judged: JsonObject) -> Arguments:
-        """What is judged of JSON that was judged before, with what is bound now.
+    def restore_arguments(self, name: str, judged: JsonObject) -> Arguments:
+        """Return the judged arguments for JSON from an earlier judgement, with the values bound now.
 
         Raises:
-            Invalid: where it does not fit.
-            NoJudgedForm: where a value has no JSON form, or its JSON does not make it again.
+            Invalid: The arguments do not fit any more.
+            NotJudgeable: A value has no JSON form, or its JSON does not make it again.
         """
-        values, text, _ = self._repaired(name, {**thaw(self.bound), **thaw(judged)}, ())
-        return self.judged(text, values)
+        values, text, _ = self._repair(name, {**thaw(self.bound), **thaw(judged)}, ())
+        return self.judged_arguments(text, values)
 
-    def places(self, arguments: Arguments) -> Places:
-        """Where judged arguments hold paths; see `find_places`."""
+    def find_places(self, arguments: Arguments) -> Places:
+        """Return the places of paths in judged arguments; see `places.find_places`."""
         return find_places(self.schema, arguments, None if self.exact else arguments.validated)
 
-    def missing(self, arguments: JsonObject) -> list[str]:
-        """Hidden parameters that nobody has filled."""
+    def find_missing_hidden(self, arguments: JsonObject) -> list[str]:
+        """Return the required hidden parameters without a value."""
         return [name for name in sorted(self.hidden) if name in self.required and name not in arguments]
 
-    def with_bound(self, values: JsonObject) -> Parameters:
-        """A copy in which `values` are fixed and hidden.
-
-        Raises:
-            DefinitionError: where a value does not fit.
-        """
-        made = copy(self)
-        made.bound = freeze({**self.bound, **{name: loads(self.write(value)) for name, value in values.items()}})
-        made._hide(self.hidden | values.keys())
-        made.quick = _not_as_it_is if made.hidden else self.quick
-        return made
-
-    def check_bound(self, name: str) -> None:
-        """Raise a `DefinitionError` where a bound value does not fit."""
-        for key, value in self.bound.items():
-            try:
-                self.read(dumps({key: value}))
-            except ArgumentErrors as wrong:
-                if errors := [error for error in wrong.errors if error.path[:1] == (key,)]:
-                    reason = self._explained(name, errors).partition(". Nothing was run")[0]
-                    raise DefinitionError(f"bind({key}=…): {reason}") from None
-
-    def check_examples(self, name: str, examples: Iterable[JsonObject]) -> None:
-        """Raise a `DefinitionError` where a model could not make a call with one of these arguments."""
-        for example in examples:
-            try:
-                reason = "; ".join(self.decode(name, example)[2])
-            except Invalid as wrong:
-                reason = str(wrong).partition(". Nothing was run")[0]
-            if reason:
-                raise DefinitionError(f"tool {name!r}: the example {dict(example)!r} does not fit: {reason}")
-
-    def _received(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """What a model sent, without what is dropped and with what is bound, and the repairs of the text."""
-        value, repairs = self._object(name, raw)
-        dropped = self._dropped(value) if self.drop_unknown else []
-        for key in dropped:
+    def _read_arguments(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return a model's arguments with bound values and without unknown ones, and the repairs."""
+        value, repairs = self._to_object(name, raw)
+        unknown = self._find_unknown(value) if self.drop_unknown else []
+        for key in unknown:
             del value[key]
-        repairs = (*repairs, *(f"dropped the unknown argument {key[:80]!r}" for key in dropped[:_MOST_DROPPED]))
-        if len(dropped) > _MOST_DROPPED:
-            repairs = (*repairs, f"dropped {len(dropped) - _MOST_DROPPED} more unknown arguments")
+        repairs = (*repairs, *(f"dropped the unknown argument {key[:80]!r}" for key in unknown[:_MAX_NAMED]))
+        if len(unknown) > _MAX_NAMED:
+            repairs = (*repairs, f"dropped {len(unknown) - _MAX_NAMED} more unknown arguments")
         filled = [ArgumentError((key,), "", kind="unknown") for key in value if key in self.hidden]
         if filled:
-            raise Invalid(explain(name, filled, self.known))
+            raise Invalid(explain_errors(name, filled, self.visible))
         return {**value, **thaw(self.bound)}, repairs
 
-    def _dropped(self, value: dict[str, Any]) -> list[str]:
-        """The keys that no part of the schema declares, where other keys are refused."""
+    def _find_unknown(self, value: dict[str, Any]) -> list[str]:
+        """Return the undeclared keys, if the schema refuses undeclared keys."""
         if not any(self.schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties")):
             return []
-        known = declared(self.schema)
-        return [key for key in value if key in self.hidden or not (known is None or key in known)]
+        declared = declared_properties(self.schema)
+        return [key for key in value if key in self.hidden or not (declared is None or key in declared)]
 
-    def _object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _to_object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return to_object(raw, exact=self.keeps_digits, write=self.write)
+            return to_object(raw, exact=self.keeps_digits, write=self.write_json)
         except Malformed as malformed:
             error, reason = None, f": {malformed}"
-        except Exception as broken:  # a mapping of the sender's own may raise anything when it is read
+        except Exception as broken:  # a sender's own mapping may raise anything
             error, reason = broken, ""
         raise Invalid(
             f"The arguments for {name} cannot be read{reason}. "
             "Nothing was run: send the complete arguments as one JSON object."
         ) from error
 
-    def _repaired(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
+    def _repair(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
         try:
-            (values, text), more = repair(value, self.read, self.schema)
+            (values, text), more = repair_arguments(value, self.validate_and_normalize, self.schema)
         except ArgumentErrors as wrong:
-            raise Invalid(self._explained(name, wrong.errors)) from None
+            raise Invalid(self._explain(name, wrong.errors)) from None
         return values, text, (*repairs, *more)
 
-    def _explained(self, name: str, errors: list[ArgumentError]) -> str:
-        """The text for the model, with stars in the place of what it is not to see."""
+    def _explain(self, name: str, errors: list[ArgumentError]) -> str:
+        """Return the text for the model, with stars for hidden values."""
         hidden = self.hidden
 
-        def told(error: ArgumentError) -> ArgumentError:
+        def mask(error: ArgumentError) -> ArgumentError:
             if error.path:
-                plain = error._replace(expected=error.expected.partition(": ")[0], got=SECRET_STARS)
-                return plain if error.path[0] in hidden else error
-            return error._replace(got=starred(error.got, hidden)) if isinstance(error.got, dict) else error
+                masked = error._replace(expected=error.expected.partition(": ")[0], received=SECRET_STARS)
+                return masked if error.path[0] in hidden else error
+            if isinstance(error.received, dict):
+                return error._replace(received=starred(error.received, hidden))
+            return error
 
-        return explain(name, [told(error) for error in errors] if hidden else errors, self.known)
+        return explain_errors(name, [mask(error) for error in errors] if hidden else errors, self.visible)
+
+    # -- the definition ------------------------------------------------------------------------------------------------
+
+    def bind(self, values: JsonObject) -> Parameters:
+        """Return a copy in which `values` are fixed and hidden."""
+        made = copy(self)
+        made.bound = freeze({**self.bound, **{name: loads(self.write_json(value)) for name, value in values.items()}})
+        made._hide(self.hidden | values.keys())
+        made.validate_strictly = _refuse_text if made.hidden else self.validate_strictly
+        return made
+
+    def check_bound(self, name: str) -> None:
+        """Raise a `DefinitionError` if a bound value does not fit."""
+        for key, value in self.bound.items():
+            try:
+                self.validate_and_normalize(dumps({key: value}))
+            except ArgumentErrors as wrong:
+                if errors := [error for error in wrong.errors if error.path[:1] == (key,)]:
+                    reason = self._explain(name, errors).partition(". Nothing was run")[0]
+                    raise DefinitionError(f"bind({key}=…): {reason}") from None
+
+    def check_examples(self, name: str, examples: Iterable[JsonObject]) -> None:
+        """Raise a `DefinitionError` if a model could not call the tool with one of these arguments as they are."""
+        for example in examples:
+            try:
+                reason = "; ".join(self.validate_with_repairs(name, example)[2])
+            except Invalid as wrong:
+                reason = str(wrong).partition(". Nothing was run")[0]
+            if reason:
+                raise DefinitionError(f"tool {name!r}: the example {dict(example)!r} does not fit: {reason}")
 
 
-def _not_as_it_is(text: str) -> Any:
+def _refuse_text(text: str) -> Any:
     raise Invalid("hidden and unknown arguments are looked at first")
 
 
-def _without_hidden(schema: FrozenDict, hidden: frozenset[str]) -> FrozenDict:
+def _drop_hidden(schema: FrozenDict, hidden: frozenset[str]) -> FrozenDict:
     exported = dict(schema)
-    exported["properties"] = FrozenDict((k, v) for k, v in schema.get("properties", {}).items() if k not in hidden)
-    required = [name for name in schema.get("required", ()) if name not in hidden]
+    properties = schema.get("properties", {})
+    exported["properties"] = FrozenDict((name, node) for name, node in properties.items() if name not in hidden)
     exported.pop("required", None)
-    if required:
+    if required := [name for name in schema.get("required", ()) if name not in hidden]:
         exported["required"] = freeze(required)
     return FrozenDict(exported)

@@ -1,7 +1,7 @@
-"""Lossless repairs: from what a model sent to arguments that fit, or to what is wrong with them.
+"""Repair arguments without loss after strict validation refused them.
 
-They are tried only where strict validation of the text itself failed. Every repair is guided by what validation wants
-at that very place, so a valid value is never touched; all that would be guessing is refused.
+A repair changes a value only at the path of an error, and only to the expected type or choice. So a valid value
+is never touched, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -10,58 +10,59 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ferrule.arguments.absent import without_optional_nulls
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, path_text
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, format_path
+from ferrule.arguments.optional_nulls import drop_optional_nulls
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import Malformed, check_digits, dumps, kind_of, loads, same
 
 _T = TypeVar("_T")
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 _FIRST_INEXACT = 2**53
 """The first integer that a double cannot tell from its neighbour."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
-def same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Whether a call came twice: with equal id, name and problem, and equal text or an equal mapping, as they came."""
-    alike = (one.id, one.name, one.problem) == (other.id, other.name, other.problem)
-    return alike and same(one.raw, other.raw)
+def is_same_call(one: ToolCall, other: ToolCall) -> bool:
+    """Return whether a call came twice: equal id, name and problem, and the same arguments as received."""
+    is_alike = (one.id, one.name, one.problem) == (other.id, other.name, other.problem)
+    return is_alike and same(one.raw, other.raw)
 
 
-def repair(value: dict[str, Any], read: Callable[[str], _T], schema: JsonObject) -> tuple[_T, tuple[str, ...]]:
-    """Read the text of `value`, mending where nothing is lost: what was read, and the repairs.
+def repair_arguments(
+    value: dict[str, Any], validate: Callable[[str], _T], schema: JsonObject
+) -> tuple[_T, tuple[str, ...]]:
+    """Return the result of `validate` for the text of `value`, and the repairs.
 
-    Where it does not fit, it is tried without the nulls of what `schema` makes optional, and as long as something can
-    be mended.
+    If the text does not fit, nulls of optional properties are dropped, and other errors repaired one round at a time.
 
     Raises:
-        ArgumentErrors: what still does not fit.
+        ArgumentErrors: The remaining errors.
     """
     repairs: list[str] = []
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         text = dumps(value)
         try:
-            return read(text), tuple(repairs)
+            return validate(text), tuple(repairs)
         except ArgumentErrors as wrong:
             given = value
-            value = without_optional_nulls(value, schema) if "null" in text else value
-            if not _mend(value, wrong.errors, repairs) and value == given:
+            value = drop_optional_nulls(value, schema) if "null" in text else value
+            if not _repair_errors(value, wrong.errors, repairs) and value == given:
                 raise
-    return read(dumps(value)), tuple(repairs)
+    return validate(dumps(value)), tuple(repairs)
 
 
-def _mend(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:
-    wrong: dict[Path, list[ArgumentError]] = {}
+def _repair_errors(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:
+    by_path: dict[Path, list[ArgumentError]] = {}
     for error in errors:
-        if (error.wants or error.choices) and error.sure and error.path:
-            wrong.setdefault(error.path, []).append(error)
-    mended = [_mend_one(value, path, found, repairs) for path, found in wrong.items()]
-    return any(mended)
+        if (error.json_type or error.choices) and error.certain and error.path:
+            by_path.setdefault(error.path, []).append(error)
+    repaired = [_repair_value(value, path, found, repairs) for path, found in by_path.items()]
+    return any(repaired)
 
 
-def _mend_one(value: Any, path: Path, errors: list[ArgumentError], repairs: list[str]) -> bool:
-    wanted = {error.wants for error in errors}
+def _repair_value(value: Any, path: Path, errors: list[ArgumentError], repairs: list[str]) -> bool:
+    wanted = {error.json_type for error in errors}
     try:
         for part in path[:-1]:
             value = value[part]
@@ -71,24 +72,23 @@ def _mend_one(value: Any, path: Path, errors: list[ArgumentError], repairs: list
     if isinstance(current, float) and "integer" in wanted and current.is_integer() and abs(current) < _FIRST_INEXACT:
         value[path[-1]] = int(current)
         return True
-    decoded = _decoded(current) if isinstance(current, str) else None
-    if decoded is None or not _is_wanted(decoded, wanted, [one for error in errors for one in error.choices]):
+    parsed = _parse_string(current) if isinstance(current, str) else None
+    if parsed is None or not _is_wanted(parsed, wanted, [choice for error in errors for choice in error.choices]):
         return False
-    value[path[-1]] = decoded
-    repairs.append(f"read the string in {path_text(path)!r} as {kind_of(decoded)}")
+    value[path[-1]] = parsed
+    repairs.append(f"read the string in {format_path(path)!r} as {kind_of(parsed)}")
     return True
 
 
-def _is_wanted(decoded: Any, wanted: set[str | None], choices: list[Any]) -> bool:
-    """Whether JSON is of a wanted type, or one of the choices. A text that is a choice itself fits, and never comes
-    here."""
-    kinds = {kind_of(one) for one in choices if same(decoded, one)} | wanted
-    kind = kind_of(decoded)
+def _is_wanted(parsed: Any, wanted: set[str | None], choices: list[Any]) -> bool:
+    """Return whether JSON has a wanted type or is one of the choices."""
+    kinds = {kind_of(choice) for choice in choices if same(parsed, choice)} | wanted
+    kind = kind_of(parsed)
     return kind in kinds or (kind == "integer" and "number" in kinds)
 
 
-def _decoded(text: str) -> Any:
-    """What the string says as JSON; numbers only with all their digits."""
+def _parse_string(text: str) -> Any:
+    """Return the JSON in a string, or None; a number only if a double keeps all its digits."""
     if not text or (text[0] not in "[{" and text not in {"true", "false"} and not _NUMBER.fullmatch(text)):
         return None
     try:

@@ -1,4 +1,7 @@
-"""What a JSON Schema says of a value and of what is in it: references, keywords in place, properties and items."""
+"""Walk through a JSON Schema beside a value: references, schemas in place, properties and items.
+
+A form is one schema among all that apply to a value: by a reference, by `allOf`, or as an alternative.
+"""
 
 from __future__ import annotations
 
@@ -9,74 +12,78 @@ from ferrule.values.frozen import JsonObject
 
 _BY_PROPERTY = frozenset({"dependentSchemas", "dependencies"})
 _TESTS = frozenset({"not", "if"})
-"""What only says which values are meant."""
+"""Keywords that only test a value, and describe none of its parts."""
 _IN_PLACE = (
     _BY_PROPERTY | _TESTS | {*("$ref", "$dynamicRef", "$recursiveRef", "then", "else", "allOf", "anyOf", "oneOf")}
 )
-_OF_TAGS = {"enum", "const"}
+_TAG_KEYWORDS = {"enum", "const"}
 _OTHER_KEYS = ("additionalProperties", "unevaluatedProperties")
 _OTHER_ITEMS = ("items", "additionalItems", "unevaluatedItems")
 
 Schema = JsonObject
 
 
-def in_place(node: Schema, root: Schema) -> Iterator[tuple[str, list[Any]]]:
-    """The schemas that a node applies to its own value, by keyword."""
-    for key in _IN_PLACE & node.keys():
-        applied = node[key]
+def iter_in_place(node: Schema, root: Schema) -> Iterator[tuple[str, list[Any]]]:
+    """Yield each keyword by which a schema applies others to the same value, with these schemas."""
+    for keyword in _IN_PLACE & node.keys():
+        applied = node[keyword]
         if isinstance(applied, str):
-            yield key, [resolved(root, applied)]
+            yield keyword, [resolve_reference(root, applied)]
         elif isinstance(applied, list):
-            yield key, applied
+            yield keyword, applied
         else:
-            yield key, list(applied.values()) if key in _BY_PROPERTY else [applied]
+            yield keyword, list(applied.values()) if keyword in _BY_PROPERTY else [applied]
 
 
-def forms_of(nodes: Iterable[object], root: Schema) -> list[Schema]:
-    """The schemas that nodes are made of, with those that they apply in place. Each once: in a recursive union there
-    would be twice as many at every level."""
+def find_forms(nodes: Iterable[object], root: Schema) -> list[Schema]:
+    """Return the schemas `nodes` and all schemas in place below them.
+
+    Each comes once: a recursive union would double their number at every level.
+    """
     found: dict[int, Schema] = {}
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         if isinstance(node, Mapping) and id(node) not in found:
             found[id(node)] = node
-            for key, applied in in_place(node, root):
-                waiting.extend(() if key in _TESTS else applied)
+            for keyword, applied in iter_in_place(node, root):
+                waiting.extend(() if keyword in _TESTS else applied)
     return list(found.values())
 
 
-def meant(value: JsonObject, forms: list[Schema]) -> list[Schema]:
-    """The forms that an object may have, of several: all that they require is there, nothing that they refuse, and no
-    other tag. All where it may have none of them."""
-    may_be = [form for form in forms if _may_be(value, form)]
-    return may_be if any("properties" in form for form in may_be) else forms
+def match_forms(value: JsonObject, forms: list[Schema]) -> list[Schema]:
+    """Return the possible forms of an object: required keys are there, no key is refused, and tags are equal.
+
+    Returns all if none of them with properties is possible.
+    """
+    possible = [form for form in forms if _is_possible(value, form)]
+    return possible if any("properties" in form for form in possible) else forms
 
 
-def _may_be(value: JsonObject, form: Schema) -> bool:
-    named = form.get("properties", {})
-    tags = {key for key, node in named.items() if isinstance(node, Mapping) and not _OF_TAGS.isdisjoint(node)}
-    if set(form.get("required", ())) - value.keys() - tags:  # Pydantic takes a tag with a default for granted
+def _is_possible(value: JsonObject, form: Schema) -> bool:
+    properties = form.get("properties", {})
+    tags = {key for key, node in properties.items() if isinstance(node, Mapping) and not _TAG_KEYWORDS.isdisjoint(node)}
+    if set(form.get("required", ())) - value.keys() - tags:  # Pydantic lets a tag with a default be left out
         return False
-    if form.get("additionalProperties") is False and "patternProperties" not in form and value.keys() - named.keys():
+    is_closed = form.get("additionalProperties") is False and "patternProperties" not in form
+    if is_closed and value.keys() - properties.keys():
         return False
-    return all(value[key] in named[key].get("enum", [named[key].get("const")]) for key in tags & value.keys())
+    return all(value[key] in properties[key].get("enum", [properties[key].get("const")]) for key in tags & value.keys())
 
 
-def declared(schema: Schema) -> frozenset[str] | None:
-    """The properties of the root that a schema names, in any of the forms that a value may have; `None` where one of
-    them takes other keys too."""
-    forms = forms_of([schema], schema)
-    if any(of_property(form, None) for form in forms):
+def declared_properties(schema: Schema) -> frozenset[str] | None:
+    """Return the declared properties of all forms of the root, or None if a form takes other keys, too."""
+    forms = find_forms([schema], schema)
+    if any(property_schemas(form, None) for form in forms):
         return None
     return frozenset(name for form in forms for name in form.get("properties", ()))
 
 
-def resolved(root: Schema, ref: str) -> Any:
-    """What a reference such as `#/$defs/Item` or `#anchor` leads to; `None` where there is nothing."""
+def resolve_reference(root: Schema, ref: str) -> Any:
+    """Return the target of a reference such as `#/$defs/Item` or `#anchor`, or None if there is none."""
     fragment = ref.rpartition("#")[2]
     if fragment and not fragment.startswith("/"):
-        return next((node for name, node in _anchors(root) if name == fragment.rpartition("/")[2]), None)
+        return next((node for name, node in _iter_anchors(root) if name == fragment.rpartition("/")[2]), None)
     from urllib.parse import unquote
 
     node: Any = root
@@ -89,32 +96,35 @@ def resolved(root: Schema, ref: str) -> Any:
     return node
 
 
-def _anchors(node: Any) -> Iterator[tuple[str, Any]]:
+def _iter_anchors(node: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(node, Mapping):
         for key in ("$anchor", "$dynamicAnchor", "$id"):
             if isinstance(node.get(key), str):
                 yield node[key].rpartition("/")[2].removeprefix("#"), node
         node = list(node.values())
-    for below in node if isinstance(node, list) else ():
-        yield from _anchors(below)
+    for child in node if isinstance(node, list) else ():
+        yield from _iter_anchors(child)
 
 
-def of_property(form: Schema, key: str | None) -> list[Any]:
-    """What a form says of the value of a key, or of all that it does not name. Patterns are taken to fit any key."""
+def property_schemas(form: Schema, key: str | None) -> list[Any]:
+    """Return a form's schemas for a key; for None, those for undeclared keys.
+
+    Patterns count for every key.
+    """
     others = [form[other] for other in _OTHER_KEYS if form.get(other, False) is not False]
-    named = form.get("properties", {})
-    return [*([named[key]] if key in named else others), *form.get("patternProperties", {}).values()]
+    properties = form.get("properties", {})
+    return [*([properties[key]] if key in properties else others), *form.get("patternProperties", {}).values()]
 
 
-def first_items(form: Schema) -> Sequence[Any]:
-    """The schemas of the first items, each of its own."""
+def prefix_items(form: Schema) -> Sequence[Any]:
+    """Return the schemas of the first items, one for each position."""
     items = form.get("items")
     return items if isinstance(items, list) else form.get("prefixItems", ())
 
 
-def of_item(form: Schema, at: int | None) -> list[Any]:
-    """What a form says of the item at a position, or of all after the first ones."""
-    first = first_items(form)
+def item_schemas(form: Schema, index: int | None) -> list[Any]:
+    """Return a form's schemas for the item at an index; for None, those for items after the first ones."""
+    first = prefix_items(form)
     others = [form[other] for other in _OTHER_ITEMS if isinstance(form.get(other), Mapping)]
-    own = [first[at]] if at is not None and at < len(first) else others
+    own = [first[index]] if index is not None and index < len(first) else others
     return [*own, *([form["contains"]] if "contains" in form else ())]

@@ -1,4 +1,4 @@
-"""Parameters whose types are Python's: Pydantic's strict JSON mode validates them."""
+"""Parameters with Python types, validated by Pydantic in strict JSON mode."""
 
 from __future__ import annotations
 
@@ -14,107 +14,110 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import CoreConfig, SchemaValidator, from_json
 
-from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
-from ferrule.arguments.closing import (
-    all_nodes,
-    direct,
-    is_either,
-    read_from_base64,
-    root_fields,
-    spelled,
-    spelled_exactly,
-    stop_at_first,
+from ferrule.arguments.argument_errors import MAX_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
+from ferrule.arguments.closed_schema import (
+    CoreSchema,
+    collect_nodes,
+    find_base64_bytes,
+    find_root_fields,
+    has_base64_alternative,
+    has_times,
+    is_own_json,
+    require_canonical_times,
+    set_fail_fast,
 )
-from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact, rewritten_text, runs_code
+from ferrule.arguments.dumping import Dumper, NotJudgeable, find_difference, is_exact, normalize_json, runs_code
+from ferrule.arguments.exporting import check_same_fields
 from ferrule.arguments.parameters import Parameters
-from ferrule.arguments.ways import MOST_TOLD, Ways, measured
+from ferrule.arguments.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
 from ferrule.values.encoded_bytes import dumps_in_base64
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, dumps, same
 
-_MOST_WORK = 1_000_000
-"""Values that errors may hold copies of, each in a few ways."""
-_FEW = 8
-_LITTLE = 250
-"""Nodes that cannot be written out to too much, where none is referred to."""
+_MAX_COPIED = 1_000_000
+"""The most values that Pydantic's errors may copy, if a few schemas check each."""
+_FEW_CHECKS = 8
+_SMALL_SCHEMA = 250
+"""Nodes of a schema without references that cannot check one value too often."""
 
 
 class TypedParameters(Parameters):
-    """Parameters whose types are Python's, validated by Pydantic in strict JSON mode.
+    """Parameters with Python types, validated by Pydantic in strict JSON mode.
 
     Args:
         core: The closed core schema: a typed dict of the keyword arguments, or a model.
     """
 
     def __init__(
-        self,
-        core: dict[str, Any],
-        schema: JsonObject,
-        *,
-        hidden: frozenset[str] = frozenset(),
-        drop_unknown: bool = False,
+        self, core: CoreSchema, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False
     ) -> None:
         super().__init__(schema, hidden=hidden, drop_unknown=drop_unknown)
         self._core = core
-        nodes = all_nodes(core)
-        self._stops = stop_at_first(nodes, True)
-        self._reader = self._validator = _validator(core)
-        written_out = core["type"] == "definitions" or len(nodes) > _LITTLE
-        self._copies = written_out and bool(self._ways.recursive or self._ways.most > _FEW)
+        nodes = collect_nodes(core)
+        self._fails_fast = set_fail_fast(nodes, True)
+        self._lenient_validator = self._validator = _make_validator(core)
+        may_multiply = core["type"] == "definitions" or len(nodes) > _SMALL_SCHEMA
+        self._errors_copy = may_multiply and bool(self._cost.recursive or self._cost.max_checks > _FEW_CHECKS)
         self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
-        dated = spelled(nodes)
+        timed = has_times(nodes)
+        fields = find_root_fields(core)
+        wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
+        root: CoreSchema = core["schema"] if core["type"] == "definitions" else core
+        is_dict, is_root_model = root["type"] == "typed-dict", bool(root.get("root_model"))
+        by_wire = {wire_names[name]: field["schema"] for name, field in fields.items()}
         self.respells = not any(map(runs_code, nodes))
-        self.exact = is_exact(core, dated=dated) and not self._is_unlike(core)
-        if self.exact and dated:
-            self._validator = _validator(spelled_exactly(core))
+        self.exact = is_exact(core, timed=timed)
+        if self.exact and not (is_dict or is_root_model):
+            self.exact = self._has_all_defaults(by_wire)
+        if self.exact and timed:
+            self._validator = _make_validator(require_canonical_times(core))
         _check_judgeable(nodes)
-        if any(encoded := read_from_base64(nodes)):
-            self.write = partial(dumps_in_base64, plain=all(encoded))
+        if any(encoded := find_base64_bytes(nodes)):
+            self.write_json = partial(dumps_in_base64, plain=all(encoded))
             _check_bytes(nodes)
         if SECRET_STARS in dumps(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
-        fields = root_fields(core)
-        wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
-        self._make = self._validating(self._validator)
-        renamed = {name: wire for name, wire in wire_names.items() if wire != name}
-        root = core["schema"] if core["type"] == "definitions" else core
-        if root["type"] == "typed-dict":
-            self.direct = frozenset(
-                name for name, wire in wire_names.items() if wire == name and direct(fields[name]["schema"])
+        self._make = self._bound_validation(self._validator)
+        if is_dict:
+            self.plain = frozenset(
+                name for name, wire in wire_names.items() if wire == name and is_own_json(fields[name]["schema"])
             )
-        elif not root.get("root_model"):
+        elif not is_root_model:
             filled = {name for name, wire in wire_names.items() if wire in self.defaults}
-            self._make = partial(_with_set, self._make, filled)
-        if not (hidden or drop_unknown or root.get("root_model")):
-            self.quick = self._quick(renamed)
+            self._make = partial(_mark_as_set, self._make, filled)
+        if not (hidden or drop_unknown or is_root_model):
+            renamed = {name: wire for name, wire in wire_names.items() if wire != name}
+            self.validate_strictly = self._make_strict_validation(renamed)
 
-    def _is_unlike(self, core: dict[str, Any]) -> bool:
-        """Whether a field of a model has a default that its JSON Schema does not tell; then the dump shows it.
+    def _has_all_defaults(self, fields: Mapping[str, CoreSchema]) -> bool:
+        """Return whether the JSON Schema has all defaults of a model's fields. If not, the dump shows them.
 
         Raises:
-            DefinitionError: where a field is not in it at all.
+            DefinitionError: The JSON Schema lacks a field, or has one more.
         """
-        root = core["schema"] if core["type"] == "definitions" else core
-        if root["type"] == "typed-dict" or root.get("root_model"):
-            return False
-        fields = {field.get("validation_alias") or name: field["schema"] for name, field in root_fields(core).items()}
-        if unlike := fields.keys() ^ self.schema.get("properties", {}).keys():
-            raise DefinitionError(f"the field {min(unlike)!r} is only in the type or only in the JSON Schema of it")
-        own = {wire: field["default"] for wire, field in fields.items() if "default" in field}
-        plain = {wire: default for wire, default in own.items() if isinstance(default, str | int | float)}
-        return not own.keys() <= self.defaults.keys() or not all(same(plain[one], self.defaults[one]) for one in plain)
+        check_same_fields(fields.keys(), self.schema)
+        defaults = {wire: field["default"] for wire, field in fields.items() if "default" in field}
+        return defaults.keys() <= self.defaults.keys() and all(
+            same(default, self.defaults[wire])
+            for wire, default in defaults.items()
+            if isinstance(default, str | int | float)
+        )
 
     @cached_property
-    def _dump(self) -> Dump:
-        return Dump(self._core)
+    def _dumper(self) -> Dumper:
+        return Dumper(self._core)
 
-    def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        make, exact, least = self._make, self.keeps_digits, len(self.required)
+    @cached_property
+    def _cost(self) -> ValidationCost:
+        return ValidationCost(self.schema, tagged=True)
 
-        def quick(text: str) -> Any:
-            if exact:
+    def _make_strict_validation(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
+        make, keeps_digits, least = self._make, self.keeps_digits, len(self.required)
+
+        def validate_strictly(text: str) -> Any:
+            if keeps_digits:
                 check_digits(text)
             values = given = make(text)
             if type(values) is not dict:
@@ -124,127 +127,124 @@ class TypedParameters(Parameters):
                 check_repeated_keys(text, named)
             return values
 
-        return quick
+        return validate_strictly
 
-    def read(self, text: str) -> tuple[Any, str]:
-        if self._reader is not self._validator:
+    def validate(self, text: str) -> Any:
+        return self._validate_with(self._make, text)
+
+    def validate_and_normalize(self, text: str) -> tuple[Any, str]:
+        if self._lenient_validator is not self._validator:
             with suppress(ValidationError):
                 return self._make(text), text
-            text = self._dump.text(self._told(self._validating(self._reader), text), text)
-        return self.values(text), text
+            values = self._validate_with(self._bound_validation(self._lenient_validator), text)
+            text = self._dumper.dump(values, text)
+        return self.validate(text), text
 
-    def judged(self, text: str, values: Any) -> Arguments:
+    def judged_arguments(self, text: str, values: Any) -> Arguments:
         if self.exact:
             return Arguments(text, values, self)
-        judged = Arguments(self._dump.text(values, text), values, self)
-        if judged.raw not in (text, rewritten_text(text)):  # else they are made of what is judged
+        judged = Arguments(self._dumper.dump(values, text), values, self)
+        if judged.raw not in (text, normalize_json(text)):  # the values were made from another JSON
             try:
-                judged.validated = self.again(judged)
+                judged.validated = self.revalidate(judged)
             except ArgumentErrors as wrong:
                 name = next(iter(wrong.errors[0].path), None) if wrong.errors else None
-                raise NoJudgedForm(self._dump.not_read(name)) from None
+                raise NotJudgeable(self._dumper.describe_mismatch(name)) from None
         return judged
 
-    def beyond_defaults(self, judged: Arguments) -> JsonObject:
-        if self.exact:
-            return super().beyond_defaults(judged)
-        return from_json(self._dump.text(judged.validated, judged.raw, defaults=False))  # type: ignore[no-any-return]
-
-    def again(self, judged: Arguments) -> Any:
-        values = self.values(judged.raw)
-        if not self.exact and (written := self._dump.text(values, judged.raw)) != judged.raw:
-            raise NoJudgedForm(self._dump.not_read(first_unlike(from_json(judged.raw), from_json(written))))
+    def revalidate(self, judged: Arguments) -> Any:
+        values = self.validate(judged.raw)
+        if not self.exact and (written := self._dumper.dump(values, judged.raw)) != judged.raw:
+            name = find_difference(from_json(judged.raw), from_json(written))
+            raise NotJudgeable(self._dumper.describe_mismatch(name))
         return values
 
-    def values(self, text: str) -> Any:
-        return self._told(self._make, text)
+    def dump_without_defaults(self, judged: Arguments) -> JsonObject:
+        if self.exact:
+            return super().dump_without_defaults(judged)
+        return from_json(self._dumper.dump(judged.validated, judged.raw, defaults=False))  # type: ignore[no-any-return]
 
-    def _told(self, make: Callable[[str], Any], text: str) -> Any:
+    def dump_fields(self, instance: object) -> dict[str, Any]:
+        """Return the JSON of each field of a handler's instance, under its wire name.
+
+        Raises:
+            NotJudgeable: A field has no JSON form.
+        """
+        return from_json(self._dumper.dump(instance, None, checked=False))  # type: ignore[no-any-return]
+
+    def _validate_with(self, make: Callable[[str], Any], text: str) -> Any:
         try:
             return make(text)
         except ArgumentErrors:
             raise
         except ValidationError as error:
-            raise ArgumentErrors(self._errors(text, error)) from None
-        except Exception as error:  # a validator of the author's own that breaks says no
+            raise ArgumentErrors(self._list_errors(text, error)) from None
+        except Exception as error:  # an author's validator that breaks refuses the value
             raise ArgumentErrors([ArgumentError((), f"cannot be checked: {type(error).__name__}")]) from error
 
-    def fields_of(self, instance: object) -> dict[str, Any]:
-        """The JSON of each field of a handler's instance, under the name that a model fills it by.
+    def _bound_validation(self, validator: SchemaValidator) -> Callable[[str], Any]:
+        """Return the validation; if Pydantic's errors copy values, it refuses values too large for that."""
+        return partial(self._validate_if_cheap, validator) if self._errors_copy else validator.validate_json
 
-        Raises:
-            NoJudgedForm: where one has none.
-        """
-        return from_json(self._dump.text(instance, None, checked=False))  # type: ignore[no-any-return]
-
-    @cached_property
-    def _ways(self) -> Ways:
-        return Ways(self.schema, tagged=True)
-
-    def _validating(self, validator: SchemaValidator) -> Callable[[str], Any]:
-        """Validation by it; where errors would hold copies, only of a value that is not too much for its depth."""
-        return partial(self._bounded, validator) if self._copies else validator.validate_json
-
-    def _bounded(self, validator: SchemaValidator, text: str) -> Any:
-        ways = max(1, self._ways.most // _FEW)
-        if ways * (text.count("[") + text.count("{")) * len(text) > _MOST_WORK:
-            depth, size = measured(from_json(text))
-            if ways * depth * size > _MOST_WORK:
+    def _validate_if_cheap(self, validator: SchemaValidator, text: str) -> Any:
+        checks = max(1, self._cost.max_checks // _FEW_CHECKS)
+        if checks * (text.count("[") + text.count("{")) * len(text) > _MAX_COPIED:
+            depth, size = measure_value(from_json(text))
+            if checks * depth * size > _MAX_COPIED:
                 raise ArgumentErrors([ArgumentError((), "hold too much for how they nest: send less in one call")])
         return validator.validate_json(text)
 
-    def _errors(self, text: str, first: ValidationError) -> list[ArgumentError]:
-        """What is wrong: all of it where the values are few enough, else what validation ends at."""
+    def _list_errors(self, text: str, first: ValidationError) -> list[ArgumentError]:
+        """Return all errors if the values are few enough, else the first ones."""
         try:
             value = json.loads(text)
         except ValueError:
             value = None
-        if self._stops and sum(map(text.count, ",[{")) * self._ways.most <= MOST_TOLD:
+        if self._fails_fast and sum(map(text.count, ",[{")) * self._cost.max_checks <= MAX_ERROR_WORK:
             try:
-                self._thorough.validate_json(text)
+                self._thorough_validator.validate_json(text)
             except ValidationError as error:
-                if error.error_count() <= MOST_ERRORS:
+                if error.error_count() <= MAX_ERRORS:
                     return from_pydantic(error, value)
         return from_pydantic(first, value)
 
     @cached_property
-    def _thorough(self) -> SchemaValidator:
-        """The validator that does not end at the first wrong item, made when it is needed."""
-        stop_at_first(all_nodes(self._core), False)
-        return _validator(self._core)
+    def _thorough_validator(self) -> SchemaValidator:
+        """The validator for all wrong items, not only the first."""
+        set_fail_fast(collect_nodes(self._core), False)
+        return _make_validator(self._core)
 
 
-def _validator(core: dict[str, Any]) -> SchemaValidator:
+def _make_validator(core: CoreSchema) -> SchemaValidator:
     return SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
 
 
-def _with_set(make: Callable[[str], Any], names: AbstractSet[str], text: str) -> Any:
-    """The model that is made of a text; fields of these names count as set, since guards are shown their defaults."""
+def _mark_as_set(make: Callable[[str], Any], names: AbstractSet[str], text: str) -> Any:
+    """Return the model made from a text, with fields of these names set: guards are shown their defaults."""
     made = make(text)
     made.__pydantic_fields_set__.update(names)
     return made
 
 
-def _check_bytes(nodes: list[dict[str, Any]]) -> None:
-    """Refuse bytes where a string may be something else, and beside what is written as the class of each object says,
-    and not as its declared type is read.
+def _check_bytes(nodes: list[CoreSchema]) -> None:
+    """Refuse bytes in a union with other strings, and beside values written by their own class.
 
     Raises:
-        DefinitionError: with the way out.
+        DefinitionError: There are such bytes.
     """
     for node in nodes:
-        if node["type"] in {"union", "tagged-union"} and is_either(node):
+        if node["type"] in {"union", "tagged-union"} and has_base64_alternative(node):
             raise DefinitionError("bytes stand beside another type, as in `str | bytes`: take one of both")
         as_any = node.get("serialization", {}).get("type") == "any"
         if as_any or (node.get("config") or {}).get("polymorphic_serialization"):
             raise DefinitionError("bytes beside SerializeAsAny or polymorphic_serialization: take the declared types")
 
 
-def _check_judgeable(nodes: list[dict[str, Any]]) -> None:
-    """Refuse what no JSON would say.
+def _check_judgeable(nodes: list[CoreSchema]) -> None:
+    """Refuse types and defaults without a JSON form.
 
     Raises:
-        DefinitionError: with the way out.
+        DefinitionError: There is such a type or default.
     """
     for node in nodes:
         kind, default = node["type"], node.get("default")

@@ -75,7 +75,7 @@ def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
     found = tools.find(name)
     if found is not None:
         return found
-    if (aside := tools.put_aside(name)) is not None:
+    if (aside := tools.find_quarantined_tool(name)) is not None:
         raise UsageError(f"{name!r} is quarantined: it {aside.quarantine}")
     if places is None and name.endswith(".py"):
         raise UsageError(f"there is no tool {name!r}: the tools in that file are named by --tools {name}")
@@ -153,7 +153,7 @@ def runner(
 
 def locked_by(tools: Toolset, file: str) -> Toolset:
     """The tools that are as the file has them; which are not is said on standard error."""
-    locked = tools.locked(file)
+    locked = tools.with_lock(file)
     for one in locked.quarantined:
         print(printable(f"ferrule: {one.name!r} is quarantined: it {one.quarantine}"), file=sys.stderr)
     return locked

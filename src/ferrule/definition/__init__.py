@@ -1,6 +1,5 @@
-"""From what a developer wrote to a `Tool`.
+"""Make a `Tool` of a developer's definition.
 
-A file for each way to write one: function.py, model_class.py, payload.py, mapping.py. Each makes a `Handler`
-(handler.py) with its `Parameters`. shapes.py reads the definitions of others. The options of a tool are one table, in
-options.py.
+function.py and model_class.py make a `Handler` (handler.py) with its `Parameters`. forms.py calls `ferrule.interop` for
+every other form. options.py has the options of a tool in one table.
 """

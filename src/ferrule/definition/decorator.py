@@ -1,5 +1,4 @@
-"""`tool`, the decorator that makes a `Tool` of a function or a handler class, and what a type checker makes of it; and
-what makes one of any other form."""
+"""Make a `Tool`: by the decorator `tool` with its types, of a definition as data, or of any form in a toolset."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Un
 
 from pydantic import BaseModel
 
-from ferrule.definition.forms import of_others
-from ferrule.definition.handler import whole
+from ferrule.definition.forms import call_interop
+from ferrule.definition.handler import unwrap_partial
 from ferrule.definition.options import FunctionOptions as Options
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.tool import Tool
@@ -20,43 +19,42 @@ from ferrule.errors import DefinitionError
 from ferrule.types import ToolForm
 from ferrule.values.context import ToolContext
 
-_DEFINED_ALONE = (type, FunctionType, MethodType, BuiltinFunctionType)
+_DIRECT_FORMS = (type, FunctionType, MethodType, BuiltinFunctionType)
 Q = ParamSpec("Q")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Async: TypeAlias = Coroutine[object, object, T]
-Leading: TypeAlias = Callable[Concatenate[ToolContext[Any], Q], T]
+WithContext: TypeAlias = Callable[Concatenate[ToolContext[Any], Q], T]
 
-
-Placed: TypeAlias = (
+LaterContext: TypeAlias = (
     Callable[Concatenate[Any, ToolContext[Any], ...], T]
     | Callable[Concatenate[Any, Any, ToolContext[Any], ...], T]
     | Callable[Concatenate[Any, Any, Any, ToolContext[Any], ...], T]
 )
-"""What takes the context in the second to the fourth place."""
+"""A function with the context as its second to fourth parameter."""
 
-_NEXT_WORD = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-"""Where a word begins within the name of a class."""
+_WORD_START = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+"""The start of a word within the name of a class."""
 
 
 class HandlerInstance(Protocol[T_co]):
-    """An object of a handler class, whose constructor has the parameters."""
+    """An instance of a handler class. Its constructor has the parameters."""
 
     def __call__(self) -> Awaitable[T_co]: ...
 
 
 class Anything:
-    """A class that nobody names: only a parameter that takes anything, such as `Any`, takes one of it."""
+    """A class for type checkers: only a parameter of type `Any` or `object` accepts its instances."""
 
 
 class ToolDecorator(Protocol):
-    """The forms of `tool`. A leading `ToolContext` drops out of the parameters; with one in the second to the fourth
-    place the tool takes any, and one further on is a parameter as any other.
+    """The types of `tool`.
 
-    What an async generator yields together is not told to type checkers, nor what the parameters of a function with
-    `args_model` or `input_schema` are. Where the first parameter takes anything, nobody can tell whether it is the
-    context, and the tool is a plain `Tool`.
+    Type checkers drop a leading `ToolContext` from the parameters. With the context in the second to fourth place the
+    tool takes any parameters; a later one counts as a parameter. The types say nothing about the joined chunks of an
+    async generator, nor about the parameters of a function with `args_model` or `input_schema`. If the first parameter
+    accepts anything, it may be the context, and the tool is a plain `Tool`.
     """
 
     @overload
@@ -75,18 +73,20 @@ class ToolDecorator(Protocol):
     ) -> Tool: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Leading[Q, Async[T]], /, name: str | None = ..., **options: Unpack[Options]
+        self, fn: WithContext[Q, Async[T]], /, name: str | None = ..., **options: Unpack[Options]
     ) -> Tool[Q, T]: ...
     @overload
-    def __call__(self, fn: Placed[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    def __call__(
+        self, fn: LaterContext[Async[T]], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool[..., T]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Q, Async[T]], /, name: str | None = ..., **options: Unpack[Options]
     ) -> Tool[Q, T]: ...
     @overload
-    def __call__(self, fn: Leading[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
+    def __call__(self, fn: WithContext[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
     @overload
-    def __call__(self, fn: Placed[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    def __call__(self, fn: LaterContext[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload
     def __call__(self, fn: Callable[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
     @overload
@@ -101,34 +101,35 @@ class ToolDecorator(Protocol):
     ) -> Callable[[Callable[..., object]], Tool]: ...
 
 
-def _typed(function: Callable[..., object]) -> ToolDecorator:
+def _cast_decorator(function: Callable[..., object]) -> ToolDecorator:
     return cast("ToolDecorator", function)
 
 
-@_typed
+@_cast_decorator
 def tool(
     handler: Callable[..., object] | None = None, /, name: str | None = None, **options: Unpack[ToolOptions]
 ) -> object:
     """Make a tool of a function or a handler class: `@tool`, `@tool(read_only=True)`, or `tool(fn, name="…")`.
+
     See docs/forms.md.
 
-    Without a `name`, the tool of a function has the function's, and that of a handler class the class's in snake_case.
-    `options` are the arguments of `Tool`.
+    Without a `name`, the tool has the name of the function, or of the handler class in snake_case. `options` are the
+    arguments of `Tool`.
 
     Raises:
-        DefinitionError: for whatever could not work, saying what to change.
+        DefinitionError: The tool could not work. The message says how to change it.
     """
     if handler is None:
         return partial(tool, name=name, **options)
     if isinstance(handler, staticmethod | classmethod):
         raise DefinitionError("put @staticmethod above @tool's function, or use Toolset.of(...) for a class's methods")
-    return Tool(_name_of(handler) if name is None else name, handler, **options)
+    return Tool(_derive_name(handler) if name is None else name, handler, **options)
 
 
-def _name_of(handler: object) -> str:
-    handler = whole(handler)
+def _derive_name(handler: object) -> str:
+    handler = unwrap_partial(handler)
     if isinstance(handler, type):  # `WriteFile` is write_file, `HTTPGet` http_get
-        return re.sub(_NEXT_WORD, "_", handler.__name__).lower()
+        return re.sub(_WORD_START, "_", handler.__name__).lower()
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if name == "<lambda>":
         raise DefinitionError("a lambda has no name: use tool(fn, name='…')")
@@ -140,32 +141,31 @@ def build_tool(
     handler: Callable[..., object] | None = None,
     **options: Unpack[ToolOptions],
 ) -> Tool:
-    """A tool of a definition and a handler; `options` are those of `Tool`, and go first. See docs/forms.md.
+    """Make a tool of a definition and a handler. `options` are those of `Tool`, and take precedence. See docs/forms.md.
 
-    The definition has `name`, `description`, `input_schema` and other options of `Tool`, or the shape that OpenAI (both
-    APIs), Anthropic or MCP has for it. What only one API knows goes into `provider`, MCP's annotations into `metadata`
-    (a server says them of itself: what the tool does to the world is for you to say, `read_only=True`), and `strict` is
-    left to `tools(…, strict=…)` of a provider.
-    The handler gets the payload, payload and context, or the properties by name; it is judged as that of `Tool` is.
+    The definition has `name`, `description`, `input_schema` and other options of `Tool`, or the shape of OpenAI (both
+    APIs), Anthropic or MCP. Keys of one API go into `provider`, MCP's annotations into `metadata`. A server's own
+    annotations prove nothing: say yourself if the tool only reads (`read_only=True`). Give `strict` to
+    `tools(…, strict=…)` of a provider.
+    The handler gets the payload, payload and context, or the properties by name.
 
-    Without a handler, the definition has an `execute(payload, context)` of its own. Every flag that is left out has its
-    safest value then: it changes things, runs alone, and without a `check_permissions` each call asks, unless `ask`
-    says otherwise.
+    Without a handler, the definition has its own `execute(payload, context)`, and every missing flag its safest value:
+    the tool changes things and runs alone, and without `check_permissions` each call asks, unless `ask` says otherwise.
 
     Raises:
-        DefinitionError: for a key that is missing, unknown or wrong.
+        DefinitionError: A key is missing, unknown or wrong.
     """
-    return of_others("from_definition", definition, handler, **options)  # type: ignore[no-any-return]
+    return call_interop("from_definition", definition, handler, **options)  # type: ignore[no-any-return]
 
 
-def as_tool(thing: ToolForm) -> Tool:
-    """Whatever a developer put into a toolset, as a `Tool`.
+def to_tool(thing: ToolForm) -> Tool:
+    """Return an item of a toolset as a `Tool`.
 
     Raises:
-        DefinitionError: for what is none of the forms.
+        DefinitionError: The item has no known form.
     """
     if isinstance(thing, Tool):
         return thing
-    if isinstance(thing, _DEFINED_ALONE):
+    if isinstance(thing, _DIRECT_FORMS):
         return tool(thing)
-    return of_others("tool_of", thing)  # type: ignore[no-any-return]
+    return call_interop("tool_of", thing)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The defaults of a signature: each call gets its own, and what nobody could judge is refused."""
+"""Defaults of a signature: each call gets its own, and defaults without a JSON form are refused."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from pydantic import ValidationError
 from pydantic_core import CoreConfig, SchemaValidator
 
 from ferrule.arguments.argument_errors import from_pydantic
-from ferrule.arguments.closing import CoreSchema, typed_dict
-from ferrule.arguments.dumping import is_constant
+from ferrule.arguments.closed_schema import CoreSchema, make_typed_dict
+from ferrule.arguments.dumping import is_immutable
 from ferrule.errors import DefinitionError
 from ferrule.values.json_text import dumps
 
 
-def keep_defaults(
+def renew_defaults(
     fields: Mapping[str, CoreSchema],
     own: Mapping[str, object],
     exported: Mapping[str, Any],
     core: CoreSchema,
     private: Collection[str],
 ) -> None:
-    """Have the defaults of the fields made anew for each call where a handler could change them.
+    """Change the fields so that each call gets a new default if a handler could change it.
 
     Args:
-        fields: Those of the parameters, by name; they are changed.
-        own: The defaults that Python fills in.
-        exported: The JSON Schema of each, by the name in JSON.
-        core: What they stand in.
+        fields: The fields of the parameters, by name; changed in place.
+        own: The defaults in the function's signature.
+        exported: The JSON Schema of each parameter, by wire name.
+        core: The core schema around the fields.
 
     Raises:
-        DefinitionError: for a default without a JSON form, or one that its own type refuses, where the model may leave
-            the parameter out.
+        DefinitionError: A default of a parameter for the model has no JSON form, or does not fit its own type.
     """
     given: dict[str, Any] = {}
     for key, field in fields.items():
@@ -44,21 +43,21 @@ def keep_defaults(
         default, shown = node["default"], exported.get(wire, {})
         unjudged = "default" not in shown
         if unjudged and key in private:
-            if default is own[key]:  # nobody is shown it, and perhaps it cannot be copied
+            if default is own[key]:  # it is not shown, and may not be copyable
                 field["schema"] = node["schema"]
         elif unjudged:
             raise DefinitionError(
                 f"the default of {key!r}, {default!r:.80}, has no JSON form to be judged by; write "
                 "None, and fill it in the function"
             )
-        elif isinstance(default, Hashable) and not is_constant(default):  # Pydantic copies all others
+        elif isinstance(default, Hashable) and not is_immutable(default):  # Pydantic copies all others
             del node["default"]
             node["default_factory"] = partial(deepcopy, default)
         if default is not None and key not in private:
             given[wire] = shown["default"]
     if given:
         chosen = {key: field for key, field in fields.items() if field.get("validation_alias", key) in given}
-        part = typed_dict(chosen, None)
+        part = make_typed_dict(chosen, None)
         _check_types({**core, "schema": part} if "definitions" in core else part, given)
 
 

@@ -1,14 +1,11 @@
-"""What a docstring says: the description for the model, and a line for each parameter.
-
-Google, NumPy and Sphinx styles.
-"""
+"""Parse a docstring in Google, NumPy or Sphinx style."""
 
 from __future__ import annotations
 
 import inspect
 import re
 
-# Texts and not `re.compile`: what a program never needs is not compiled when it is imported.
+# Texts and not `re.compile`, so that importing this module compiles nothing.
 _GOOGLE = (
     r"(?i)^(args|arguments|parameters|params|keyword args|keyword arguments|returns?|raises|yields?|attributes"
     r"|examples?|notes?|see also|warnings?|references|todo):\s*$"
@@ -21,8 +18,8 @@ _PARAMETERS = {"args", "arguments", "parameters", "params", "keyword args", "key
 _SPHINX_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 
 
-def parse(doc: str | None) -> tuple[str, dict[str, str]]:
-    """The description (all before the first section) and the text for each parameter."""
+def parse_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
+    """Return the description (all text before the first section), and the text for each parameter."""
     parameters: dict[str, str] = {}
 
     def read_sphinx(field: re.Match[str]) -> str:
@@ -41,17 +38,17 @@ def parse(doc: str | None) -> tuple[str, dict[str, str]]:
             current, numpy = [], underlined
             sections.append(((google.group(1) if google else line).strip().lower(), numpy, current))
             continue
-        if not numpy and line.strip() and not line[0].isspace():  # which ends a section in Google style
+        if not numpy and line.strip() and not line[0].isspace():  # in Google style, this line ends a section
             current = description
         current.append(line)
     for name, numpy, body in sections:
         if name in _PARAMETERS:
-            parameters |= _read(body[1:], _NUMPY_PARAMETER) if numpy else _read(body, _GOOGLE_PARAMETER)
+            parameters |= _read_section(body[1:], _NUMPY_PARAMETER) if numpy else _read_section(body, _GOOGLE_PARAMETER)
     return "\n".join(description).strip(), {name: text for name, text in parameters.items() if text}
 
 
-def _read(lines: list[str], parameter: str) -> dict[str, str]:
-    """The text for each parameter of a section; lines that begin none belong to those before them."""
+def _read_section(lines: list[str], parameter: str) -> dict[str, str]:
+    """Return the text for each parameter of a section. Other lines continue the text before them."""
     found: dict[str, list[str]] = {}
     names: list[str] = []
     for line in inspect.cleandoc("\n" + "\n".join(lines)).splitlines():

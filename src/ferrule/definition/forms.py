@@ -1,7 +1,7 @@
-"""Where the forms of others are known: what this package does not take itself is looked for there.
+"""Call `ferrule.interop` for the tool forms of other systems.
 
-`ferrule.interop` stands around the kernel and imports it. So it is imported here alone, and only where something comes
-that it may know: most programs never load it.
+`ferrule.interop` imports the kernel, so the kernel imports it only here, and only when needed. Most programs never load
+it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 
-def of_others(function: str, *given: Any, **options: Any) -> Any:
-    """What a function of `ferrule.interop` makes of what was given.
+def call_interop(function: str, *given: Any, **options: Any) -> Any:
+    """Call a function of `ferrule.interop` by name, and return its result.
 
     Raises:
-        DefinitionError: for what is none of its forms.
+        DefinitionError: The form is unknown.
     """
     from ferrule import interop
 

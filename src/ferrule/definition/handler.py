@@ -1,4 +1,4 @@
-"""`Handler`: how one tool is called; and what a function is, as far as its kind tells."""
+"""`Handler`: how one tool is called; and functions to look inside callables."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from ferrule.arguments.parameters import Parameters
 from ferrule.values.context import ToolContext
 
 Call: TypeAlias = Callable[[Any, ToolContext], Any]
-"""Validated values and the context to the value, or to an awaitable of it."""
+"""A function of validated values and context that returns the value, or an awaitable."""
 
-UNKNOWN = object()
-"""In the place of a return type that nobody wrote."""
+UNANNOTATED = object()
+"""The return type of a function without a return annotation."""
 _ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncIterable, collections.abc.AsyncGenerator)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Handler:
-    """How one tool is called.
+    """The way to call one tool.
 
     Attributes:
-        function: What the developer wrote.
-        parameters: What it takes.
-        call: `(values, context) -> value`, or an awaitable of it.
-        by_keywords: The function itself, where the validated values are just its keyword arguments.
+        function: The developer's function or class.
+        parameters: The parameters.
+        call: A function of values and context that returns the value, or an awaitable.
+        kwargs_call: The function, if the validated values are just its keyword arguments; else None.
         description: From the docstring.
-        returns: The return annotation, of an async generator what its chunks make together; or `UNKNOWN`.
-        runs: What is run in the end; `function`, unless something else is given.
-        is_async: Whether calling gives a coroutine; all else runs in a thread.
-        streams: Whether calling gives an async generator, whose chunks together are the value.
-        makes_instance: Whether the values are an object of the developer's class, which `check(handler)` may change.
-        positional: The names in JSON of the parameters that may be given by position, in their order.
-        aliases: The names in JSON of those parameters that have another name in Python, which is the key.
+        returns: The return annotation, or `UNANNOTATED`; for an async generator the type of its joined chunks.
+        target: The function that runs in the end; found from `function` if not given.
+        is_async: Whether a call returns a coroutine. Any other handler runs in a thread.
+        streams: Whether a call returns an async generator. Its joined chunks are the value.
+        makes_instance: Whether the values are an instance of the developer's class; `check(handler)` may change it.
+        positional: The wire names of the positional parameters, in order.
+        aliases: The wire names that differ from the Python name, by Python name.
     """
 
     function: Callable[..., object]
     parameters: Parameters
     call: Call
-    by_keywords: Callable[..., Any] | None = None
+    kwargs_call: Callable[..., Any] | None = None
     description: str = ""
-    returns: object = UNKNOWN
-    runs: object = None
+    returns: object = UNANNOTATED
+    target: object = None
     is_async: bool = field(init=False)
     streams: bool = field(init=False)
     makes_instance: bool = False
@@ -54,47 +54,49 @@ class Handler:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.runs = called(self.runs or self.function)
-        self.is_async = inspect.iscoroutinefunction(self.runs)
-        self.streams = inspect.isasyncgenfunction(self.runs)
+        self.target = find_called_function(self.target or self.function)
+        self.is_async = inspect.iscoroutinefunction(self.target)
+        self.streams = inspect.isasyncgenfunction(self.target)
         if self.streams:
-            self.returns = type_of_chunks(self.returns)
+            self.returns = get_joined_type(self.returns)
 
-    def arguments(self, name: str, positional: tuple[object, ...], keywords: Mapping[str, object]) -> dict[str, object]:
-        """The arguments, under their names in JSON, of a call of the tool `name` that is written in Python.
+    def collect_arguments(self, name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """Return the arguments of a Python call `name(…)` under their wire names.
 
         Raises:
-            TypeError: for more by position than there may be, or one that is given twice.
+            TypeError: There are too many positional arguments, or one is given twice.
         """
-        given = {self.aliases.get(key, key): value for key, value in keywords.items()}
-        if not positional:
+        given = {self.aliases.get(key, key): value for key, value in kwargs.items()}
+        if not args:
             return given
         free = [key for key in self.positional if key not in self.parameters.bound]
-        if len(positional) > len(free):
+        if len(args) > len(free):
             most = f"at most {len(free)} arguments" if free else "no arguments"
-            raise TypeError(f"tool {name!r} takes {most} by position, not {len(positional)}; give them by name")
-        by_position = dict(zip(free, positional, strict=False))
+            raise TypeError(f"tool {name!r} takes {most} by position, not {len(args)}; give them by name")
+        by_position = dict(zip(free, args, strict=False))
         if twice := by_position.keys() & given.keys():
             raise TypeError(f"tool {name!r} was given {min(twice)!r} by position and by name")
         return by_position | given
 
 
 def is_async(function: object) -> bool:
-    """Whether calling `function` gives a coroutine."""
-    return inspect.iscoroutinefunction(called(function))
+    """Return whether a call of `function` returns a coroutine."""
+    return inspect.iscoroutinefunction(find_called_function(function))
 
 
-def called(function: object) -> object:
-    """Return the function that a call of `function` runs: what a partial holds, or the `__call__` of an object."""
-    function = whole(function)
+def find_called_function(function: object) -> object:
+    """Return the function that a call runs: the function in a partial, or the `__call__` of an object."""
+    function = unwrap_partial(function)
     call = getattr(type(function), "__call__", None)  # noqa: B004
     is_python = call is not None and not isinstance(call, types.WrapperDescriptorType)
     return call if is_python and not inspect.isclass(function) else function
 
 
-def whole(function: object) -> object:
-    """Return the function inside partials. Whatever else is bound is taken off its instance, unless it is a function:
-    since Python 3.14 a partial in the body of a class is a method."""
+def unwrap_partial(function: object) -> object:
+    """Return the function inside partials, and inside bound methods that hold no plain function.
+
+    Since Python 3.14 a partial in the body of a class is such a method.
+    """
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -104,25 +106,24 @@ def whole(function: object) -> object:
             return function
 
 
-def doc_of(function: object) -> str | None:
-    """The docstring of a function, or of an object that is called as one."""
-    docs = (inspect.getdoc(one) for one in (whole(function), called(function)))
-    return next((doc for doc in docs if doc and not _is_made_by_python(doc, function)), None)
+def get_docstring(function: object) -> str | None:
+    """Return the docstring of a function or a callable object."""
+    docs = (inspect.getdoc(one) for one in (unwrap_partial(function), find_called_function(function)))
+    return next((doc for doc in docs if doc and not _is_generated(doc, function)), None)
 
 
-def _is_made_by_python(doc: str, function: object) -> bool:
-    """Whether nobody wrote it: of a dataclass or a named tuple it is the signature, with the `repr` of each default,
-    and of any callable object that it is called as a function."""
+def _is_generated(doc: str, function: object) -> bool:
+    """Return whether Python made the docstring: the signature of a dataclass, or the sentence on callable objects."""
     made = tuple(f"{kind.__name__}(" for kind in type(function).__mro__)
     return doc.startswith(made) or doc == type.__call__.__doc__
 
 
-def type_of_chunks(returns: object) -> object:
-    """What the chunks of an async generator make together, by its return annotation: `str`, or a list.
+def get_joined_type(returns: object) -> object:
+    """Return the type of the joined chunks of an async generator: `str`, or a list.
 
-    An annotation that is none of an async iterator is that of the whole already.
+    An annotation other than an async iterator is the type of the whole already.
     """
     if (get_origin(returns) or returns) not in _ITERATORS:
         return returns
-    chunk = next(iter(get_args(returns)), UNKNOWN)
-    return chunk if chunk is str or chunk is UNKNOWN else list[chunk]  # type: ignore[valid-type]
+    chunk = next(iter(get_args(returns)), UNANNOTATED)
+    return chunk if chunk is str or chunk is UNANNOTATED else list[chunk]  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""`ToolHandler`, apart from the rest: a Pydantic model is dear to build, and most programs never use this one."""
+"""`ToolHandler`. It has its own module because a Pydantic model is slow to build, and most programs never use it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pydantic import BaseModel
 
 
 class ToolHandler(BaseModel):
-    """A tool as a class: the fields are the parameters, `__call__` does the work, each call has its own instance.
-    See docs/forms.md."""
+    """A tool as a class: the fields are the parameters, and each call runs `__call__` of a new instance.
+
+    See docs/forms.md.
+    """
 
     async def __call__(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} needs `async def __call__(self)`")

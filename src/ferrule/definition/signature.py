@@ -1,4 +1,4 @@
-"""What a function's signature and type hints say."""
+"""Read the signature and the type hints of a function."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Annotated, Any, get_args, get_origin
 
 from typing_extensions import Format, get_annotations
 
-from ferrule.definition.handler import called, whole
+from ferrule.definition.handler import find_called_function, unwrap_partial
 from ferrule.errors import DefinitionError
 from ferrule.values.context import ToolContext
 
 CONTEXT_NAMES = frozenset({"context", "ctx"})
-"""What a parameter for the context is called, where no annotation says that it is one."""
+"""Names of a parameter for the context, if it has no annotation."""
 
 
-# Since Python 3.14 reading an annotation evaluates it, and one that names something from under TYPE_CHECKING raises.
+# Since Python 3.14 reading an annotation evaluates it, and raises for a name imported under TYPE_CHECKING.
 _UNRESOLVED: dict[str, Any] = {"annotation_format": Format.FORWARDREF} if sys.version_info >= (3, 14) else {}
 
 
@@ -28,55 +28,60 @@ def read_signature(function: Any, *, follow_wrapped: bool = True) -> inspect.Sig
     """Return `inspect.signature` of any callable. An annotation that cannot be evaluated is left unresolved.
 
     Raises:
-        TypeError, ValueError: if it is not callable, or Python does not know its signature.
+        TypeError, ValueError: `function` is not callable, or Python does not know its signature.
     """
     return inspect.signature(function, follow_wrapped=follow_wrapped, **_UNRESOLVED)
 
 
-def signature_of(function: Callable[..., object]) -> inspect.Signature:
+def read_tool_signature(function: Callable[..., object]) -> inspect.Signature:
+    """Return the signature without the parameters that a `functools.partial` has filled by name.
+
+    Raises:
+        DefinitionError: The signature or an annotation cannot be read.
+    """
     try:
         signature = read_signature(function)
     except ValueError:
         raise DefinitionError("it has no signature that Python can read; wrap it in a function") from None
-    except Exception as error:  # of an annotation such as "Node" | None, which Python 3.14 evaluates here
+    except Exception as error:  # Python 3.14 evaluates annotations such as "Node" | None here
         raise DefinitionError(f"its annotations cannot be read: {error}; write them as Python can") from None
-    fixed = fixed_names(function)
+    fixed = find_fixed_names(function)
     kept = [parameter for parameter in signature.parameters.values() if parameter.name not in fixed]
     return signature.replace(parameters=kept)
 
 
-def fixed_names(function: Callable[..., object]) -> frozenset[str]:
-    """Return the parameters that a `functools.partial` has filled by name, whatever decorates or binds it."""
+def find_fixed_names(function: Callable[..., object]) -> frozenset[str]:
+    """Return the parameters that a `functools.partial` has filled by name, also inside decorators and methods."""
     if isinstance(function, types.MethodType):
-        return fixed_names(function.__func__)
+        return find_fixed_names(function.__func__)
     if isinstance(function, functools.partial):
-        return fixed_names(function.func) | function.keywords.keys()
+        return find_fixed_names(function.func) | function.keywords.keys()
     wrapped = getattr(function, "__wrapped__", None)
-    return frozenset() if wrapped is None else fixed_names(wrapped)
+    return frozenset() if wrapped is None else find_fixed_names(wrapped)
 
 
-def all_names(function: Callable[..., object]) -> frozenset[str]:
-    """Every parameter that might be given by name; those that no signature shows are filled already, as `self` is."""
-    target = called(inspect.unwrap(whole(function)))  # type: ignore[arg-type]
+def list_keyword_names(function: Callable[..., object]) -> frozenset[str]:
+    """Return all keyword parameters, also those that are filled already, such as `self`."""
+    target = find_called_function(inspect.unwrap(unwrap_partial(function)))  # type: ignore[arg-type]
     try:
         parameters = read_signature(getattr(target, "__func__", target)).parameters
-    except (TypeError, ValueError):  # some that are written in C
-        return fixed_names(function)
+    except (TypeError, ValueError):  # some functions in C have no signature
+        return find_fixed_names(function)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(name for name, parameter in parameters.items() if parameter.kind in named)
 
 
-def type_hints(function: Callable[..., object]) -> dict[str, object]:
-    """Return the hints as types, without that of the return if only type checkers can resolve it.
+def read_type_hints(function: Callable[..., object]) -> dict[str, object]:
+    """Return the hints as types; without the return hint if it cannot be resolved.
 
     Raises:
-        DefinitionError: if the hint of a parameter cannot be resolved.
+        DefinitionError: The hint of a parameter cannot be resolved.
     """
-    target = called(inspect.unwrap(whole(function)))  # type: ignore[arg-type]
+    target = find_called_function(inspect.unwrap(unwrap_partial(function)))  # type: ignore[arg-type]
     try:
         return typing.get_type_hints(target, include_extras=True)
-    except Exception:  # an annotation is any expression, and may name what is local to whoever defines the tool
-        names = {**getattr(target, "__globals__", {}), **caller_locals()}
+    except Exception:  # an annotation may name local variables of the code that defines the tool
+        names = {**getattr(target, "__globals__", {}), **find_caller_locals()}
     hints: dict[str, object] = {}
     for name, hint in get_annotations(target, format=Format.FORWARDREF).items():
         holder = type("_Holder", (), {"__annotations__": {name: hint}})
@@ -91,7 +96,8 @@ def type_hints(function: Callable[..., object]) -> dict[str, object]:
     return hints
 
 
-def caller_locals() -> dict[str, object]:
+def find_caller_locals() -> dict[str, object]:
+    """Return the local variables of the innermost caller outside Ferrule: the code that defines the tool."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ferrule."):
         frame = frame.f_back
@@ -99,22 +105,22 @@ def caller_locals() -> dict[str, object]:
 
 
 def is_context(hint: object) -> bool:
-    """Whether the hint is a `ToolContext`, by itself or in a union."""
+    """Return whether a hint is a `ToolContext`, by itself or in a union."""
     kind = get_origin(hint) or hint
     if kind in (Annotated, typing.Union, types.UnionType):
         return any(map(is_context, get_args(hint)))
     return isinstance(kind, type) and issubclass(kind, ToolContext)
 
 
-def unfilled_self(function: Any) -> bool:
-    """Whether the function is a method that was taken off its class: nobody fills its `self`."""
+def has_unfilled_self(function: Any) -> bool:
+    """Return whether a function is a method read from its class, so that its `self` has no value."""
     if inspect.isclass(function) or not callable(function):
         return False
-    if inspect.isfunction(function) and not function.__dict__:
-        if _FILLED_BY_PYTHON.isdisjoint(function.__code__.co_varnames):
-            return False  # without a signature, which would be most of the work of making a toolset
+    is_plain = inspect.isfunction(function) and not function.__dict__
+    if is_plain and _FILLED_BY_PYTHON.isdisjoint(function.__code__.co_varnames):
+        return False  # reading the signature would be most of the work of making a toolset
     try:
-        first = next(iter(signature_of(function).parameters.values()), None)
+        first = next(iter(read_tool_signature(function).parameters.values()), None)
     except DefinitionError:
         return False
     return first is not None and first.name in _FILLED_BY_PYTHON and first.annotation is first.empty

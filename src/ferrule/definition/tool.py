@@ -1,4 +1,4 @@
-"""`Tool`: everything that a developer can write ends as one of these; frozen."""
+"""`Tool`: one tool with its options and handler; frozen."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pydantic import BaseModel
 # Defaults of type variables come with Python 3.13; Pydantic requires typing_extensions.
 from typing_extensions import ParamSpec, TypeVar
 
-from ferrule.definition.forms import of_others
+from ferrule.definition.forms import call_interop
 from ferrule.definition.function import from_function
 from ferrule.definition.handler import Handler
 from ferrule.definition.model_class import from_handler_class
 from ferrule.definition.options import (
-    KEPT,
-    MAKES_HANDLER,
+    DEFAULTS,
+    HANDLER_OPTIONS,
     OPTIONS,
     Preview,
     Resources,
@@ -32,7 +32,7 @@ from ferrule.definition.options import (
     refuse_unknown,
 )
 from ferrule.definition.output import TICKET_OUTPUT, Output
-from ferrule.definition.signature import unfilled_self
+from ferrule.definition.signature import has_unfilled_self
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
 from ferrule.types import Guard, Isolation, Middleware, Reconcile
@@ -46,63 +46,63 @@ _Rest = ParamSpec("_Rest")
 _Instance = TypeVar("_Instance")
 
 _WIRE = r"[A-Za-z_][A-Za-z0-9_-]{0,63}"
-# A text and not `re.compile`: to compile it takes half a millisecond, and most names are ASCII.
+# A text and not `re.compile`, which takes half a millisecond. Most names are ASCII.
 _UNSEEN_LETTERS = "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-"""What Python takes in an identifier and nobody sees."""
+"""Invisible characters that Python accepts in an identifier."""
 
 
 class Tool(Generic[P, R_co]):
-    """One tool: name, description, input schema, handler, and what it does to the world. See docs/forms.md.
+    """One tool: name, description, input schema, handler and traits. See docs/forms.md.
 
-    Unmarked means "changes things, runs alone". `await some_tool(...)` validates, asks the tool's own guards,
-    keeps its concurrency and deadline, runs, and returns the raw value. `Tool[P, R]` has the parameters of the handler,
-    without the context, and the type of what it returns; plain `Tool` is any of them.
+    An unmarked tool changes things and runs alone. `await some_tool(...)` validates, asks the tool's own guards, keeps
+    its concurrency and deadline, runs, and returns the raw value. `Tool[P, R]` has the handler's parameters without the
+    context, and its return type; plain `Tool` is any tool.
 
     Args:
-        name: As guards, records and policies see it; unique in a toolset.
+        name: The name for guards, records and policies; unique in a toolset.
         handler: A sync or async function or bound method, or a handler class.
-        description: For the model; from the docstring where it is left out.
+        description: For the model; from the docstring if not given.
         guards: The tool's own guards, asked together with the runner's.
-        ask: Whether a person is asked about every call, as a guard's `ask(…)` does: `True`, or the reason as a text.
-        around: Middleware round the call as the model made it, inside the runner's.
-        inside: Middleware round the run itself, inside the runner's.
+        ask: Whether a person is asked about every call: `True`, or the reason as a text.
+        around: Middleware around the call as the model made it, inside the runner's.
+        inside: Middleware around the run itself, inside the runner's.
         concurrency: How many calls may run at once, shared by all copies and runners.
-        timeout: Seconds that a call may take, from when it has its slot.
-        idle_timeout: Seconds that a call may take without progress. Progress extends it, up to `timeout`.
-        max_input: Characters of JSON that are read as its arguments, instead of the runner's; `None` for no limit.
-        context: What `CONTEXT.get()` gives inside the handler.
-        unknown: `"refuse"` arguments that are not declared, or `"drop"` them, recorded.
+        timeout: Seconds for one call, from the moment it has its slot.
+        idle_timeout: Seconds for one call without progress. Progress extends them, up to `timeout`.
+        max_input: Characters of JSON in the arguments, instead of the runner's limit; None for no limit.
+        context: The value of `CONTEXT.get()` inside the handler.
+        unknown: `"refuse"` undeclared arguments, or `"drop"` and record them.
         read_only, destructive, idempotent, open_world: MCP's annotations, with MCP's meanings.
-        parallel: Whether it may run beside others; what `read_only` says where it is left out.
-        resources: The keys that a call locks, a function of its arguments.
-        reconcile: What came of a call whose outcome is unknown: a function of the call and its context that returns its
-            `ToolResult`, `False` if it did not happen, or `None` if that is not known. See docs/journal.md.
-        background: Whether a call ends at once with a ticket, once it is approved, and its work goes on as a call of
-            its own; not where the tool is called by itself. See docs/long-work.md#in-the-background.
+        parallel: Whether calls may run beside others; the value of `read_only` if not given.
+        resources: A function of the arguments that returns the keys to lock.
+        reconcile: Finds the outcome of an unknown call: a function of the call and its context that returns its
+            `ToolResult`, False if it did not happen, or None if that is unknown. See docs/journal.md.
+        background: Whether an approved call returns a ticket at once and continues as a job; direct calls do not. See
+            docs/long-work.md#in-the-background.
         private: Parameters that the model neither sees nor fills.
-        preview: What a call would do, a function of its arguments that gives a text or a `Diff`: shown by who asks a
-            person. A `ToolError` that it raises says that the call cannot work: then nobody is asked.
-        isolation: `"process"` for a handler that runs in a process of its own, which is killed with all that it has
-            started at the deadline; it must be importable. Or an object that says where it runs, by `executor(tool)`.
-        transfer: How arguments and results cross to there: as `"json"`, or by `"pickle"`.
-        expose: Kinds of exceptions whose text the model may see, instead of the runner's.
-        server: What serves its calls elsewhere, such as an address or a digest of it: where that is another one, no
-            suspended call is resumed.
-        examples: Arguments of calls as a model should make them, for the APIs that take examples.
-        provider: What goes into the definition for one API alone, by the provider module's name, such as
+        preview: A function of the arguments that returns the effect of a call, as a text or a `Diff` for the person who
+            is asked. If it raises `ToolError`, the call cannot work, and nobody is asked.
+        isolation: `"process"` to run the handler in its own process, which is killed at the deadline with all its
+            children; the handler must be importable. Or an object with `executor(tool)`, to run it elsewhere.
+        transfer: How arguments and results get there: as `"json"` or by `"pickle"`.
+        expose: Exception classes with texts for the model, instead of the runner's.
+        server: The server of the calls, such as its address or a digest. A suspended call is not resumed with another
+            server.
+        examples: Arguments of good calls, for the APIs that accept examples.
+        provider: Additions to the definition for one API, by the provider module's name, such as
             `{"anthropic": {"eager_input_streaming": True}}`.
-        args_model: The model of the arguments, for a handler that takes them as one object.
-        input_schema: A JSON Schema, for a handler that takes a payload.
-        output_schema: A JSON Schema of what the handler returns; from the return type where it is left out.
+        args_model: The model of the arguments, for a handler with one parameter for all of them.
+        input_schema: A JSON Schema, for a handler with a payload.
+        output_schema: A JSON Schema of the output; from the return type if not given.
 
     Raises:
-        DefinitionError: for whatever could not work, saying what to change.
+        DefinitionError: The tool could not work. The message says how to change it.
     """
 
     name: str
-    """As guards, records and policies see it."""
+    """The name for guards, records and policies."""
     wire_name: str
-    """As every provider takes it; a pure function of `name`."""
+    """The name for every provider; a pure function of `name`."""
     description: str
     handler: Callable[..., Any]
     """The plain function, or the handler class."""
@@ -137,55 +137,52 @@ class Tool(Generic[P, R_co]):
     provider: FrozenDict
     metadata: FrozenDict
 
-    # For the kernel, and for what makes tools of tools:
+    # For the kernel and for adapters:
     options: ToolOptions
-    """What the developer gave, as it is kept."""
+    """The developer's options after their checks."""
     handling: Handler
-    """How the handler is called, and what it takes."""
+    """The way to call the handler, and its parameters."""
     output: Output
-    """What the handler returns: its schema, and the check of it."""
+    """The schema of the handler's output, and its check."""
     limiter: Limiter | None
-    """The slots of `concurrency`, which copies share."""
+    """The slots of `concurrency`, shared by copies."""
     mounts: tuple[Any, ...]
-    """The runners that it is mounted from, as `Runner.as_tools` noted them, the outermost first."""
-    adapt: Callable[[Handler], Handler] | None
-    """What was done to its handler, and is done again wherever the handler is made anew."""
+    """The runners between this tool and its own runner, from `Runner.as_tools`; the outermost first."""
+    adapter: Callable[[Handler], Handler] | None
+    """A function applied to the handler, and to every new one."""
     quarantine: str | None
-    """Why it is offered to nobody and never runs, as `Toolset.locked` found; copies have it too."""
+    """The reason of `Toolset.with_lock` not to offer or run the tool, or None; also in copies."""
     in_this_thread: local
-    """Where the runner keeps what `await some_tool(...)` runs on."""
+    """The runners of `await some_tool(...)`, by thread."""
 
     def __init__(
-        self: Tool[..., Any],
-        name: str,
-        handler: Callable[..., object] | None = None,
-        **options: Unpack[ToolOptions],
+        self: Tool[..., Any], name: str, handler: Callable[..., object] | None = None, **options: Unpack[ToolOptions]
     ) -> None:
         refuse_unknown(options, OPTIONS, f"tool {name!r}")
-        vars(self).update(handler=handler, options={}, adapt=None, limiter=None, mounts=(), in_this_thread=local())
-        vars(self).update(quarantine=None)
+        vars(self).update(
+            handler=handler, options={}, adapter=None, quarantine=None, limiter=None, mounts=(), in_this_thread=local()
+        )
         self._define(name, options, anew=True)
 
     @property
     def input_schema(self) -> FrozenDict:
-        """What the model is shown; read-only (`copy.deepcopy` gives a plain dict)."""
+        """The JSON Schema for the model; read-only (`copy.deepcopy` returns a plain dict)."""
         return self.handling.parameters.exported
 
     @property
     def hidden(self) -> frozenset[str]:
-        """The parameters that no model sees or fills: what is private, and what is bound."""
+        """The parameters hidden from the model: private and bound ones."""
         return self.handling.parameters.hidden
 
     @property
     def output_schema(self) -> FrozenDict | None:
-        """The JSON Schema of what a call gives: what the handler returns, or a ticket; `None` where nothing is known
-        of it."""
+        """The JSON Schema of a call's output, or of its ticket; None if any value fits."""
         return (TICKET_OUTPUT if self.background else self.output).schema
 
     def trait(self, name: str, arguments: JsonObject) -> bool:
-        """`read_only`, `destructive`, `idempotent`, `open_world` or `parallel` for these arguments.
+        """Return `read_only`, `destructive`, `idempotent`, `open_world` or `parallel` for these arguments.
 
-        A function that breaks gives the careful answer: it changes things and runs alone.
+        If the trait's function raises, the answer is the careful one: the tool changes things and runs alone.
         """
         value = getattr(self, name)
         if callable(value):
@@ -200,39 +197,41 @@ class Tool(Generic[P, R_co]):
     @overload
     def replace(self, *, handler: Callable[..., object], name: str = ..., **changes: Unpack[ToolOptions]) -> Tool: ...
     def replace(self, **changes: Any) -> Tool:
-        """A changed copy; `changes` are the constructor's arguments. Copies share their concurrency limit, unless it
-        is what is changed.
+        """Return a changed copy; `changes` are the constructor's arguments.
+
+        Copies share their concurrency limit, unless it is changed.
 
         Raises:
-            DefinitionError: as the constructor does.
+            DefinitionError: The changed tool could not work.
         """
         refuse_unknown(changes, ("name", "handler", *OPTIONS), f"tool {self.name!r}: replace")
         name, handler = changes.pop("name", self.name), changes.pop("handler", self.handler)
-        made: Tool = self._copied(handler=handler)
-        if handler is self.handler and MAKES_HANDLER.isdisjoint(changes):
+        made: Tool = self._copy_with(handler=handler)
+        if handler is self.handler and HANDLER_OPTIONS.isdisjoint(changes):
             made._define(name, changes, anew=False)
             return made
         made._define(name, {"description": self.description, **changes}, anew=True)
         bound = self.handling.parameters.bound
         return made.bind(**thaw(bound)) if bound else made
 
-    def _copied(self, **changes: object) -> Tool[P, R_co]:
-        """A copy that differs in these attributes; its direct calls have runners of their own."""
+    def _copy_with(self, **changes: object) -> Tool[P, R_co]:
+        """Return a copy with these attributes. Its direct calls have their own runners."""
         copy = cast("Tool[P, R_co]", object.__new__(Tool))
         vars(copy).update({**vars(self), "in_this_thread": local(), **changes})
         return copy
 
     def _define(self: Any, name: str, changes: JsonObject, *, anew: bool) -> None:
-        """Check the changes, keep all options as they are then, and fill what was left out: the description, and the
-        traits that follow `read_only`. The handler is made `anew`, or still there."""
-        vars(self).update(name=_checked_name(name), wire_name=wire_name(name))
+        """Check the changes and store all options. Fill in the description, and the traits that follow `read_only`.
+
+        With `anew`, make the handler, too."""
+        vars(self).update(name=_check_name(name), wire_name=to_wire_name(name))
         try:
             vars(self)["options"] = {**self.options, **{key: OPTIONS[key].check(key, changes[key]) for key in changes}}
-            vars(self).update({key: self.options.get(key, default) for key, default in KEPT.items()})
+            vars(self).update({key: self.options.get(key, default) for key, default in DEFAULTS.items()})
             if anew:
-                handling = _handling(self)
+                handling = _build_handler(self)
                 output = Output(handling.returns, self.options.get("output_schema"))
-                vars(self).update(handling=handling if self.adapt is None else self.adapt(handling), output=output)
+                vars(self).update(handling=handling if self.adapter is None else self.adapter(handling), output=output)
         except DefinitionError as error:
             raise DefinitionError(f"tool {name!r}: {error}") from error
         if "concurrency" in changes:
@@ -246,10 +245,10 @@ class Tool(Generic[P, R_co]):
             self.handling.parameters.check_examples(name, self.examples)
 
     def bind(self, /, **values: object) -> Tool[..., R_co]:
-        """A copy in which these arguments are fixed and hidden from the model.
+        """Return a copy with these arguments fixed and hidden from the model.
 
         Raises:
-            DefinitionError: for a parameter that the tool does not have, or a value that does not fit.
+            DefinitionError: The tool has no such parameter, or a value does not fit.
         """
         parameters = self.handling.parameters
         known = parameters.schema["properties"]
@@ -260,43 +259,43 @@ class Tool(Generic[P, R_co]):
                 f"tool {self.name!r} has no parameter {unknown[0]!r} to bind; its parameters are {names}"
             )
         try:
-            bound = parameters.with_bound(values)
+            bound = parameters.bind(values)
         except ValueError as error:
             raise DefinitionError(f"tool {self.name!r}: bind: {error}") from None
         bound.check_bound(self.name)
-        return self._copied(handling=replace(self.handling, parameters=bound))
+        return self._copy_with(handling=replace(self.handling, parameters=bound))
 
-    def adapted(self, adapt: Callable[[Handler], Handler]) -> Tool[P, R_co]:
-        """A copy whose handler is what `adapt` makes of it, now and wherever it is made anew."""
-        return self._copied(adapt=adapt, handling=adapt(self.handling))
+    def with_adapter(self, adapter: Callable[[Handler], Handler]) -> Tool[P, R_co]:
+        """Return a copy with `adapter` applied to the handler, and to every new one."""
+        return self._copy_with(adapter=adapter, handling=adapter(self.handling))
 
-    def mounted(self, mount: object) -> Tool[P, R_co]:
-        """A copy that carries the settings of a runner with it, outside those that it carries already."""
-        return self._copied(mounts=(mount, *self.mounts))
+    def with_mount(self, mount: object) -> Tool[P, R_co]:
+        """Return a copy with the settings of one more runner, outside those of earlier ones."""
+        return self._copy_with(mounts=(mount, *self.mounts))
 
-    def quarantined(self, why: str) -> Tool[P, R_co]:
-        """A copy that is offered to nobody and never runs, for that reason."""
-        return self._copied(quarantine=why)
+    def with_quarantine(self, reason: str) -> Tool[P, R_co]:
+        """Return a copy that is never offered and never runs, for this reason."""
+        return self._copy_with(quarantine=reason)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what a model is shown, and of the version; the same in every run and process."""
+        """A hash of the definition for the model and the version; the same in every run and process."""
         from hashlib import sha256  # loads OpenSSL
 
         shown = [self.name, self.description, self.input_schema, self.version, *self.examples]
         return sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R_co]:
-        """Run it directly: validated, judged by its own guards, within its limits; the raw value.
+        """Run the tool directly: validate, ask its own guards, keep its limits, and return the raw value.
 
         Raises:
-            TypeError: for more arguments by position than the handler takes, or one that is given twice.
-            ValidationError, GuardError, HandlerError, ToolTimeoutError, ToolError: as the names say. An "ask" is a
+            TypeError: There are too many positional arguments, or one is given twice.
+            ValidationError, GuardError, HandlerError, ToolTimeoutError, ToolError: The call failed. An "ask" is a
                 `GuardError` here, as there is nobody to ask.
         """
         from ferrule.direct_calls import call_directly  # by a runner, which imports tools
 
-        return call_directly(self, self.handling.arguments(self.name, args, kwargs))
+        return call_directly(self, self.handling.collect_arguments(self.name, args, kwargs))
 
     def run(
         self,
@@ -304,10 +303,10 @@ class Tool(Generic[P, R_co]):
         context: ToolContext[Any] | None = None,
         **options: Unpack[RunOptions],
     ) -> Coroutine[object, object, ToolResult]:
-        """Run it by itself, the whole way of a call, for its result: `await some_tool.run({...}, deps=database)`.
+        """Run the tool by itself through the whole path of a call, and return the result.
 
-        It takes what `Runner.run` takes. Its own guards judge; nobody is there to ask, so an "ask" is denied. It never
-        raises for what the tool does.
+        Example: `await some_tool.run({...}, deps=database)`. The arguments are those of `Runner.run`. The tool's own
+        guards judge. There is nobody to ask, so an "ask" is denied. The tool's failures raise nothing.
         """
         from ferrule.direct_calls import run_directly
 
@@ -322,9 +321,9 @@ class Tool(Generic[P, R_co]):
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> Tool[P, R_co]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        """The tool bound to `instance`, where it was defined on a method."""
+        """Return the tool bound to `instance`, if it was defined on a method."""
         bind = getattr(self.handler, "__get__", None)
-        if instance is None or bind is None or not unfilled_self(self.handler):
+        if instance is None or bind is None or not has_unfilled_self(self.handler):
             return self
         return self.replace(handler=bind(instance, owner))
 
@@ -344,8 +343,12 @@ class Tool(Generic[P, R_co]):
         return f"<Tool {self.name}>"
 
 
-def _checked_name(name: object) -> str:
-    """A name that can be told from others, and be written in a policy, a log, an address and the name of a file."""
+def _check_name(name: object) -> str:
+    """Return a name that is safe in a policy, a log, an address and a file name.
+
+    Raises:
+        DefinitionError: The name is not.
+    """
     if isinstance(name, str) and len(name) <= 128 and (name.isascii() or not re.search(_UNSEEN_LETTERS, name)):
         parts = re.split("[./:]", name)
         if all(part and part[0] != "-" and f"_{part.replace('-', '_')}".isidentifier() for part in parts):
@@ -356,11 +359,11 @@ def _checked_name(name: object) -> str:
     )
 
 
-def wire_name(name: str) -> str:
-    """The name that every provider takes, `^[A-Za-z_][A-Za-z0-9_-]{0,63}$`; a pure function of the tool's name.
+def to_wire_name(name: str) -> str:
+    """Return the name for every provider, `^[A-Za-z_][A-Za-z0-9_-]{0,63}$`; a pure function of the tool's name.
 
-    A name that fits already stays; another keeps what fits and gets a hash of the whole, so that two names which
-    differ only in what does not fit stay two.
+    A name that fits stays the same. Any other gets `_` for each wrong character, and a hash of the whole name, so that
+    different names stay different.
     """
     if re.fullmatch(_WIRE, name):
         return name
@@ -372,14 +375,14 @@ def wire_name(name: str) -> str:
     return f"{kept[:55]}_{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
-def _handling(tool: Tool) -> Handler:
-    """How the tool's handler is called, by the way in which it was written."""
+def _build_handler(tool: Tool) -> Handler:
+    """Return the handler for the form of the tool's definition."""
     if tool.isolation is None and tool.transfer != "json":
         raise DefinitionError(f"transfer={tool.transfer!r} is for a tool with isolation='process'")
-    handling = _maker(tool.handler, tool.options)(tool.handler, tool.options)
-    if inspect.isgeneratorfunction(handling.runs):
+    handling = _choose_builder(tool.handler, tool.options)(tool.handler, tool.options)
+    if inspect.isgeneratorfunction(handling.target):
         raise DefinitionError("it yields: make it an async generator (async def), or return a list")
-    wire = set(handling.aliases.values())  # what is private goes by its name in Python
+    wire = set(handling.aliases.values())  # private parameters have their Python name
     properties = handling.parameters.schema.get("properties", ())
     known = {key for key in properties if key not in wire} | handling.aliases.keys()
     if unknown := [key for key in tool.private if key not in known]:
@@ -387,15 +390,15 @@ def _handling(tool: Tool) -> Handler:
     return handling
 
 
-def _maker(handler: object, options: ToolOptions) -> Callable[[Any, ToolOptions], Handler]:
+def _choose_builder(handler: object, options: ToolOptions) -> Callable[[Any, ToolOptions], Handler]:
     if isinstance(handler, Tool):
         raise DefinitionError("its handler is a Tool already; use .replace(...) for a changed copy")
     if not callable(handler):
         raise DefinitionError(f"the handler, or execute, must be a function or a ToolHandler class, not {handler!r}")
     if options.get("args_model") is not None:
-        return partial(of_others, "from_args_model")
+        return partial(call_interop, "from_args_model")
     if options.get("input_schema") is not None:
-        return partial(of_others, "from_execute")
+        return partial(call_interop, "from_execute")
     if not isinstance(handler, type):
         return from_function
     if issubclass(handler, BaseModel):

@@ -1,7 +1,7 @@
-"""Where a handler runs: in the loop, in a thread, in a process.
+"""Executors run handlers: in the event loop, in a thread, in a worker process, or on another machine.
 
-Each executor is made for one tool. The smallest of your own, which an object with `executor(tool)` gives as a tool's
-`isolation=`:
+An executor is made for one tool. Any object with `executor(tool)` can be a tool's `isolation=`. This is the smallest
+executor:
 
     class Immediate(Executor):
         def __init__(self, tool): self.handler = tool.handling
@@ -20,55 +20,60 @@ from ferrule.values.context import ContextFields, RunningCall
 
 
 class Job(Protocol):
-    """Something that goes on after its call was answered."""
+    """Work that may go on after its call has a result."""
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once it has ended; from any thread."""
+        """Call `callback` when the work has ended, in any thread."""
         ...
 
 
 class StartedCall(RunningCall, Protocol):
-    """What an executor needs of the call whose handler it runs.
+    """The call whose handler an executor runs.
 
     Attributes:
-        fields: The context as plain fields, for where no context can go.
+        fields: The fields of the context as plain values, for a place that a context cannot be sent to.
     """
 
     fields: ContextFields
 
-    def begin_chunks(self) -> list[object]:
-        """A list for what the handler yields, which others see."""
+    def create_chunk_list(self) -> list[object]:
+        """Return a new list for the chunks that the handler yields. Events and partial results show its items."""
         ...
 
-    def not_started(self, error: NotStartedError | None = None) -> None:
-        """Say that the handler was not started after all; `error` is then raised. A handler might raise its like."""
+    def report_not_started(self, error: NotStartedError | None = None) -> None:
+        """Report that the handler did not start. `error` is the exception that the executor raises next, if any.
+
+        Without this report a `NotStartedError` counts as raised by the handler.
+        """
         ...
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
-        """Wait until a handler begins elsewhere, which does not count against its deadline; whether it did in the time
-        that a call has to wait for a slot. `started` may say when that was, by `time.monotonic()`."""
+        """Wait until the handler starts elsewhere. Return False if that takes longer than a call may wait for a slot.
+
+        The deadline is paused meanwhile. `started` may have the time of the start, by `time.monotonic()`.
+        """
         ...
 
     def abandon(self, job: Job) -> None:
-        """Say that the handler goes on after it was given up."""
+        """Report that the handler goes on although the call has ended."""
         ...
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Where the handler of one tool runs.
+    """Runs the handler of one tool.
 
     Attributes:
-        limiter: Slots of its own that each call takes besides those of tool and runner; `None` for no limit.
+        limiter: Slots that each call takes besides those of its tool and runner, or None.
     """
 
     limiter: Limiter | None = None
 
     def run(self, values: object, call: StartedCall) -> Awaitable[object]:
-        """The handler's value.
+        """Run the handler and return its value.
 
         Raises:
-            NotStartedError: where it was not started; `call.not_started` was told.
-            BaseException: whatever the handler raised.
+            NotStartedError: The handler did not start, and `call.report_not_started` was called.
+            BaseException: The handler raised it.
         """
         ...

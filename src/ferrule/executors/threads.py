@@ -1,7 +1,7 @@
-"""The threads that blocking handlers run in.
+"""The threads in which blocking handlers run.
 
-Daemon threads of our own: a function that never returns must not keep the program from ending. What was started stays
-for the next. How many run at once is a limit like any other: who waits for a thread waits for a slot.
+They are daemon threads, so a function that never returns does not keep the program from ending. A thread takes the next
+job when its job is done. `THREAD_SLOTS` limits how many handlers run at once, like any other limiter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, StartedCall
 from ferrule.scheduling.limiter import Limiter
 
-THREADS = 64
-SLOTS = Limiter(THREADS)
-"""As many blocking handlers run at once in the whole program, with those that outlived their deadlines."""
+MAX_THREADS = 64
+THREAD_SLOTS = Limiter(MAX_THREADS)
+"""One slot for each blocking handler that runs in this program, abandoned ones included."""
 
 
 class Raised:
-    """What a handler raised, as a value: a `StopIteration` or `SystemExit` could not travel as an exception."""
+    """An exception as a value. A future cannot carry `StopIteration`, and `SystemExit` would end a thread."""
 
     __slots__ = ("error",)
 
@@ -37,61 +37,61 @@ class Raised:
 
 
 class ThreadJob:
-    """One function in a thread.
+    """One function that runs in a thread.
 
     Attributes:
-        future: Its value, or `Raised`, on the loop.
-        done: Whether it has ended.
+        future: The function's value, or `Raised`. It is set on the loop that made the job.
+        is_done: Whether the function has ended.
     """
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
-        self._when_done: list[Callable[[], object]] = []
-        self.done = False
+        self._callbacks: list[Callable[[], object]] = []
+        self.is_done = False
         self.future: asyncio.Future[object] = self._loop.create_future()
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` on the loop once the function has ended."""
-        self._when_done.append(callback)
-        if self.done:
-            self._tell_done()
+        """Call `callback` when the function has ended, in its thread or in this one."""
+        self._callbacks.append(callback)
+        if self.is_done:
+            self._call_callbacks()
 
     def run(self) -> None:
-        """Run it in this thread, and tell the loop of its end."""
+        """Run the function in this thread."""
         function = self._function
-        del self._function  # what it refers to is not kept while others look at the job
+        del self._function  # frees its objects although others still hold the job
         outcome: object
         try:
             outcome = self._context.run(function)
         except BaseException as error:
             outcome = Raised(error)
-        self.done = True
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._finish, outcome)
-        self._tell_done()
+        self.is_done = True
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._set_outcome, outcome)
+        self._call_callbacks()
 
-    def _tell_done(self) -> None:
-        with suppress(IndexError):  # perhaps in two threads: each `pop` is atomic
+    def _call_callbacks(self) -> None:
+        with suppress(IndexError):  # two threads may be here, and each `pop` is atomic
             while True:
-                self._when_done.pop(0)()
+                self._callbacks.pop(0)()
 
-    def _finish(self, outcome: object) -> None:
+    def _set_outcome(self, outcome: object) -> None:
         if not self.future.done():
             self.future.set_result(outcome)
 
 
 _Inbox: TypeAlias = "queue.SimpleQueue[ThreadJob]"
 _IDLE: list[_Inbox] = []
-"""What the threads that wait take their next job from."""
+"""The inboxes of the threads that wait for a job."""
 
 
-def begin(function: Callable[[], object]) -> ThreadJob:
-    """Run `function` in a thread, with a copy of the present context.
+def start_job(function: Callable[[], object]) -> ThreadJob:
+    """Run `function` in a thread, with a copy of the current context.
 
     Raises:
-        NotStartedError: where no thread can be started.
+        NotStartedError: No thread can be started.
     """
     job = ThreadJob(function)
     try:
@@ -99,68 +99,68 @@ def begin(function: Callable[[], object]) -> ThreadJob:
     except IndexError:
         inbox = queue.SimpleQueue()
         try:
-            threading.Thread(target=_work, args=(inbox,), name="ferrule-thread", daemon=True).start()
+            threading.Thread(target=_run_jobs, args=(inbox,), name="ferrule-thread", daemon=True).start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
             raise NotStartedError(f"no thread can be started: {error}", limited=True) from error
     inbox.put(job)
     return job
 
 
-def _work(inbox: _Inbox) -> None:
+def _run_jobs(inbox: _Inbox) -> None:
     while True:
         job = inbox.get()
         job.run()
         del job
-        if len(_IDLE) >= THREADS:
+        if len(_IDLE) >= MAX_THREADS:
             return
         _IDLE.append(inbox)
 
 
-def _begin_anew() -> None:
-    _IDLE.clear()  # the child has none of its parent's threads
-    SLOTS.begin_anew()
+def _reset_after_fork() -> None:
+    _IDLE.clear()  # a forked child has no threads of its parent
+    THREAD_SLOTS.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def in_own_thread(function: Callable[[], object]) -> asyncio.Future[object]:
-    """Run `function` in a thread that takes no slot, for what may wait for a person; its value or `Raised`.
+def run_in_thread(function: Callable[[], object]) -> asyncio.Future[object]:
+    """Run `function` in a thread without a slot, because it may wait for a person. Return a future of its value or
+    `Raised`.
 
     Raises:
-        NotStartedError: where no thread can be started.
+        NotStartedError: No thread can be started.
     """
-    return begin(function).future
+    return start_job(function).future
 
 
-class InThread(Executor):
-    """Runs a blocking handler in a thread, with the context variables copied.
+class ThreadExecutor(Executor):
+    """Runs a blocking handler in a thread, with a copy of the context variables.
 
     Args:
-        shape: What makes of its value what others see, in the same thread.
+        shape: Converts the handler's value to an output, in the same thread.
     """
 
-    limiter = SLOTS
+    limiter = THREAD_SLOTS
 
     def __init__(self, handler: Handler, shape: Callable[[Any], object]) -> None:
         self._handler = handler
         self._shape = shape
 
     async def run(self, values: Any, call: StartedCall) -> Any:
-        """The handler's value, shaped. Where this is cancelled the function runs on, and is reported as
-        abandoned."""
-        function, handle = self._handler.by_keywords, self._handler.call
-        work = partial(handle, values, call.context) if function is None else partial(function, **values)
+        """Return the handler's output. If this is cancelled, the function goes on and is reported as abandoned."""
+        function, call_handler = self._handler.kwargs_call, self._handler.call
+        work = partial(call_handler, values, call.context) if function is None else partial(function, **values)
         try:
-            job = begin(partial(self._shaped, work))
+            job = start_job(partial(self._run_and_shape, work))
         except NotStartedError as error:
-            call.not_started(error)
+            call.report_not_started(error)
             raise
         try:
             value = await job.future
         except asyncio.CancelledError:
-            if not job.done:
+            if not job.is_done:
                 call.abandon(job)
             raise
         if isinstance(value, Raised):
@@ -169,6 +169,6 @@ class InThread(Executor):
             raise value.error
         return self._shape(await value) if inspect.isawaitable(value) else value
 
-    def _shaped(self, work: Callable[[], object]) -> object:
+    def _run_and_shape(self, work: Callable[[], object]) -> object:
         value = work()
         return value if inspect.isawaitable(value) else self._shape(value)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from ferrule.arguments.schema_walk import Schema, forms_of, of_item, of_property
+from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, property_schemas
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Place
 
@@ -55,10 +55,10 @@ def forms_at(schema: Schema, place: Place) -> list[Schema]:
     """What a tool's schema says of a place, in each form that the value may have."""
     nodes: list[Any] = [schema]
     for part in place:
-        forms = forms_of(nodes, schema)
-        below = (of_property(form, part) if isinstance(part, str) else of_item(form, part) for form in forms)
+        forms = find_forms(nodes, schema)
+        below = (property_schemas(form, part) if isinstance(part, str) else item_schemas(form, part) for form in forms)
         nodes = [node for found in below for node in found]
-    return forms_of(nodes, schema)
+    return find_forms(nodes, schema)
 
 
 def quoted_value(place: Place, text: str) -> str:

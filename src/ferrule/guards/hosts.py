@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.arguments.schema_walk import Schema, forms_of, meant, of_item, of_property
+from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, match_forms, property_schemas
 from ferrule.guards._arguments import QUOTES_AND_BLANKS, given_names, place_text, quoted_value, remedy, says_text
 from ferrule.paths import has_name_of
 from ferrule.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url, stays_on_its_host
@@ -106,7 +106,7 @@ class _HostJudge:
         self.known: dict[tuple[int, ...], list[Schema]] = {}
 
     def mapping(self, values: Mapping[str, Any], nodes: list[Any], place: Place, role: _Role | None) -> None:
-        forms = meant(values, self.forms(nodes))
+        forms = match_forms(values, self.forms(nodes))
         of_keys = [form["propertyNames"] for form in forms if "propertyNames" in form]
         for key, value in values.items():
             inner = (*place, key)
@@ -115,7 +115,7 @@ class _HostJudge:
             inherited = role if inner in self.unnamed else None
             self.text(key, self.forms(of_keys), inner, "host" if inherited == "host" else None)
             if key not in self.texts or inner in self.unnamed:
-                below = [node for form in forms for node in of_property(form, key)]
+                below = [node for form in forms for node in property_schemas(form, key)]
                 self.value(value, below, inner, self.role_of_name(key) or inherited)
 
     def value(self, value: Any, nodes: list[Any], place: Place, role: _Role | None) -> None:
@@ -127,7 +127,7 @@ class _HostJudge:
             self.mapping(value, nodes, place, role)
         elif isinstance(value, list | tuple):
             for at, one in enumerate(value):
-                self.value(one, [node for form in forms for node in of_item(form, at)], (*place, at), role)
+                self.value(one, [node for form in forms for node in item_schemas(form, at)], (*place, at), role)
         elif role == "host" and type(value) in {int, float}:
             if type(value) is float or not 0 < value < _LEAST_ADDRESS:
                 self.keep("deny", place, f"{place_text(place)} must be a host as text, and is a number")
@@ -177,7 +177,7 @@ class _HostJudge:
     def forms(self, nodes: list[Any]) -> list[Schema]:
         ids = tuple(map(id, nodes))
         if ids not in self.known:
-            self.known[ids] = forms_of(nodes, self.schema)
+            self.known[ids] = find_forms(nodes, self.schema)
         return self.known[ids]
 
 

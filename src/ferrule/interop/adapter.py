@@ -34,8 +34,8 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.journal import memory
-from ferrule.pipeline.call_key import call_key
-from ferrule.pipeline.results import RESUMED_ALREADY
+from ferrule.kernel.call_key import call_key
+from ferrule.kernel.results import RESUMED_ALREADY
 from ferrule.runner import Runner
 from ferrule.store import Store, StoreError
 from ferrule.types import Coro, Guard

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ferrule.definition.handler import is_async
-from ferrule.definition.options import fits
+from ferrule.definition.options import accepts
 from ferrule.definition.tool import Tool
 from ferrule.direct_calls import error_of
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.executors.threads import Raised, in_own_thread
-from ferrule.pipeline.hooks import Hook
+from ferrule.executors.threads import Raised, run_in_thread
+from ferrule.kernel.hooks import Hook
 from ferrule.types import GuardFunction, Middleware, Next, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
@@ -104,7 +104,7 @@ def policy(engine: object) -> GuardFunction:
         event = _event_of(call, context)
         if is_async(evaluate):
             return _decision_of(await evaluate(event), call.name)
-        answer = await in_own_thread(lambda: evaluate(event))
+        answer = await run_in_thread(lambda: evaluate(event))
         if isinstance(answer, Raised):
             raise answer.error
         return _decision_of(await answer if inspect.isawaitable(answer) else answer, call.name)
@@ -227,7 +227,7 @@ def _fits_first(name: str, function: object, *forms: str) -> bool:
     """
     if callable(function):
         for form in forms:
-            if fits(function, form):
+            if accepts(function, form):
                 return form is forms[0]
     raise DefinitionError(f"afk.{name} takes a function of {' or '.join(forms)}, not {function!r}")
 

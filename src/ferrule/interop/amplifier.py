@@ -27,7 +27,7 @@ from amplifier_core.approval import ApprovalTimeoutError
 from amplifier_core.events import PROMPT_SUBMIT, PROVIDER_REQUEST, TOOL_ERROR, TOOL_POST, TOOL_PRE
 
 from ferrule.characters import visible
-from ferrule.definition.decorator import as_tool
+from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
@@ -373,7 +373,7 @@ def _our_tool(name: str, theirs: Any) -> Tool:
 
     schema = getattr(theirs, "input_schema", None) or {"type": "object"}
     made: Executable = SimpleNamespace(name=name, execute=execute_theirs, input_schema=schema)
-    return as_tool(made).replace(description=theirs.description)
+    return to_tool(made).replace(description=theirs.description)
 
 
 def _our_result(result: object) -> object:

@@ -8,11 +8,11 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel
 
-from ferrule.definition.docstring import parse
-from ferrule.definition.handler import UNKNOWN, Call, Handler, doc_of
-from ferrule.definition.model_class import model_parameters
+from ferrule.definition.docstring import parse_docstring
+from ferrule.definition.handler import UNANNOTATED, Call, Handler, get_docstring
+from ferrule.definition.model_class import build_model_parameters
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import CONTEXT_NAMES, is_context, signature_of, type_hints
+from ferrule.definition.signature import CONTEXT_NAMES, is_context, read_tool_signature, read_type_hints
 from ferrule.errors import DefinitionError
 
 _DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
@@ -27,8 +27,8 @@ def from_args_model(function: Callable[..., object], options: ToolOptions) -> Ha
     model: object = options["args_model"]
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise DefinitionError(f"args_model must be a Pydantic model, not {model!r}")
-    hints = type_hints(function)
-    parameters = list(signature_of(function).parameters.values())
+    hints = read_type_hints(function)
+    parameters = list(read_tool_signature(function).parameters.values())
     # A hint that is neither for the arguments nor for the context means another kind of function.
     strange = any((get_origin(hints.get(p.name)) or hints.get(p.name)) in _DATA for p in parameters)
     contexts = contexts_of(parameters, hints) or parameters[1:]
@@ -39,10 +39,10 @@ def from_args_model(function: Callable[..., object], options: ToolOptions) -> Ha
         )
     return Handler(
         function=function,
-        parameters=model_parameters(model, options),
+        parameters=build_model_parameters(model, options),
         call=taking_whole(function, parameters, contexts),
-        description=parse(doc_of(function))[0],
-        returns=hints.get("return", UNKNOWN),
+        description=parse_docstring(get_docstring(function))[0],
+        returns=hints.get("return", UNANNOTATED),
     )
 
 

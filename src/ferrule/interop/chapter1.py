@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from ferrule.definition.decorator import as_tool
+from ferrule.definition.decorator import to_tool
 from ferrule.definition.handler import is_async
-from ferrule.definition.options import fits
+from ferrule.definition.options import accepts
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
@@ -187,10 +187,10 @@ def _their_context(context: ToolContext[Any]) -> object:
 
 def _our_form(thing: ToolForm) -> Tool:
     if isinstance(thing, Tool | Mapping | type) or not hasattr(thing, "execute"):
-        return as_tool(thing)
+        return to_tool(thing)
     told = {key: value for key in _PROTOCOL if (value := getattr(thing, key, None)) is not None}
     functions = {"execute": thing.execute, "check_permissions": getattr(thing, "check_permissions", None)}
-    return as_tool(_executable(told | {key: _with_theirs(one) for key, one in functions.items() if one is not None}))
+    return to_tool(_executable(told | {key: _with_theirs(one) for key, one in functions.items() if one is not None}))
 
 
 def _executable(members: dict[str, Any]) -> Executable:
@@ -199,7 +199,7 @@ def _executable(members: dict[str, Any]) -> Executable:
 
 def _with_theirs(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called with the context that was given."""
-    if not fits(function, "(payload, context)"):
+    if not accepts(function, "(payload, context)"):
         return function
 
     def call(payload: Any, context: ToolContext[Any]) -> Any:

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from ferrule.arguments.dumping import NoJudgedForm
+from ferrule.arguments.dumping import NotJudgeable
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.handler import Handler
 from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
-from ferrule.pipeline.guards import name_of
-from ferrule.pipeline.hiding import hide, log_raised
+from ferrule.kernel.guards import guard_name
+from ferrule.kernel.hiding import hide, log_exception
 from ferrule.types import Guard, GuardFunction, Verdict
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -76,10 +76,10 @@ def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Ma
             running: Any = context.running
             if not isinstance(error, PermissionError):
                 level = logging.WARNING
-                log_raised(running, "the guard %r of tool %r raised", guard, call.name, error=error, level=level)
+                log_exception(running, "the guard %r of tool %r raised", guard, call.name, error=error, level=level)
             raise GuardError(masked_text(error, partial(hide, running))) from error
 
-    ask_guard.__name__ = name_of(guard)
+    ask_guard.__name__ = guard_name(guard)
     return ask_guard
 
 
@@ -141,8 +141,8 @@ def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Aske
     assert isinstance(parameters, TypedParameters)
 
     async def ask_guard(call: ToolCall, context: ToolContext) -> object:
-        instance = parameters.again(call.arguments)
-        before = parameters.fields_of(instance)
+        instance = parameters.revalidate(call.arguments)
+        before = parameters.dump_fields(instance)
         answer = check(instance)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -151,8 +151,8 @@ def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Aske
         if not isinstance(answer, type(instance)):
             return answer
         try:
-            after = parameters.fields_of(answer)
-        except NoJudgedForm as error:
+            after = parameters.dump_fields(answer)
+        except NotJudgeable as error:
             raise GuardError(f"a guard changed the handler, and {error}") from error
         changed = {key: after[key] for key in after if key not in before or not same(before[key], after[key])}
         removed = before.keys() - after.keys()

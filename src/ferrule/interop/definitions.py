@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ferrule.definition.decorator import tool
 from ferrule.definition.handler import Handler
-from ferrule.definition.options import OPTIONS, ToolOptions, callable_with, fits, refuse_unknown, wrong
+from ferrule.definition.options import OPTIONS, ToolOptions, accepts, check_callable, refuse_unknown, wrong_option
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.interop.checks import of_foreign
@@ -89,7 +89,7 @@ def from_definition(
         )
     if given.get("check_permissions") is None:
         given.setdefault("ask", f"{given['name']} has no check_permissions")
-    return _built({"is_concurrency_safe": False, **given}).adapted(with_foreign_results)
+    return _built({"is_concurrency_safe": False, **given}).with_adapter(with_foreign_results)
 
 
 def from_object(thing: Executable) -> Tool:
@@ -99,7 +99,7 @@ def from_object(thing: Executable) -> Tool:
     it has them. No base class is needed.
     """
     given = {key: value for key in _KEYS_OF_OBJECTS if (value := getattr(thing, key, None)) is not None}
-    return _built({"is_concurrency_safe": False, **given}).adapted(with_foreign_results)
+    return _built({"is_concurrency_safe": False, **given}).with_adapter(with_foreign_results)
 
 
 def _built(given: dict[str, Any]) -> Tool:
@@ -110,7 +110,7 @@ def _built(given: dict[str, Any]) -> Tool:
             value = given.pop(key)
             answer = value() if callable(value) else value
             if not isinstance(answer, bool):
-                raise wrong(key, value, "True or False, or a function that returns it")
+                raise wrong_option(key, value, "True or False, or a function that returns it")
             given.setdefault(option, answer)
     if given.get("input_schema") is None:
         given["input_schema"] = {"type": "object"}
@@ -140,10 +140,10 @@ def permission_guard(check: Callable[..., object]) -> Guard:
         DefinitionError: where it is neither a sync nor an async function of two arguments.
     """
     if inspect.isgeneratorfunction(check) or inspect.isasyncgenfunction(check):
-        raise wrong("check_permissions", check, "a function that answers, and this one yields")
-    two = fits(check, "(payload, context)")
+        raise wrong_option("check_permissions", check, "a function that answers, and this one yields")
+    two = accepts(check, "(payload, context)")
     if not two:
-        callable_with("(payload)")("check_permissions", check)
+        check_callable("(payload)")("check_permissions", check)
 
     def check_permissions(call: ToolCall, context: ToolContext) -> Any:
         payload = dict(call.arguments)

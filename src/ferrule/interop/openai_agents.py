@@ -46,7 +46,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.interop.adapter import Adapter, context_maker, guards_of, is_text, listed, may_ask, puts_off
-from ferrule.pipeline.results import what_ran
+from ferrule.kernel.results import describe_effect
 from ferrule.runner import Runner
 from ferrule.types import Guard
 from ferrule.values.call import ToolCall
@@ -120,7 +120,7 @@ def _check_fillable(runner: Runner, tool: Tool) -> None:
             "runs there: take what it asks for as a parameter"
         )
     parameters = tool.handling.parameters
-    missing = parameters.missing(parameters.bound)
+    missing = parameters.find_missing_hidden(parameters.bound)
     if missing and not guards_of(runner, tool):
         raise DefinitionError(
             f"{_FRAMEWORK}: {tool.name!r} has the private parameter {missing[0]!r}, which no person can fill there: "
@@ -215,7 +215,7 @@ class _TheirTool:
         """The arguments as they are judged where no guard changes them."""
         parameters = self._tool.handling.parameters
         try:
-            read = parameters.read_ahead(self._tool.name, call.raw)
+            read = parameters.parse_arguments(self._tool.name, call.raw)
         except Invalid:
             return None
         return {name: thaw(value) for name, value in read.items() if name not in parameters.hidden}
@@ -229,7 +229,7 @@ class _TheirTool:
         if why is None:
             why = "call it again, so that a person is asked" if self._interrupts else "nobody can be asked about it"
             log.warning(_UNASKED if self._interrupts else _UNASKABLE, _FRAMEWORK, call.name)
-        ran = what_ran(False if pending["kind"] == "approval" else None)
+        ran = describe_effect(False if pending["kind"] == "approval" else None)
         return f"{call.name} waits for a person, and cannot wait here ({pending['reason']}): {why}. {ran}"
 
 

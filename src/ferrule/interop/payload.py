@@ -8,11 +8,11 @@ from inspect import Parameter
 from typing import cast, get_origin
 
 from ferrule.arguments.schema_parameters import SchemaParameters
-from ferrule.arguments.schema_walk import declared
-from ferrule.definition.docstring import parse
-from ferrule.definition.handler import Call, Handler, doc_of
+from ferrule.arguments.schema_walk import declared_properties
+from ferrule.definition.docstring import parse_docstring
+from ferrule.definition.handler import Call, Handler, get_docstring
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import fixed_names, signature_of, type_hints, unfilled_self
+from ferrule.definition.signature import find_fixed_names, has_unfilled_self, read_tool_signature, read_type_hints
 from ferrule.errors import DefinitionError
 from ferrule.interop.args_model import contexts_of, taking_whole
 from ferrule.values.frozen import JsonObject
@@ -28,25 +28,25 @@ def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handle
     schema = cast("JsonObject", options["input_schema"])
     parameters = SchemaParameters(schema, hidden=hidden, drop_unknown=drop)
     call, filled = _caller(execute, parameters)
-    named = declared(parameters.schema)
+    named = declared_properties(parameters.schema)
     if filled and (named is None or filled & named):  # a key of that name would be another value for what is filled
         parameters = SchemaParameters(schema, hidden=hidden | filled, drop_unknown=drop)
     return Handler(
         function=execute,
         parameters=parameters,
         call=call,
-        description=parse(doc_of(execute))[0],
+        description=parse_docstring(get_docstring(execute))[0],
     )
 
 
 def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> tuple[Call, frozenset[str]]:
     """How it is called, and the names of its parameters that no model fills."""
     try:
-        hints = type_hints(execute)
+        hints = read_type_hints(execute)
     except DefinitionError:  # the schema says what the parameters are, so they need no hints that can be resolved
         hints = {}
-    written = list(signature_of(execute).parameters.values())
-    written = written[1:] if unfilled_self(execute) else written
+    written = list(read_tool_signature(execute).parameters.values())
+    written = written[1:] if has_unfilled_self(execute) else written
     properties = parameters.schema["properties"]
     by_name = written and written[0].name in properties  # then a `context` of the schema's is a property too
     contexts = contexts_of(written, hints, properties if by_name else ())
@@ -61,8 +61,8 @@ def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> tup
                 f"the default of {parameter.name!r} would be the same object in all calls; write None, and fill it in "
                 "the function"
             )
-    own = frozenset(p.name for p in (*contexts, *taken) if p.name not in properties)
-    return lambda values, context: execute(**values, **{p.name: context for p in contexts}), own | fixed_names(execute)
+    own = frozenset(p.name for p in (*contexts, *taken) if p.name not in properties) | find_fixed_names(execute)
+    return lambda values, context: execute(**values, **{p.name: context for p in contexts}), own
 
 
 def _takes_payload(
@@ -91,7 +91,7 @@ def _check_names(execute: Callable[..., object], contexts: list[Parameter], para
     Raises:
         DefinitionError: naming what does not fit.
     """
-    schema, signature = parameters.schema, signature_of(execute)
+    schema, signature = parameters.schema, read_tool_signature(execute)
     properties, filled = schema["properties"], {*parameters.defaults, *parameters.hidden}
     least = [key for key in properties if key in filled or key in schema.get("required", ())]
     others = ["others"] if _takes_others(schema) else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule.definition.options import mapping
+from ferrule.definition.options import check_mapping
 from ferrule.errors import DefinitionError
 
 _RENAMED = {
@@ -43,7 +43,7 @@ def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     said.pop("strict", None)
     if "inputSchema" in said:
         known = {key: said.pop(key) for key in _OF_MCP if key in said}
-        hints = mapping("annotations", known.get("annotations"))
+        hints = check_mapping("annotations", known.get("annotations"))
         titled = {"title": hints["title"]} if hints.get("title") is not None else {}
         said = titled | {"metadata": known} | said
     if own := {key: said.pop(key) for key in _OF_THE_API if key in said}:

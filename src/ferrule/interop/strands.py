@@ -27,7 +27,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.interop.adapter import Adapter, Tell, context_maker, failed_outside, listed, record_of
-from ferrule.pipeline.results import what_ran
+from ferrule.kernel.results import describe_effect
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.types import Coro
@@ -180,7 +180,7 @@ class _RunnerAgentTool(AgentTool):
                     "a function whose ToolContext has one",
                     call.name,
                 )
-                ran = what_ran(False if record["pending"]["kind"] == "approval" else None)
+                ran = describe_effect(False if record["pending"]["kind"] == "approval" else None)
                 text = f"A person would have to be asked about {call.name}, and cannot be asked here. {ran}"
                 return ToolResult(None, text, status="denied")
             response = theirs.interrupt(_OURS + record["pending"]["key"], _interrupt_reason(record["pending"]))

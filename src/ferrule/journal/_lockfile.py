@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ferrule.errors import JournalError
-from ferrule.executors.liveness import SHARED
+from ferrule.executors.liveness import LIVENESS_FILES
 
 try:
     import fcntl as _fcntl
@@ -293,19 +293,19 @@ class LockFile:
 
     def own(self, owner: int) -> None:
         """Live as `owner` from now on. Called while committing, with a number that nobody else has heard of."""
-        with SHARED.lock:
+        with LIVENESS_FILES.lock:
             if not self._locks.take(owner):
                 raise JournalError(f"{self.path!r}: lock {owner} is held by another process, which cannot know of it")
             self._owned.add(owner)
-            SHARED.share(self, self._locks.owners())
+            LIVENESS_FILES.replace(self, self._locks.owners())
 
     def disown(self, owner: int) -> None:
         """Stop living as `owner`; at the end of the program the system does it, with all threads."""
         self._owned.discard(owner)
         if not _is_ending():
-            with SHARED.lock:
+            with LIVENESS_FILES.lock:
                 self._locks.close(owner)
-                SHARED.share(self, self._locks.owners())
+                LIVENESS_FILES.replace(self, self._locks.owners())
 
     def lives(self, owner: int) -> bool:
         """Whether a process lives as `owner`."""

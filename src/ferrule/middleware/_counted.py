@@ -258,7 +258,7 @@ class Ticking:
     __slots__ = ("_clock",)
 
     def __init__(self, name: str, clock: Clock | None) -> None:
-        self._clock = options.clock(f"{name}(clock)", clock)
+        self._clock = options.check_clock(f"{name}(clock)", clock)
 
     def of(self, context: ToolContext) -> Clock:
         """The clock for the call that this context belongs to."""

@@ -33,7 +33,7 @@ from opentelemetry.trace import (
 )
 
 from ferrule.errors import RemoteError, origin_of
-from ferrule.pipeline.hiding import hide
+from ferrule.kernel.hiding import hide
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import cut, jsonable

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ferrule.kernel.hooks import Hook
 from ferrule.middleware.before import takes_two
-from ferrule.pipeline.hooks import Hook
 from ferrule.types import Middleware
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult

@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrule.definition.signature import CONTEXT_NAMES, read_signature
 from ferrule.errors import DefinitionError
-from ferrule.pipeline.hooks import Hook
+from ferrule.kernel.hooks import Hook
 from ferrule.types import Middleware
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext

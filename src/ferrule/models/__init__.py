@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ferrule.arguments.names import Names
+from ferrule.arguments.similar_names import NameIndex
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.providers import Stop
 from ferrule.values.call import ToolCall
@@ -198,7 +198,7 @@ def named(name: str, **options: Any) -> SdkModel:
     provider, _, model = str(name).partition(":")
     classes = {one.lower(): one for one in NAMES if one != "Scripted"}
     if provider not in classes or not model:
-        near = Names(classes).nearest(provider, 1)
+        near = NameIndex(classes).find_nearest(provider, 1)
         hint = f"did you mean '{near[0]}:{model or 'NAME'}'? " if near else ""
         raise DefinitionError(f"{name!r} is not PROVIDER:NAME; {hint}The providers are {', '.join(classes)}")
     made: SdkModel = getattr(import_module(f"ferrule.models._{provider}"), classes[provider])(model, **options)

@@ -118,11 +118,11 @@ async def _events(client: Any, request: dict[str, Any]) -> AsyncGenerator[Any, N
         while (event := await _in_thread(lambda: next(events, None))) is not None:
             yield event
     finally:
-        pool.in_own_thread(stream.close)  # nobody waits for it
+        pool.run_in_thread(stream.close)  # nobody waits for it
 
 
 async def _in_thread(step: Callable[[], Any]) -> Any:
-    done = await pool.in_own_thread(step)
+    done = await pool.run_in_thread(step)
     if isinstance(done, pool.Raised):
         raise done.error
     return done

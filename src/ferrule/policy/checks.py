@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ferrule.arguments.schema_walk import declared, first_items, forms_of, of_item, of_property
+from ferrule.arguments.schema_walk import declared_properties, find_forms, item_schemas, prefix_items, property_schemas
 from ferrule.command_arguments import is_command_name
 from ferrule.policy.conditions import Commands, Condition, OneOf, Range, fits, nearest
 from ferrule.policy.kinds import wrong_kind
@@ -164,7 +164,7 @@ def _of_waiting(several: Sequence[tuple[Rule, str]], names: Sequence[str]) -> Fi
 
 def _is_misspelled_for(rule: Rule, tool: Any) -> bool:
     """Whether a rule names an argument by a misspelling of one that a tool has."""
-    names = declared(tool.handling.parameters.schema) or ()
+    names = declared_properties(tool.handling.parameters.schema) or ()
     return any(is_misspelling(parts_of(place)[0], name) for place in rule.arguments for name in names)
 
 
@@ -223,7 +223,7 @@ def may_be_given(rule: Rule, tool: Any) -> bool:
     handling = getattr(tool, "handling", None)
     if handling is None or not is_closed(handling.parameters.schema):
         return True
-    names = declared(handling.parameters.schema)
+    names = declared_properties(handling.parameters.schema)
     return names is None or all(place == ANY_COMMAND or parts_of(place)[0] in names for place in rule.arguments)
 
 
@@ -247,12 +247,12 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
     """What a schema says of the values at a place; nothing where it leaves that open, `None` where none can be."""
     nodes: list[Any] = [schema]
     for depth, part in enumerate(parts):
-        forms = forms_of(nodes, schema)
+        forms = find_forms(nodes, schema)
         if part == "[]":
-            said = [[*of_item(form, None), *first_items(form)] for form in forms]
+            said = [[*item_schemas(form, None), *prefix_items(form)] for form in forms]
             open_forms = [form for form, nodes in zip(forms, said, strict=True) if not nodes and _allows(form, "array")]
         else:
-            said = [of_property(form, part) for form in forms]
+            said = [property_schemas(form, part) for form in forms]
             objects = [form for form, nodes in zip(forms, said, strict=True) if not nodes and _allows(form, "object")]
             open_forms = [form for form in objects if depth > 0 and "properties" not in form]
         below = [node for nodes in said for node in nodes]
@@ -262,7 +262,7 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
         if not below:
             return None
         nodes = below
-    return forms_of(nodes, schema)
+    return find_forms(nodes, schema)
 
 
 def _allows(form: Mapping[str, Any], kind: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.arguments.names import as_seen
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.command_arguments import is_command_name, lines_in, lines_of, options_in
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, fits, some
@@ -171,8 +171,8 @@ class Rule:
             return None
         if any(fits(glob, who) for glob in self.principals):
             return True
-        seen = as_seen(who)
-        return None if any(fits(as_seen(glob), seen) for glob in self.principals) else False
+        seen = lookalike_key(who)
+        return None if any(fits(lookalike_key(glob), seen) for glob in self.principals) else False
 
     def covers(self, other: Rule) -> bool:
         """Whether it matches whatever `other` matches. May be false where it does."""

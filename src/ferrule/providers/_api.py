@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ferrule.definition.tool import Tool, wire_name
+from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop
 from ferrule.providers._read import NAME, arguments, fields_of, ids_of, mark_repeats, name_of
@@ -223,7 +223,7 @@ def chosen(api: Api, choice: str, parallel: bool, only: Iterable[str] | None) ->
         raise DefinitionError(f"{api.title} has no tool_choice('none'): {api.remedies['none']}")
     if not api.forces:
         raise DefinitionError(f"{api.title} cannot force a choice of {choice!r}: {api.remedies['choice']}")
-    return None, [wire_name(choice)]
+    return None, [to_wire_name(choice)]
 
 
 def _allowed_names(api: Api, choice: str, only: Iterable[str]) -> list[str]:
@@ -236,4 +236,4 @@ def _allowed_names(api: Api, choice: str, only: Iterable[str]) -> list[str]:
         )
     if not names:
         raise DefinitionError("only=[] leaves no tool to choose: use tool_choice('none')")
-    return [wire_name(name) for name in names]
+    return [to_wire_name(name) for name in names]

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ferrule.arguments.repair import same_call
-from ferrule.definition.tool import Tool, wire_name
+from ferrule.arguments.repair import is_same_call
+from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
 from ferrule.values.call import ToolCall
@@ -115,7 +115,7 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 def name_in_history(name: str, pattern: re.Pattern[str] = NAME) -> str:
     """The name of a called tool in a history. An API refuses a history with a name that it does not take for tools,
     and so every later request; models make such names up."""
-    return name if pattern.fullmatch(name) else wire_name(name or "_")
+    return name if pattern.fullmatch(name) else to_wire_name(name or "_")
 
 
 def is_null(value: Any, key: str) -> bool:
@@ -294,7 +294,7 @@ def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[
     for position, (call, item) in enumerate(zip(calls, items, strict=True)):
         id = known_id(read(item, key))
         before = call if id is None else first.setdefault(id, call)
-        if before is not call and call.problem is None and same_call(before, call.replace(id=before.id)):
+        if before is not call and call.problem is None and is_same_call(before, call.replace(id=before.id)):
             calls[position] = call.replace(problem=_TWICE)
     return calls
 

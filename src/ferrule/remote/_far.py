@@ -13,10 +13,10 @@ from typing import Any
 from ferrule.definition.tool import Tool
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, Job
-from ferrule.executors.in_loop import InChunks, InLoop
-from ferrule.executors.threads import InThread
-from ferrule.isolation import Recipe, describe, in_trace, judged_values, make_tool, pack
-from ferrule.isolation.call import FarCall
+from ferrule.executors.event_loop import LoopExecutor, StreamExecutor
+from ferrule.executors.process import Recipe, continue_trace, describe_error, make_tool, pack, validate_judged_arguments
+from ferrule.executors.process.call import DetachedCall
+from ferrule.executors.threads import ThreadExecutor
 from ferrule.remote._seal import Seal, SealError
 from ferrule.remote._wire import VERSION, Kind, Order
 from ferrule.values.arguments import Arguments
@@ -87,15 +87,15 @@ class FarSide:
         try:
             order = Order.read(body)
             tool = self._tool(order.recipe)
-            values = judged_values(tool, order.arguments)
+            values = validate_judged_arguments(tool, order.arguments)
             arguments = Arguments(order.arguments, values, tool.handling.parameters)
             call = RemoteCall(tool, order, arguments, self._deps, self._secrets)
         except Exception as error:
             log.warning("an order was refused: %s: %s", type(error).__name__, error)
-            yield telling.message(Kind.NOT_STARTED, describe(error))
+            yield telling.message(Kind.NOT_STARTED, describe_error(error))
             return
         yield telling.message(Kind.BEGAN)
-        with in_trace(order.trace):
+        with continue_trace(order.trace):
             handling = asyncio.create_task(_handle(tool, values, call))
         handling.add_done_callback(call.wake)
         try:
@@ -142,7 +142,7 @@ class Telling:
         return self._seal.close(json.dumps([kind, what], default=str), valid=_VALID, number=self._number, **self._about)
 
 
-class RemoteCall(FarCall):
+class RemoteCall(DetachedCall):
     """The call that is run, as its handler's context and its executor see it: a `RunningCall` and a `StartedCall`.
 
     Attributes:
@@ -180,10 +180,10 @@ class RemoteCall(FarCall):
         told, self._unsent = self._unsent[:_MOST_IN_MESSAGE], self._unsent[_MOST_IN_MESSAGE:]
         return told
 
-    def begin_chunks(self) -> list[object]:
+    def create_chunk_list(self) -> list[object]:
         return self.attempt.chunks
 
-    def not_started(self, error: NotStartedError | None = None) -> None:
+    def report_not_started(self, error: NotStartedError | None = None) -> None:
         self.unstarted = error
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
@@ -198,8 +198,8 @@ def _executor(tool: Tool) -> Executor:
     """What runs the handler here; what is made of its value is the program's."""
     handler = tool.handling
     if handler.streams:
-        return InChunks(handler, text=tool.output.exact is str)
-    return InLoop(handler) if handler.is_async else InThread(handler, lambda value: value)
+        return StreamExecutor(handler, text=tool.output.is_text)
+    return LoopExecutor(handler) if handler.is_async else ThreadExecutor(handler, lambda value: value)
 
 
 async def _handle(tool: Tool, values: object, call: RemoteCall) -> tuple[Kind, object]:
@@ -211,7 +211,7 @@ async def _handle(tool: Tool, values: object, call: RemoteCall) -> tuple[Kind, o
             value = await _executor(tool).run(values, call)
         return Kind.VALUE, pack(value, "json").decode()
     except BaseException as error:
-        return Kind.NOT_STARTED if error is call.unstarted else Kind.RAISED, describe(error)
+        return Kind.NOT_STARTED if error is call.unstarted else Kind.RAISED, describe_error(error)
     finally:
         call.ended = True
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, NotStartedError, ToolError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
-from ferrule.isolation import Recipe, rebuild, unpack
+from ferrule.executors.process import Recipe, rebuild_error, unpack
 from ferrule.remote._seal import Seal, SealError
 from ferrule.remote._wire import VERSION, Kind, Order
 from ferrule.values.call import ToolCall
@@ -80,7 +80,7 @@ class RemoteExecutor(Executor):
             text = Order.of(self._recipe, call.call, context).text()
         except Exception as error:  # what is in the context is the caller's own
             refused = NotStartedError(f"the call cannot be sent: {type(error).__name__}: {error}")
-            call.not_started(refused)
+            call.report_not_started(refused)
             raise refused from error
         about, repeatable = {"queue": self._queue, "workflow": workflow}, self._may_be_repeated(call.call)
         order = self._seal.close(text, valid=VALID, kind="order", repeatable=repeatable, **about)
@@ -100,12 +100,12 @@ class RemoteExecutor(Executor):
             raise UnknownOutcomeError(_untold(call.call.name))
         except NotStartedError as error:
             if incoming.not_started:  # and not what a handler raised
-                call.not_started(error)
+                call.report_not_started(error)
             raise
         except asyncio.CancelledError:
             await _withdraw(reading)
             if incoming.not_started:
-                call.not_started()
+                call.report_not_started()
             raise
 
     def _may_be_repeated(self, call: ToolCall) -> bool:
@@ -180,7 +180,7 @@ class Incoming:
         try:
             body, about = self._seal.open(text, kind="message", version=VERSION, **self._about)
             if about["number"] == 1:
-                self._run, self._number, self._chunks = about["run"], 0, self._call.begin_chunks()
+                self._run, self._number, self._chunks = about["run"], 0, self._call.create_chunk_list()
             self._number += 1
             if (about["run"], about["number"]) != (self._run, self._number):
                 raise SealError("a message is missing, or came twice")
@@ -203,7 +203,7 @@ class Incoming:
     def _ended(self, kind: str, what: Any) -> Any:
         if kind == Kind.VALUE:
             return unpack(what.encode(), "json")
-        error = rebuild(what)
+        error = rebuild_error(what)
         if kind == Kind.NOT_STARTED:
             self.not_started = True
             limited = isinstance(error, NotStartedError) and error.limited

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ferrule.isolation import judged_text, pack_items, trace_headers, unpack_items
+from ferrule.executors.process import judged_text, pack_items, trace_headers, unpack_items
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, ToolContext
 

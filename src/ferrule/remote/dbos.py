@@ -26,7 +26,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, NotStartedError
 from ferrule.executors import Executor
-from ferrule.isolation import judged_text, pack, unpack
+from ferrule.executors.process import judged_text, pack, unpack
 from ferrule.remote._dbos_database import (
     ALIVE_SECONDS,
     STREAM,

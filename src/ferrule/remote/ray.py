@@ -174,7 +174,7 @@ class _OnActor(Line):
     def __init__(self, group: _Group, tool: Tool) -> None:
         self._group = group
         self._places = sorted(places_of([tool]))
-        self._tells = tool.handling.by_keywords is None or tool.handling.streams
+        self._tells = tool.handling.kwargs_call is None or tool.handling.streams
 
     async def send(
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None

@@ -1,1 +1,1 @@
-"""Waiting in turn: limits, locks, a clock. It knows no call."""
+"""Limits, locks and the clock. This room knows nothing of calls."""

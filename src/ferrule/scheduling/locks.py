@@ -1,5 +1,5 @@
-"""Locks by key, for calls that touch the same thing: all keys of a call are asked for at once, first come, first
-served."""
+"""Locks by key, for calls that touch the same thing. A call requests all its keys at once, and the first to request
+is the first to get them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from ferrule.scheduling.clock import Timer, wait_until, wake_from_any_thread
 
 
-class _Key:
-    """Who has a key, and who waits for it."""
+class _KeyQueue:
+    """The holders of one key, and the queue for it."""
 
     __slots__ = ("holders", "waiting")
 
@@ -20,82 +20,85 @@ class _Key:
         self.holders: set[Hold] = set()
         self.waiting: deque[Hold] = deque()
 
-    def grant(self) -> None:
-        """Let those have it whose turn it is: the first, and the shared ones beside it."""
+    def grant_next(self) -> None:
+        """Grant the key to the first in the queue if it is free. Shared holds at the front get it together."""
         while self.waiting:
             first = self.waiting[0]
             if self.holders and not (first.shared and next(iter(self.holders)).shared):
                 break
             self.holders.add(self.waiting.popleft())
-            first.grant()
+            first.grant_key()
 
 
 class Hold:
-    """The keys that one call has, or waits for.
+    """The keys that one call holds or waits for.
 
     Attributes:
-        keys: What it locks.
-        shared: Whether it goes beside other shared ones.
-        granted: Whether it has all of them.
+        keys: The keys.
+        shared: Whether other shared holds may have the same keys at the same time.
     """
 
-    __slots__ = ("_lacking", "_locks", "_turn", "keys", "shared")
+    __slots__ = ("_locks", "_missing", "_waiter", "keys", "shared")
 
     def __init__(self, locks: KeyLocks, keys: frozenset[str], *, shared: bool) -> None:
         self._locks = locks
-        self._lacking = len(keys)
-        self._turn: asyncio.Future[None] | None = None
+        self._missing = len(keys)
+        self._waiter: asyncio.Future[None] | None = None
         self.keys = keys
         self.shared = shared
 
     @property
-    def granted(self) -> bool:
-        return not self._lacking
+    def is_granted(self) -> bool:
+        """Whether all keys are held."""
+        return not self._missing
 
-    async def wait(self, until: float | None = None, timer: Timer | None = None) -> bool:
-        """Wait until it has the keys, at most until then by `timer` or the loop; whether it has."""
+    async def wait(self, deadline: float | None = None, timer: Timer | None = None) -> bool:
+        """Wait for the keys until the deadline of `timer`, or of the loop. Return whether all are held."""
         with self._locks.lock:
-            if self.granted:
+            if self.is_granted:
                 return True
-            turn = self._turn = asyncio.get_running_loop().create_future()
-        await wait_until(turn, until, timer)
-        return self.granted
+            waiter = self._waiter = asyncio.get_running_loop().create_future()
+        await wait_until(waiter, deadline, timer)
+        return self.is_granted
 
-    def grant(self) -> None:
-        """Let it have one more of its keys."""
-        self._lacking -= 1
-        if self.granted and self._turn is not None:
-            wake_from_any_thread(self._turn)
+    def grant_key(self) -> None:
+        """Count one more key as held, and wake the waiter when none is missing."""
+        self._missing -= 1
+        if self.is_granted and self._waiter is not None:
+            wake_from_any_thread(self._waiter)
 
     def release(self) -> None:
-        """Give the keys back, or stop waiting for them; from any thread."""
-        held = self._locks.held
+        """Release the keys, or leave their queues. Any thread may call this."""
+        queues = self._locks.queues
         with self._locks.lock:
-            for name in self.keys:
-                key = held[name]
-                if self in key.holders:
-                    key.holders.remove(self)
+            for key in self.keys:
+                queue = queues[key]
+                if self in queue.holders:
+                    queue.holders.remove(self)
                 else:
-                    key.waiting.remove(self)
-                key.grant()
-                if not key.holders:
-                    del held[name]
+                    queue.waiting.remove(self)
+                queue.grant_next()
+                if not queue.holders:
+                    del queues[key]
 
 
 class KeyLocks:
-    """Each key has a queue of holds. As a hold joins all its queues at once, their orders agree, and two that wait
-    never wait for each other. Any thread may release a hold: the one that ends last, whose loop may be closed."""
+    """A queue of holds for each key.
+
+    A hold joins all its queues at once. So the queues agree on the order, and two holds never wait for each other. Any
+    thread may release a hold, because the last job of a call may end in a thread whose loop is closed.
+    """
 
     def __init__(self) -> None:
-        self.held: dict[str, _Key] = {}
-        self.lock = threading.RLock()  # a collection may release a hold at any allocation
+        self.queues: dict[str, _KeyQueue] = {}
+        self.lock = threading.RLock()  # garbage collection may release a hold at any allocation
 
-    def join(self, keys: Iterable[str], *, shared: bool) -> Hold:
-        """Ask for all keys. The hold is released in the end, in any case."""
+    def request(self, keys: Iterable[str], *, shared: bool) -> Hold:
+        """Join the queue of every key. The caller must release the hold in the end, granted or not."""
         hold = Hold(self, frozenset(keys), shared=shared)
         with self.lock:
-            for name in hold.keys:
-                key = self.held.setdefault(name, _Key())
-                key.waiting.append(hold)
-                key.grant()
+            for key in hold.keys:
+                queue = self.queues.setdefault(key, _KeyQueue())
+                queue.waiting.append(hold)
+                queue.grant_next()
         return hold

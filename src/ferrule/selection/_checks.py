@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from ferrule.arguments.names import Names
+from ferrule.arguments.similar_names import NameIndex
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
@@ -55,7 +55,7 @@ def as_ranker(who: str, thing: object) -> Ranker:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'a' or 'b'?`; empty where no name is near."""
-    near = Names(known).nearest(name)
+    near = NameIndex(known).find_nearest(name)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from threading import Lock
 
-from ferrule.arguments.names import folded
+from ferrule.arguments.similar_names import fold_name
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import SEARCH_TAG, Toolset
 from ferrule.errors import DefinitionError
@@ -167,7 +167,7 @@ class _ByName:
 
 
 def _squeezed(name: str) -> str:
-    return folded(name).replace("_", "").replace(".", "")
+    return fold_name(name).replace("_", "").replace(".", "")
 
 
 def _first_sentence(tool: Tool) -> str:

@@ -98,17 +98,17 @@ class MCPApp:
 
         async def send_and_tell(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 401:
-                self._tell_refused(scope)
+                self._report_refused_client(scope)
             await send(message)
 
         await (_refuse_headers(Headers(scope=scope)) or self._app)(scope, receive, send_and_tell)
 
-    def _tell_refused(self, scope: Scope) -> None:
+    def _report_refused_client(self, scope: Scope) -> None:
         has_token = "authorization" in Headers(scope=scope)
         reason = "its token is not known" if has_token else "it gave no token"
         address = (scope.get("client") or ("",))[0]
         log.warning("a client at %s was refused: %s", address, reason)
-        self.runner.tell_refused(reason, address)
+        self.runner.report_refused_client(reason, address)
 
     @property
     def runner(self) -> Runner:

@@ -37,10 +37,10 @@ from pydantic import ValidationError
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
 from ferrule.approval import Asked, previewed
+from ferrule.kernel.results import NOTHING_RUN
+from ferrule.kernel.tasks import start_eagerly
 from ferrule.mcp_content import call_result
 from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
-from ferrule.pipeline.results import NOTHING_RUN
-from ferrule.pipeline.tasks import start
 from ferrule.scheduling.clock import running_loop
 from ferrule.serve._caller import CALLER, ask_client, noting
 from ferrule.serve._listing import Listing
@@ -418,7 +418,7 @@ class RunnerServer:
         cancels again at every turn of the loop, and the wait for a handler that takes its leave would end there."""
         self._clients[call_id] = client
         token = CALLER.set(client)
-        task = start(run, asyncio.get_running_loop())
+        task = start_eagerly(run, asyncio.get_running_loop())
         try:
             if not task.done():
                 await asyncio.wait({task})

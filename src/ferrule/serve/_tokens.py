@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
-from ferrule.arguments.names import Names
+from ferrule.arguments.similar_names import NameIndex
 from ferrule.limits import answer, shared
 from ferrule.middleware import budget, rate
 from ferrule.paths import read_file, real
@@ -190,7 +190,7 @@ def _read_entry(name: str, entry: Any) -> Token:
         raise DefinitionError(f"{name!r} stands outside of a token: write it under a heading such as [ann]")
     for key in entry:
         if key not in _ENTRY_KEYS:
-            near = Names(_ENTRY_KEYS).nearest(key, 1)
+            near = NameIndex(_ENTRY_KEYS).find_nearest(key, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_ENTRY_KEYS)}"
             raise DefinitionError(f"the token {name!r} has an unknown key {key!r}; {hint}")
     digest, principal, expires = entry.get("sha256"), entry.get("principal", name), entry.get("expires")
@@ -290,7 +290,7 @@ class TokenLimits:
 
         try:
             await context.pause(_SLOT_WAIT, acquire, timed=False)
-            return await next(call, context) if has_slot else _limit_reached(call, slot.full)
+            return await next(call, context) if has_slot else _limit_reached(call, slot.busy_reason)
         finally:
             slot.release()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrule import DefinitionError
-from ferrule.arguments.names import as_seen
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.paths import read_file
 from ferrule.sources._mcp_settings import Http, Memory, Server, Stdio, is_address, words_of
 
@@ -51,9 +51,9 @@ def servers_of(given: Sequence[object], name: str | None, inputs: Mapping[str, s
             "mcp.Stdio(…, name='files'), mcp.Http(…, name='web') or mcp.Memory(…, name='own')"
         )
     taken: dict[str, str] = {}
-    for server in found:
-        if server.name is not None and (other := taken.setdefault(as_seen(server.name), server.name)) != server.name:
-            raise DefinitionError(f"two MCP servers are called {other!r} and {server.name!r}, which look the same")
+    for name in [server.name for server in found if server.name is not None]:
+        if (other := taken.setdefault(lookalike_key(name), name)) != name:
+            raise DefinitionError(f"two MCP servers are called {other!r} and {name!r}, which look the same")
     if len(taken) < sum(server.name is not None for server in found):
         names = [server.name for server in found]
         raise DefinitionError(f"two MCP servers are called {next(n for n in names if names.count(n) > 1)!r}")

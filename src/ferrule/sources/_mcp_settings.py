@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ferrule import DefinitionError, ToolContext
-from ferrule.arguments.names import as_seen
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.values.masking import without_credentials
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
@@ -252,7 +252,7 @@ def check_name(name: object) -> None:
     """
     if name is None:
         return
-    seen = as_seen(name) if isinstance(name, str) else ""
+    seen = lookalike_key(name) if isinstance(name, str) else ""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,63}", name) or "__" in seen or seen[-1] == "_":
         raise DefinitionError(
             f"an MCP server's name is 1 to 64 letters, digits, '.', '-', '_' and blanks, with no two underscores in a "

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import mcp_types as types
 
 from ferrule import DefinitionError, Tool
-from ferrule.arguments.names import as_seen
-from ferrule.arguments.schema_parameters import plain_schema
+from ferrule.arguments.schema_parameters import copy_schema
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.characters import inert, visible
 from ferrule.patterns import ForeignSchema, Patterns
 from ferrule.sources._foreign_text import size_of, visible_schema
@@ -178,7 +178,7 @@ class Tools:
             metadata={"mcp": {key: value for key, value in about.items() if value}},
             **self._traits(hints),
         )
-        remote.check = None if output_schema is None else made.output.misfit
+        remote.check = None if output_schema is None else made.output.describe_misfit
         return made, tuple(text for schema in schemas for text in schema.patterns)
 
     def _traits(self, hints: types.ToolAnnotations) -> Any:
@@ -206,7 +206,7 @@ def _check_schemas(definition: types.Tool) -> None:
         DefinitionError: naming the schema and the bound.
     """
     for what, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
-        plain_schema(schema or {}, f"its {what}")
+        copy_schema(schema or {}, f"its {what}")
         if (size := len(json.dumps(schema))) > _MOST_SCHEMA:
             raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are taken")
 
@@ -219,7 +219,7 @@ def without_doubles(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]
     for server in servers:
         left_out += server.left_out
         for tool in server.tools:
-            seen = {as_seen(tool.name), as_seen(tool.wire_name)}
+            seen = {lookalike_key(tool.name), lookalike_key(tool.wire_name)}
             other = next((taken[name] for name in seen if name in taken), None)
             if other is None:
                 taken.update(dict.fromkeys(seen, tool))

@@ -17,7 +17,7 @@ import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
 from ferrule.http import NotReachableError, Transport, without_http_logs
-from ferrule.pipeline.hiding import redactor_for
+from ferrule.kernel.hiding import make_redactor
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
@@ -489,7 +489,7 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
     """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
     got. Of a text that is cut off, what may be the beginning of it goes too."""
-    value = redact_value(value, redactor_for(hidden))
+    value = redact_value(value, make_redactor(hidden))
     return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from ferrule import DefinitionError
-from ferrule.arguments.names import as_seen
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.characters import inert, visible
 from ferrule.sources._foreign_text import has_hidden
 from ferrule.sources._openapi_document import Document, Node, texts_in
@@ -205,8 +205,9 @@ def names_of(operations: Sequence[Operation]) -> list[str]:
     two would have one, both are named by method and path."""
     names = [_safe(operation.id) or _by_path(operation) for operation in operations]
     for make in (_by_path, _by_digest):
-        often = Counter(map(as_seen, names))
-        names = [make(one) if often[as_seen(name)] > 1 else name for name, one in zip(names, operations, strict=True)]
+        often = Counter(map(lookalike_key, names))
+        pairs = zip(names, operations, strict=True)
+        names = [make(one) if often[lookalike_key(name)] > 1 else name for name, one in pairs]
     return names
 
 

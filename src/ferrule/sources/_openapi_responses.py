@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule import DefinitionError
-from ferrule.arguments.schema_parameters import Enforced
+from ferrule.arguments.schema_parameters import JsonSchemaValidator
 from ferrule.patterns import ForeignSchema
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_bodies import is_json
@@ -30,7 +30,7 @@ class Responses:
 
     def __init__(self, tool: str, operation: Operation, document: Document, schemas: Schemas) -> None:
         self._tool, self._operation, self._document, self._schemas = tool, operation, document, schemas
-        self._known: dict[tuple[int, str], Enforced | None] = {}
+        self._known: dict[tuple[int, str], JsonSchemaValidator | None] = {}
         self._told: set[int] = set()
         self._headers: dict[int, tuple[str, ...]] = {}
 
@@ -42,7 +42,7 @@ class Responses:
         if enforced is None or status in self._told:
             return
         try:
-            errors = enforced.errors(value)
+            errors = enforced.find_errors(value)
         except (ValueError, RecursionError):  # half of a surrogate pair, or what nests too deep
             return
         if errors:
@@ -63,7 +63,7 @@ class Responses:
                 self._headers[status] = ()
         return self._headers[status]
 
-    def _read(self, status: int, media: str) -> Enforced | None:
+    def _read(self, status: int, media: str) -> JsonSchemaValidator | None:
         try:
             node = self._schema(status, media)
             if node is None:
@@ -72,7 +72,7 @@ class Responses:
             if isinstance(schema, bool):
                 return None
             whole = {**schema, "$defs": defs}
-            return Enforced(whole, "the schema of its answer", ForeignSchema(whole))
+            return JsonSchemaValidator(whole, "the schema of its answer", ForeignSchema(whole))
         except (DefinitionError, ValueError) as error:
             log.warning(
                 "the answers of tool %r (HTTP %d) are not compared with its document: %s", self._tool, status, error

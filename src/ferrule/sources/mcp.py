@@ -258,4 +258,4 @@ def _locked_or_aside(tools: Toolset, file: LockFile) -> Toolset:
     try:
         return locked(tools, file)
     except DefinitionError as error:
-        return Toolset(tool.quarantined(str(error)) for tool in tools)
+        return Toolset(tool.with_quarantine(str(error)) for tool in tools)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from ferrule import Tool
-from ferrule.arguments.names import as_seen
+from ferrule.arguments.similar_names import lookalike_key
 from ferrule.plugins import Plugin, fault_of, load
 from ferrule.sources._objects import toolset_of
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
@@ -45,7 +45,7 @@ def plugins(*names: str) -> Imported:
             log.error("%s", left_out[-1])
             continue
         for tool, entry in offered:
-            names_of_it = {as_seen(tool.name), as_seen(tool.wire_name)}
+            names_of_it = {lookalike_key(tool.name), lookalike_key(tool.wire_name)}
             if owner := next((owners[name] for name in names_of_it if name in owners), None):
                 left_out.append(LeftOut(f"the tool {tool.name!r} of {plugin}", f"its name is taken by {owner}"))
                 log.error("%s", left_out[-1])

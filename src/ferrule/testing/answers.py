@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ferrule.arguments.names import Names
 from ferrule.arguments.schema_parameters import SchemaParameters
+from ferrule.arguments.similar_names import NameIndex
 from ferrule.definition.handler import Call
-from ferrule.definition.signature import read_signature, signature_of, type_hints
+from ferrule.definition.signature import read_signature, read_tool_signature, read_type_hints
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.interop.args_model import contexts_of, taking_whole
@@ -29,11 +29,11 @@ def answering(tool: Tool, function: Callable[..., Any]) -> Call:
         DefinitionError: for a parameter that the tool does not have, or that may be left out and has no default.
     """
     try:
-        written = list(signature_of(function).parameters.values())
+        written = list(read_tool_signature(function).parameters.values())
     except DefinitionError:  # written in C, such as `dict`
         return lambda values, context: function(_arguments(context))
     try:
-        hints = type_hints(function)
+        hints = read_type_hints(function)
     except DefinitionError:
         hints = {}
     own = _own_names(tool)
@@ -97,7 +97,7 @@ def _refuse_misfit(tool: Tool, parameter: Parameter, own: Sequence[str], default
         schema = parameters.schema
         if optional and False not in (schema.get("additionalProperties"), schema.get("unevaluatedProperties")):
             return
-        near = Names(own).nearest(name, 1)
+        near = NameIndex(own).find_nearest(name, 1)
         has = f"has {', '.join(map(repr, own))}" if own else "has no parameters"
         hint = f"did you mean {near[0]!r}?" if near else f"the tool {has};"
         raise DefinitionError(

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
+from ferrule.kernel.hiding import make_call_redactor
 from ferrule.paths import read_file
-from ferrule.pipeline.hiding import redactor_of
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
 from ferrule.values.arguments import starred
@@ -257,7 +257,7 @@ def _definition_for_file(tool: Tool) -> dict[str, Any]:
 
 def _redact_for_file(running: RunningCall) -> Callable[[str], str]:
     """Return what stars the secrets of a call in a text, and whatever looks like a credential."""
-    redact = redactor_of(running)
+    redact = make_call_redactor(running)
     return lambda text: without_keys(redact(text))
 
 

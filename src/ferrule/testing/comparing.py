@@ -8,8 +8,8 @@ from contextlib import suppress
 from difflib import SequenceMatcher, unified_diff
 from typing import Any
 
-from ferrule.arguments.names import Names
 from ferrule.arguments.parameters import Invalid
+from ferrule.arguments.similar_names import NameIndex
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.values.call import ToolCall
@@ -27,7 +27,7 @@ def arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
     arguments = call.arguments
     if tool is not None and tool.name == call.name and arguments.validated is None:
         with suppress(Invalid):
-            arguments = tool.handling.parameters.read_ahead(call.name, call.raw)
+            arguments = tool.handling.parameters.parse_arguments(call.name, call.raw)
     return thaw(arguments)  # type: ignore[no-any-return]
 
 
@@ -44,7 +44,7 @@ def check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
         if name in tool.hidden:
             raise DefinitionError(f"{name!r} of {tool.name!r} is bound or private: events have stars in its place")
         if closed and name not in known:
-            near = Names(known).nearest(name, 1)
+            near = NameIndex(known).find_nearest(name, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {known!r}"
             raise DefinitionError(f"the tool {tool.name!r} has no parameter {name!r}; {hint}")
 

@@ -155,7 +155,7 @@ def _call_made(result: ToolResult, tools: Toolset) -> CallMade:
     tool, call, status = tools.find(result.tool_name), result.call.replace(name=result.tool_name), str(result.status)
     if tool is not None and status == "limited":
         try:
-            tool.handling.parameters.read_ahead(call.name, call.raw)
+            tool.handling.parameters.parse_arguments(call.name, call.raw)
         except Invalid:
             status = "invalid"
     return CallMade(result.tool_name, arguments_of(call, tool), status, result.error)

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 
-from ferrule.arguments.exporting import UNEXPORTABLE
+from ferrule.arguments.exporting import EXPORT_ERRORS
 from ferrule.definition.handler import Call, Handler
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
@@ -109,7 +109,7 @@ def tool_named(who: str, toolset: Toolset, name: Any) -> Tool:
     """
     found = toolset.find(name)
     if found is None:
-        near = toolset.nearest(str(name))
+        near = toolset.find_nearest(str(name))
         hint = f"did you mean {near[0]!r}?" if near else f"there are {[tool.name for tool in toolset]!r}"
         raise DefinitionError(f"{who}: there is no tool {name!r}; {hint}")
     return found
@@ -123,10 +123,10 @@ def replaced(tool: Tool, answer: Call) -> Tool:
         return await value if inspect.isawaitable(value) else value
 
     def instead(handler: Handler) -> Handler:
-        return replace(handler, call=call, runs=call, by_keywords=None)
+        return replace(handler, call=call, target=call, kwargs_call=None)
 
     here = tool if tool.isolation is None else tool.replace(isolation=None, transfer="json")
-    return here.adapted(instead)
+    return here.with_adapter(instead)
 
 
 def _given(tool: Tool, answer: Any) -> Call:
@@ -146,7 +146,7 @@ def _given(tool: Tool, answer: Any) -> Call:
 
 def _misfit_of_answer(tool: Tool, answer: Any) -> str:
     """Say in what an answer does not fit the tool's output schema; nothing if it does."""
-    return "" if isinstance(answer, ToolResult) else tool.output.misfit(as_output(answer, strict=False))
+    return "" if isinstance(answer, ToolResult) else tool.output.describe_misfit(as_output(answer, strict=False))
 
 
 def exception_of(what: str, given: Any) -> Exception:
@@ -210,15 +210,16 @@ class _Made:
     @cached_property
     def _schema(self) -> Any:
         """What is read as the return type, where there is one: what is written may say less (a `Decimal` is a text)."""
-        adapter = self._tool.output.adapter
-        if adapter is not None:
-            with suppress(*UNEXPORTABLE):
-                return adapter.json_schema()
+        enforced = self._tool.output.enforced
+        if enforced is not None and enforced.adapter is not None:
+            with suppress(*EXPORT_ERRORS):
+                return enforced.adapter.json_schema()
         return thaw(self._tool.output_schema)
 
     def _finished(self, value: Any) -> Any:
         """As the handler would return it, judged by the tool's own check of its output."""
-        adapter = self._tool.output.adapter
+        enforced = self._tool.output.enforced
+        adapter = None if enforced is None else enforced.adapter
         try:
             finished = value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
         except PydanticError as error:

@@ -94,7 +94,7 @@ class _Faults:
         self._timeouts = _share("timeouts", timeouts)
         self._before = _share("before", before)
         self._kinds = _exceptions(kinds)
-        self._clock = options.clock("faults(clock)", clock)
+        self._clock = options.check_clock("faults(clock)", clock)
         self._tried: dict[str, itertools.count[int]] = {}
         if errors + timeouts > 1:
             raise DefinitionError(

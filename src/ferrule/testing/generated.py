@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ferrule.arguments.schema_parameters import Enforced
+from ferrule.arguments.schema_parameters import JsonSchemaValidator
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.testing.values import Unmet, fitting
@@ -21,10 +21,10 @@ def generated_arguments(tool: Tool) -> list[dict[str, Any]]:
         DefinitionError: where none could be made up.
     """
     schema = thaw(tool.input_schema)
-    enforced = Enforced(schema, f"the input schema of {tool.name!r}", schema)
+    enforced = JsonSchemaValidator(schema, f"the input schema of {tool.name!r}", schema)
 
     def finished(value: Any) -> dict[str, Any]:
-        if enforced.errors(value) != ():
+        if enforced.find_errors(value) != ():
             raise Unmet((), f"{value!r:.200} does not fit")
         return value  # type: ignore[no-any-return]
 

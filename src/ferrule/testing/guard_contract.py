@@ -13,7 +13,7 @@ from unittest import SkipTest
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError
-from ferrule.pipeline.guards import guard_function
+from ferrule.kernel.guards import guard_function
 from ferrule.runner import Runner
 from ferrule.testing.bounded import in_time
 from ferrule.testing.fake import replaced, toolset_of

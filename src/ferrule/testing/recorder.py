@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferrule.arguments.names import Names
-from ferrule.definition.decorator import as_tool
+from ferrule.arguments.similar_names import NameIndex
+from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
@@ -115,7 +115,7 @@ class Recorder:
             return tool
         if isinstance(tool, str):
             return tool_named("Recorder", self._tools, tool)
-        made = as_tool(tool)
+        made = to_tool(tool)
         tool_named("Recorder", self._tools, made.name)
         return made
 
@@ -168,7 +168,7 @@ def _wanted_call(tool: ToolForm | str, arguments: Mapping[str, object] | None, n
     wanted = {**(arguments or {}), **named}
     if isinstance(tool, str):
         return _Wanted(tool, wanted)
-    made = as_tool(tool)
+    made = to_tool(tool)
     aliases = made.handling.aliases
     wanted = {aliases.get(name, name): value for name, value in wanted.items()}
     check_arguments(made, wanted)
@@ -179,7 +179,7 @@ def _check_seen(name: str, events: Iterable[Event]) -> None:
     """Refuse a name that may be misspelt: an assertion that it was not called could never fail."""
     names = dict.fromkeys(event.call.name for event in list(events) if event.kind in _TELLING)
     if name not in names:
-        near = Names(names).nearest(name, 1)
+        near = NameIndex(names).find_nearest(name, 1)
         meant = f", and the nearest one that was called is {near[0]!r}" if near else ""
         raise DefinitionError(
             f"assert_not_called({name!r}): a recorder that does not know the tools cannot say whether there is one of "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ferrule import DefinitionError, Runner, Toolset
-from ferrule.definition.tool import wire_name
+from ferrule.definition.tool import to_wire_name
 
 _SECONDS = 60.0
 
@@ -121,7 +121,7 @@ class SourceContract:
             runner = Runner(tools)
             for name in names:
                 if name in tools:  # a source may have names of its own for some
-                    result = await runner.run(wire_name(name), {"text": "hello"})
+                    result = await runner.run(to_wire_name(name), {"text": "hello"})
                     assert result.success, f"{name}: {result.text}"
             assert "a" in tools, f"there is no 'a' in {tools!r}"
 

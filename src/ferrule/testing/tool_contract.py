@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias
 from unittest import SkipTest
 
-from ferrule.arguments.schema_parameters import Enforced
-from ferrule.definition.decorator import as_tool
+from ferrule.arguments.schema_parameters import JsonSchemaValidator
+from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.runner import EXPOSED, Runner
@@ -92,7 +92,7 @@ class ToolContract:
 
     def arguments(self) -> Iterable[CallArguments]:
         """Arguments to try: some twenty that are made up from the input schema, the same ones each time."""
-        return generated_arguments(as_tool(self.tool()))
+        return generated_arguments(to_tool(self.tool()))
 
     def failing(self) -> Iterable[CallArguments]:
         """Arguments of calls that are to fail."""
@@ -287,7 +287,7 @@ class ToolContract:
         events = list[Event]()
 
         async def run(folder: Path) -> Any:
-            tool = as_tool(self.tool())
+            tool = to_tool(self.tool())
             runner = Runner([tool], approve=_yes, observers=[events.append], max_output=1_000_000_000)
             return await check(_Place(tool, runner, self.context(folder), folder, events))
 
@@ -331,9 +331,9 @@ def _misfits(tool: Tool, every: Sequence[CallArguments]) -> Iterator[dict[str, A
     """Arguments that the input schema does not take: without one that is required, with one that is not known, with
     one of another type."""
     schema = thaw(tool.input_schema)
-    enforced = Enforced(schema, f"the input schema of {tool.name!r}", schema)
+    enforced = JsonSchemaValidator(schema, f"the input schema of {tool.name!r}", schema)
     for fitting in every:
         changed: list[dict[str, Any]] = [{**fitting, "no_such_parameter": 1}]
         changed += [{key: fitting[key] for key in fitting if key != name} for name in schema.get("required", ())]
         changed += [{**fitting, name: value} for name in schema.get("properties", ()) for value in _ANY_TYPE]
-        yield from (one for one in changed if enforced.errors(one))
+        yield from (one for one in changed if enforced.find_errors(one))

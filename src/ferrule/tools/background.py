@@ -13,7 +13,7 @@ from pydantic import Field
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import ToolError
-from ferrule.pipeline.background import Work
+from ferrule.kernel.background import BackgroundJob
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
@@ -25,8 +25,8 @@ Ticket = Annotated[str, Field(description="As the call that began the work gave 
 """A parameter that is the ticket of a call in the background, as these tools have it."""
 
 
-async def _own_work(ticket: str, context: ToolContext) -> Work:
-    work = await context.find_work(ticket)
+async def _own_work(ticket: str, context: ToolContext) -> BackgroundJob:
+    work = await context.find_job(ticket)
     if work is None:
         raise ToolError(f"There is no call with the ticket {ticket[:80]!r}.", executed=False)
     return work
@@ -56,7 +56,7 @@ async def cancel_call(ticket: Ticket, context: ToolContext) -> dict[str, str]:
     return {"ticket": ticket, "status": work.result.status}
 
 
-def _answer(work: Work) -> ToolResult:
+def _answer(work: BackgroundJob) -> ToolResult:
     result = work.result
     if result is None or not work.has_ended:
         about: dict[str, Any] = {"ticket": work.ticket, "status": "running" if result is None else "suspended"}

@@ -49,7 +49,7 @@ class Arguments(_Mapping):
     """Read-only JSON values by name, built only when somebody reads them.
 
     With `parameters`, `raw` is the text that is judged, and `validated` are the values that run; without, it is what
-    came. What is `direct` is read off these, so that a guard which reads one number of a large order does not pay for
+    came. What is `plain` is read off these, so that a guard which reads one number of a large order does not pay for
     it.
 
     Attributes:
@@ -76,7 +76,7 @@ class Arguments(_Mapping):
             Exception: where it cannot be told.
         """
         if self._places is None and self._parameters is not None:
-            self._places = self._parameters.places(self)
+            self._places = self._parameters.find_places(self)
         return self._places
 
     def _read(self) -> FrozenDict:
@@ -100,7 +100,7 @@ class Arguments(_Mapping):
 
     def __getitem__(self, name: str) -> Any:
         known = self._parameters
-        if self._json is None and known is not None and name in known.direct and name in self.validated:
+        if self._json is None and known is not None and name in known.plain and name in self.validated:
             return self.validated[name]
         return self._read()[name]
 

@@ -22,7 +22,7 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
-    from ferrule.pipeline.background import Work
+    from ferrule.kernel.background import BackgroundJob
     from ferrule.scheduling.clock import Clock
     from ferrule.values.event import Event
 
@@ -56,7 +56,7 @@ class AttemptFacts(Protocol):
 
 
 class RunningCall(Protocol):
-    """What a context needs of the call that it belongs to; the pipeline's `LiveCall` has it."""
+    """What a context needs of the call that it belongs to; the kernel's `LiveCall` implements it."""
 
     call: ToolCall
 
@@ -100,7 +100,7 @@ class RunningCall(Protocol):
         self, name: str, arguments: Mapping[str, Any] | str | None, level: int | None
     ) -> Awaitable[ToolResult]: ...
 
-    def find_work(self, ticket: str) -> Awaitable[Work | None]: ...
+    def find_job(self, ticket: str) -> Awaitable[BackgroundJob | None]: ...
 
     def ask(self, wanted: InputRequired) -> Awaitable[JsonObject | None]: ...
 
@@ -341,7 +341,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
         return self.running.run_nested(name, arguments, self.level)
 
-    async def find_work(self, ticket: str) -> Work | None:
+    async def find_job(self, ticket: str) -> BackgroundJob | None:
         """The call in the background of that ticket, where it is of this call's principal and session; with a journal,
         perhaps of another process. See docs/long-work.md#in-the-background.
 
@@ -350,8 +350,8 @@ class ToolContext(_ContextFields, Generic[Deps]):
             JournalError: where the journal cannot be read.
         """
         if self.running is None:
-            raise RuntimeError("context.find_work(...) works inside a call; outside, look into runner.works")
-        return await self.running.find_work(ticket)
+            raise RuntimeError("context.find_job(...) works inside a call; outside, look into runner.jobs")
+        return await self.running.find_job(ticket)
 
     def remaining(self, *, own: bool = False) -> float | None:
         """Seconds until the deadline, at least 0: its own or that of a call that it is a child of, whichever is first;

@@ -1,0 +1,388 @@
+"""Decide whether a call may run: ask the guards, then a person if a guard says so.
+
+guards     the strictest decision wins: deny, then ask, then allow. Changed arguments are validated and judged again by
+│          all guards, at most eight rounds.
+approver   answers an ask: approve, deny or suspend
+guards     judge once more after an answer. Another ask does not count; a deny or another change denies the call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from ferrule.arguments.parameters import Invalid
+from ferrule.arguments.schema_parameters import SchemaParameters
+from ferrule.definition.handler import is_async
+from ferrule.errors import NotStartedError
+from ferrule.executors.threads import Raised, start_job
+from ferrule.kernel.call_key import journal_status
+from ferrule.kernel.guards import BROKEN, LATE, decision_for_error, guard_name, to_decision
+from ferrule.kernel.hiding import get_log_facts, hide, hide_question, log_exception
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.results import Suspended, denial
+from ferrule.kernel.state import CallState, ancestors
+from ferrule.kernel.suspension import Answered, find_supplied_names, omit_names, refusal_by_person
+from ferrule.kernel.tasks import run_within
+from ferrule.types import Approver, Coro, Guard, GuardFunction
+from ferrule.values.arguments import starred
+from ferrule.values.call import ToolCall, judged_call, starred_call
+from ferrule.values.context import ToolContext, bound_context
+from ferrule.values.decision import ALLOW, Decision, deny
+from ferrule.values.event import emit
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
+from ferrule.values.input import Answer, InputRequired
+from ferrule.values.json_text import SECRET_STARS, same
+from ferrule.values.logged import write_log
+
+MAX_ROUNDS = 8
+VALUE_MISSING = "a value that only the program or a person can supply is missing"
+
+Objection: TypeAlias = tuple[int, object]
+"""The position of a guard that does not simply allow the call, and its verdict or `Raised`."""
+
+
+def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
+    """Ask the guards. Return None if all allow the call at once, else a coroutine that goes on from there.
+
+    When it ends, `state.call` is the call that may run.
+
+    Raises:
+        Rejected: (by the coroutine) The call may not run, or is suspended.
+    """
+    guards = plan.guards
+    objection = find_objection(guards, state) if guards else None
+    if objection is not None or plan.hidden:
+        return _authorize(plan, state, objection)
+    if guards and state.observers:
+        emit(state.observers, "tool:decided", state.call, ALLOW, state.fields, state.run)
+    return None
+
+
+async def _authorize(plan: Plan, state: CallState, objection: Objection | None) -> None:
+    decision = _emit_decision(plan, state, await judge(plan, state, objection))
+    if decision.kind == "ask":
+        await ask_and_judge(plan, state, decision, plan.runner.approve)
+    else:
+        _check_allowed(plan, state, decision)
+
+
+async def judge_replayed_call(plan: Plan, state: CallState) -> None:
+    """Judge a call whose outcome is known. Nobody is asked again.
+
+    Raises:
+        Rejected: A guard denies it.
+    """
+    decision = _emit_decision(plan, state, await judge(plan, state, find_objection(plan.guards, state)))
+    if decision.kind == "deny":
+        raise denial(decision.reason)
+
+
+def _emit_decision(plan: Plan, state: CallState, decision: Decision) -> Decision:
+    """Emit the decision of the guards, and return it."""
+    if plan.guards:
+        state.emit("tool:decided", decision)
+    return decision
+
+
+async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
+    """Judge a resumed call with its answer. Return the answer for a handler that asked for input.
+
+    The answer is about the recorded call, whatever `around` middleware makes of it now.
+
+    Raises:
+        Rejected: The call may not run, or is suspended again.
+    """
+    record, kind = answered.record, answered.record["kind"]
+    if kind in ("input", "work") or journal_status(state).replaces is not None:
+        state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
+    if kind in ("background", "work"):
+        state.attempt.answered_by = answered.by
+        if not answered.ends_work:
+            _check_allowed(plan, state, _emit_decision(plan, state, await _judge_again(plan, state, frozenset())))
+        return Answer(FrozenDict(), freeze(record["state"])) if kind == "work" else None
+    asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
+    answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
+    if not find_supplied_names(plan, state.call.arguments).issuperset(record["supplied"]):
+        raise denial(VALUE_MISSING)
+    return answer
+
+
+def _check_allowed(plan: Plan, state: CallState, decision: Decision) -> None:
+    """Check that the decision allows the call, and that no hidden value is missing.
+
+    Raises:
+        Rejected: It does not, or a value is missing.
+    """
+    if decision.kind == "deny":
+        raise denial(decision.reason)
+    if plan.hidden and plan.parameters.find_missing_hidden(state.call.arguments):
+        raise denial(VALUE_MISSING)
+
+
+# -- guards ------------------------------------------------------------------------------------------------------------
+
+
+def find_objection(
+    guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState, start: int = 0
+) -> Objection | None:
+    """Ask the guards in turn, from `start` on. Return the first verdict that is no plain allow, or None."""
+    call, context, position = state.call, state.context, start
+    try:
+        for position in range(start, len(guards)):
+            verdict = guards[position][0](call, context)
+            if verdict is not None and verdict is not ALLOW:
+                return position, verdict
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return position, Raised(error)
+    return None
+
+
+async def explain(plan: Plan, state: CallState) -> list[Decision]:
+    """Return the decision of each guard about the call as it was sent."""
+    decisions = []
+    for function, guard in plan.guards:
+        found = find_objection(((function, guard),), state)
+        one = ALLOW if found is None else await _read_verdict(plan, guard, found[1], state)
+        arguments = one.arguments and starred(one.arguments, plan.parameters.hidden)
+        decisions.append(replace(one, arguments=arguments, rule=one.rule or guard_name(guard)))
+    return decisions
+
+
+async def judge(plan: Plan, state: CallState, objection: Objection | None) -> Decision:
+    """Return the decision of all guards, beginning at `objection`. All guards judge changed arguments again."""
+    decision, rounds = ALLOW, 0
+    while objection is not None:
+        position, verdict = objection
+        guard = plan.guards[position][1]
+        one = await _read_verdict(plan, guard, verdict, state)
+        if one.kind == "deny":
+            return one
+        if one.arguments is None:
+            decision = _combine_decisions(decision, one)
+        else:
+            try:
+                changed = _replace_arguments(plan, state, one.arguments)
+            except Exception as error:
+                return _deny_bad_arguments(plan, state, "a guard's", one.arguments, error)
+            if changed is not None:
+                rounds += 1
+                if rounds == MAX_ROUNDS:
+                    return deny(f"the guard {guard_name(guard)} kept changing the arguments")
+                state.call, decision, position = changed, ALLOW, -1
+        objection = find_objection(plan.guards, state, position + 1)
+    return decision
+
+
+async def _read_verdict(plan: Plan, guard: Guard, verdict: object, state: CallState) -> Decision:
+    """Return the decision for a guard's verdict, with its rule. A guard that raises or is late denies."""
+    if not isinstance(verdict, Decision | Mapping) and inspect.isawaitable(awaited := verdict):
+        verdict = await run_within(plan.runner, lambda: awaited)
+    if not isinstance(verdict, Raised):
+        try:
+            verdict = to_decision(verdict)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a foreign mapping may raise anything
+            verdict = Raised(error)
+    if isinstance(verdict, Raised):
+        raised, verdict = verdict.error, decision_for_error(verdict.error, partial(hide, state))
+        if verdict in (BROKEN, LATE):
+            log_exception(state, "the guard %r of tool %r broke", guard, plan.name, error=raised)
+    return (
+        verdict if verdict is ALLOW else hide_question(state, replace(verdict, rule=verdict.rule or guard_name(guard)))
+    )
+
+
+def _combine_decisions(one: Decision, other: Decision) -> Decision:
+    """Combine two decisions that do not deny. Two of one kind give one with both reasons and rules."""
+    if one is ALLOW or other is ALLOW:
+        return other if one is ALLOW else one
+    if one.kind != other.kind:
+        return one.stricter(other)
+    reasons = "; ".join(filter(None, dict.fromkeys((one.reason, other.reason))))
+    return replace(one, reason=reasons, into=one.into or other.into, rule=f"{one.rule}; {other.rule}")
+
+
+def _replace_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> ToolCall | None:
+    """Return the call with other, validated arguments, or None if they are the ones it has.
+
+    Raises:
+        Invalid: They do not fit.
+        Exception: Whatever a foreign mapping raises.
+    """
+    plan.check_input(arguments)
+    made = plan.parameters.validate_change(plan.name, arguments)
+    return None if same(thaw(made), thaw(state.call.arguments)) else judged_call(state.call, made)
+
+
+def _deny_bad_arguments(plan: Plan, state: CallState, whose: str, given: JsonObject, error: Exception) -> Decision:
+    """Return the deny for bad arguments of a guard or a person. It shows no hidden value."""
+    if not isinstance(error, Invalid):
+        log_exception(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
+        return deny(f"{whose} arguments cannot be read")
+    text = hide(state, str(error), given)
+    write_log(logging.ERROR, get_log_facts(state), "%s arguments for tool %r do not fit: %r", whose, plan.name, text)
+    misfit = "" if plan.hidden else f": {text.partition(' Nothing was run')[0]}"
+    return deny(f"{whose} arguments do not fit{misfit}")
+
+
+# -- the approver ------------------------------------------------------------------------------------------------------
+
+
+async def ask_and_judge(
+    plan: Plan, state: CallState, asked: Decision, approve: Approver | None, handler_state: Any = None
+) -> Answer | None:
+    """Ask the approver, and have the guards judge the answer. Return the answer for a handler that asked for input.
+
+    No slot is held meanwhile.
+
+    Args:
+        handler_state: What the handler wants back with the answer.
+
+    Raises:
+        Rejected: The answer is no or does not fit, nobody answers, a guard denies, or the call is suspended.
+    """
+    answer = await _get_answer(plan, state, asked, approve)
+    if asked.schema is None or answer.by:
+        state.attempt.answered_by = answer.by
+    decision, given = answer, answer.arguments or FrozenDict()
+    if answer.kind == "ask":
+        decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
+    elif answer.kind == "allow":
+        decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
+    if decision.kind != "ask":
+        decision = replace(decision, by=answer.by, rule=decision.rule or answer.rule or asked.rule)
+    decision = hide_question(state, decision)  # a handler may have written the question
+    state.emit("tool:decided", decision if answer.by is None else {"decision": decision, "by": hide(state, answer.by)})
+    if decision.kind == "ask":
+        raise Suspended(plan, decision, handler_state)
+    _check_allowed(plan, state, decision)
+    return None if asked.schema is None else Answer(given, handler_state)
+
+
+async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
+    """Ask a question of a running handler, which keeps its slots. Return None if it gets no answer."""
+    if too_many := state.attempt.count_input():
+        state.emit("tool:decided", deny(f"it {too_many}"))
+        return None
+    answer = await _get_answer(plan, state, make_question(state, wanted), plan.runner.approve)
+    allowed = answer.kind == "allow"
+    state.emit("tool:decided", ALLOW if allowed else deny(answer.reason))
+    return answer.arguments if allowed else None
+
+
+def make_question(state: CallState, wanted: InputRequired) -> Decision:
+    """Return the question of a handler for the approver, without secrets."""
+    return hide_question(state, Decision("ask", wanted.reason, schema=wanted.schema))
+
+
+async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:
+    """Ask the approver. An allow comes with the call's new arguments, or with the input that was asked for.
+
+    An answer that does not fit denies.
+    """
+    answer = await _ask_approver(plan, approve, asked, state)
+    if answer.kind != "allow":
+        return hide_question(state, answer)
+    given = answer.arguments
+    try:
+        if asked.schema is not None:
+            given = freeze(SchemaParameters(asked.schema).validate_with_repairs("the answer", given or {})[0])
+        elif given is not None:
+            hidden = plan.parameters.hidden  # a person may return the stars that were shown for these
+            given = {name: value for name, value in given.items() if name not in hidden or value != SECRET_STARS}
+            state.call = (
+                _replace_arguments(plan, state, _merge_edits(plan, state.call, given, asked.into)) or state.call
+            )
+        return replace(answer, arguments=given)
+    except Exception as error:
+        return _deny_bad_arguments(plan, state, "the answer's", FrozenDict() if given is None else given, error)
+
+
+async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:
+    """Have the guards judge an approved call. Another ask does not count; another change denies."""
+    approved = state.call
+    decision = await judge(plan, state, find_objection(plan.guards, state))
+    if decision.kind == "deny":
+        return decision
+    # A record holds no hidden values: after resuming, guards supply theirs again, unless a person gave one.
+    free = frozenset() if state.origin.answered is None else plan.parameters.hidden - given
+    changed = state.call is not approved
+    if changed and not same(omit_names(free, approved.arguments), omit_names(free, state.call.arguments)):
+        return deny("a guard would change the arguments after they were approved")
+    return ALLOW
+
+
+def _merge_edits(plan: Plan, call: ToolCall, given: JsonObject, into: str | None) -> dict[str, Any]:
+    """Return the arguments with a person's edits. Hidden ones stay as they were unless the person gave them.
+
+    Raises:
+        Invalid: The person changed a bound value.
+    """
+    for name in (given.keys() & plan.parameters.bound.keys()) - {into}:
+        if not same(thaw(given[name]), thaw(call.arguments[name])):
+            raise Invalid(f"{name} is bound, and an answer cannot change it")
+    kept = {name: value for name, value in call.arguments.items() if into or name in plan.parameters.hidden}
+    return {**kept, **given}
+
+
+async def foresee(plan: Plan, state: CallState, asked: Decision) -> Decision:
+    """Return the answer that the approver would give without asking anybody, or `asked` if it does not say."""
+    function = getattr(plan.runner.approve, "foresee", None)
+    if function is None:
+        return asked
+    answer = await run_within(plan.runner, function, *_make_approver_arguments(plan, state, asked))
+    if isinstance(answer, Raised):
+        log_exception(state, "the approver could not foresee its answer on tool %r", plan.name, error=answer.error)
+    return answer if isinstance(answer, Decision) else asked
+
+
+def _make_approver_arguments(plan: Plan, state: CallState, asked: Decision) -> tuple[ToolCall, Decision, ToolContext]:
+    """Return the arguments for an approver."""
+    call = starred_call(state.call, plan.parameters.hidden - {asked.into})
+    return call, asked, bound_context(state.context.fields, state.context.running, 0)
+
+
+async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, state: CallState) -> Decision:
+    if approve is None:
+        return deny(f"nobody is there to ask ({asked.reason})")
+    for one in (state, *ancestors(state)):
+        one.attempt.asked = True
+    question = _make_approver_arguments(plan, state, asked)
+    try:
+        if is_async(approve):
+            answer: Any = await approve(*question)  # type: ignore[misc]
+        else:
+            answer = await _ask_in_thread(lambda: approve(*question), plan, state)
+            if isinstance(answer, Raised):  # a `KeyboardInterrupt` must not pass for one of this thread
+                raise RuntimeError("raised in its thread") from answer.error
+            if inspect.isawaitable(answer):
+                answer = await answer
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or state.is_closing(error) or state.is_cancelled(error):
+            raise
+        log_exception(state, "the approver broke on tool %r", plan.name, error=error)
+        return deny("the question could not be asked")
+    if isinstance(answer, Decision):
+        return answer
+    return ALLOW if answer is True else refusal_by_person(asked)
+
+
+async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: CallState) -> object:
+    """Return the answer of a blocking approver, or `Raised`. Each question takes a thread; their number is limited."""
+    limiter = plan.runner.questions
+    await limiter.acquire(None, (plan.name, state.fields.principal))
+    try:
+        job = start_job(question)
+    except NotStartedError:
+        limiter.release()
+        raise
+    job.when_done(limiter.release)
+    return await job.future

@@ -1,0 +1,292 @@
+"""Redact known secrets in everything that leaves a call: errors, reasons, progress, log lines.
+
+A call that succeeds runs none of this.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from enum import Enum
+from functools import lru_cache, partial
+from logging import DEBUG, ERROR, INFO
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from ferrule.values.content import text_of
+from ferrule.values.decision import Decision
+from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
+from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.logged import CallFacts, LogLines, call_facts, log, write_log
+from ferrule.values.masking import without_keys
+from ferrule.values.redaction import redact_result, redact_value
+
+if TYPE_CHECKING:
+    from ferrule.kernel.state import CallState
+    from ferrule.values.context import RunningCall
+    from ferrule.values.result import ToolResult
+
+    AnyCall: TypeAlias = RunningCall | CallState
+
+Json = TypeVar("Json")
+_AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+_HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
+_CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:bearer|token) (\S{8,})\Z", re.I).match
+"""Match the password of a URL, or the token after the scheme of an `Authorization` header."""
+_IN_WORDS = ("title", "description", "$comment")
+_IN_DATA = ("const", "enum", "default", "examples")
+_NOTHING: JsonObject = FrozenDict()
+_LONGEST_LOGGED_TEXT = 5_000
+_LONGEST_BRIEF_LINE = 500
+_LONGEST_ESCAPED = 10_000
+_SHORTEST = 4
+_SHORTEST_ANYWHERE = 8
+"""Characters of a secret that is redacted inside words, too. A shorter one, such as `read`, must not cut `ready`."""
+_WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
+_BREAK = r"(?:[\s:]|\\+(?:[nrx]|(?=/)))*+"
+"""Matches breaks between the characters of base64 and hex, also as JSON and `repr` escape them."""
+_MANY_STEPS = 20_000_000
+"""Bytes of a text times number of forms; beyond that, searching for all forms at once is faster."""
+
+
+def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
+    """Return a text or JSON data with stars for the secrets of the call, and for hidden values in `given` arguments."""
+    hiding = make_call_redactor(call, given)
+    return value if hiding is str else redact_value(value, hiding)
+
+
+def hide_result(call: AnyCall, result: ToolResult) -> ToolResult:
+    """Return a result with stars for the secrets of the call, in every part of it."""
+    hiding = make_call_redactor(call)
+    return result if hiding is str else redact_result(result, hiding)
+
+
+def hide_question(call: AnyCall, decision: Decision) -> Decision:
+    """Return a decision that may leave the call.
+
+    Its texts have stars for secrets. In its schema, which is enforced, only titles and descriptions have. It has
+    arguments only if it allows.
+    """
+    reason, by, rule = hide(call, (decision.reason, decision.by, decision.rule))
+    schema = decision.schema
+    if schema is not None:
+        schema = freeze(_hide_in_schema(schema, partial(hide, call)))
+    arguments = decision.arguments if decision.kind == "allow" else None
+    return replace(decision, reason=reason, by=by, rule=rule, schema=schema, arguments=arguments)
+
+
+def _hide_in_schema(node: Any, hiding: Callable[[str], str]) -> Any:
+    if isinstance(node, list | tuple):
+        return [_hide_in_schema(item, hiding) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    made = {key: item if key in _IN_DATA else _hide_in_schema(item, hiding) for key, item in node.items()}
+    return made | {key: hiding(made[key]) for key in _IN_WORDS if isinstance(made.get(key), str)}
+
+
+def log_exception(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
+    """Log an exception with its traceback and with stars for secrets. A call of a long batch logs one line."""
+    if getattr(getattr(call, "origin", None), "brief_log", False) and not log.isEnabledFor(DEBUG):
+        line = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {text_of(error)}"))
+        write_log(level, get_log_facts(call), "%s", line[:_LONGEST_BRIEF_LINE])
+        return
+    hiding, whole = make_call_redactor(call), "".join(traceback.format_exception(error)).rstrip()
+    shown = without_keys(hiding(whole))
+    if hiding is str and shown == whole:
+        write_log(level, get_log_facts(call), message, *about, error=error)
+    else:
+        write_log(level, get_log_facts(call), "%s%s", hiding(message % about), LogLines(shown))
+
+
+def log_text(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
+    """Log the name of a tool and the beginning of its text. Known secrets are hidden in the text already."""
+    shown = without_keys(text[:_LONGEST_LOGGED_TEXT])
+    write_log(level, get_log_facts(call), f"{message}: %.500r", call.tool.name, shown)
+
+
+def get_log_facts(call: AnyCall) -> CallFacts:
+    """Return the attributes of a log record about a call: its tool, id, session and principal."""
+    return call_facts(call.tool.name, call.call.id, call.context.session, call.context.principal)
+
+
+def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
+    """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none."""
+    try:
+        known = list(filter(None, _iter_known_secrets(call, given)))  # mostly empty, which saves 9 µs
+        return make_redactor(known) if known else str
+    except Exception:  # a foreign mapping may raise anything
+        return lambda text: SECRET_STARS
+
+
+def make_redactor(secrets: object) -> Callable[[str], str]:
+    """Return a function that puts stars for all secrets of a value into a text; `str` if there are none."""
+    forms = [_find_written_forms(secret) for secret in set(_iter_secrets(secrets))]
+    texts = sorted({one for found, _ in forms for one in found}, key=lambda one: len(one[1]), reverse=True)
+    encoded = sorted({one for _, found in forms for one in found}, key=len, reverse=True)
+    return partial(_redact_text, texts, encoded) if texts else str
+
+
+def _iter_known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
+    """Yield the secrets and hidden values of a call and of the calls that made it."""
+    while call is not None:
+        tool: Any = call.tool
+        parameters = tool.handling.parameters
+        yield call.context.secrets
+        yield parameters.bound
+        yield [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
+        call = call.parent
+
+
+def _iter_secrets(value: Any) -> Iterator[str | bytes]:
+    """Yield the texts and bytes in `value` at any depth, without keys and field names."""
+    unveiled = getattr(value, "get_secret_value", None)
+    if unveiled is not None:
+        yield from _iter_secrets(unveiled())
+    elif isinstance(value, str):
+        yield from _iter_secret_texts(str.__str__(value))  # a class may write stars of its own
+    elif isinstance(value, bytes | bytearray | memoryview):
+        yield bytes(value).strip()
+    elif isinstance(value, PathLike):
+        yield from _iter_secrets(fspath(value))
+    elif (
+        isinstance(value, int | float) or hasattr(value, "unicode_string") or type(value).__module__ in _WRITTEN_BY_STR
+    ):
+        yield from () if isinstance(value, bool) else _iter_secret_texts(str(value))
+        yield from (value.hex,) if type(value).__module__ == "uuid" else ()
+    else:
+        for inner in _iter_members(value):
+            yield from _iter_secrets(inner)
+
+
+def _iter_secret_texts(text: str) -> Iterator[str]:
+    """Yield a text without surrounding blanks, and the credential in it."""
+    yield text.strip()
+    found = _CREDENTIAL(text)
+    credential = (found[1] or found[2]) if found else ""
+    if text.count(credential) == 1:  # not `postgres` of a database of that name
+        from urllib.parse import unquote  # 3 ms
+
+        yield from (credential, unquote(credential))
+
+
+def _iter_members(value: Any) -> Iterable[Any]:
+    if isinstance(value, Enum):
+        return (value.value,)
+    value = fields_of(value) or value
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, Iterable) else ()
+
+
+@lru_cache(maxsize=256)
+def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], list[bytes]]:
+    """Return the forms of a secret: texts, each after a part of it that no escaping changes; and base64 and hex."""
+    text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
+    if len(text) < _SHORTEST_ANYWHERE:
+        return [(_find_plain_part(text), text)] if len(text) >= _SHORTEST else [], []
+    data, wide = secret, list[bytes]()
+    if not isinstance(data, bytes):
+        wide = [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
+        data = text.encode("utf-8", "surrogatepass")
+    wide_texts = [one.decode("utf-8", "surrogateescape") for one in wide]
+    wide_texts += [repr(one)[1:-1] for one in wide_texts]
+    lines = [line.strip() for line in text.splitlines() if sum(map(str.isalnum, line)) >= _SHORTEST_ANYWHERE]
+    texts = [(_find_plain_part(one), one) for one in (text, *lines)]
+    texts += [(one.encode("utf-8", "surrogatepass"), one) for one in wide_texts]
+    return texts, [
+        form.encode() for one in (data, *wide) for form in (*_make_base64_forms(one), one.hex(), one.hex().upper())
+    ]
+
+
+def _find_plain_part(text: str) -> bytes:
+    """Return the longest part of a text that no escaping changes."""
+    parts: list[str] = re.findall(r"[A-Za-z0-9.-]*", text)
+    return max(parts, key=len).encode()
+
+
+def _make_expression(secret: str) -> str:
+    """Return a pattern for a text as it is and as JSON, Python, URLs and HTML escape it, also nested."""
+    if len(secret) > _LONGEST_ESCAPED:
+        return re.escape(secret)
+    parts = re.findall(r"(?s)(\\*)(?:([\w.-]+)|(.)|\Z)", secret, re.ASCII)
+    expression = "".join(
+        _make_slashes(len(slashes), 9 * len(slashes)) + re.escape(plain).replace("_", r"\\*+_")  # of Markdown
+        if plain or not char
+        else _make_character_expression(char, len(slashes))
+        for slashes, plain, char in parts
+    )
+    return expression if len(secret) >= _SHORTEST_ANYWHERE else rf"(?<!\w){expression}(?!\w)"
+
+
+def _make_slashes(least: int, most: int) -> str:
+    return rf"(?:\\|%(?:25)*5[cC]){{{least},{most}}}+" if most else ""
+
+
+def _make_character_expression(char: str, slashes: int) -> str:
+    """Return a pattern for a character that follows `slashes` backslashes of the text itself."""
+    number, units = ord(char), char.encode("utf-16-be", "surrogatepass").hex()
+    is_byte = "\udc80" <= char <= "\udcff"  # of bytes that are no UTF-8
+    octets = [f"{octet:02x}" for octet in char.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")]
+    again, most = _make_slashes(1, 9), 9 + 9 * slashes
+    after_slash = [f"U{number:08x}", again.join(f"x{octet}" for octet in octets), *_AFTER_SLASH.get(char, ())]
+    after_slash += [again.join(f"u{units[at : at + 4]}" for at in range(0, len(units), 4))]
+    after_slash += [f"x{number:02x}"] if number < 256 else []
+    ways = [
+        "".join(rf"[%=](?:25)*{octet}" for octet in octets),
+        rf"&(?:amp;)*(?:#0*{number}|#x0*{number:x}|{_HTML_NAMES.get(char, '#')});",
+        *((r"\+", r"%(?:25)*2b") if char == " " else ()),
+    ]
+    plain = rf"{_make_slashes(slashes, most)}(?:{re.escape(char)}|(?i:{'|'.join(ways)}))"
+    return rf"(?:{plain}|{_make_slashes(slashes or 1, most)}(?i:{'|'.join(after_slash)}))"
+
+
+def _make_base64_forms(data: bytes) -> list[str]:
+    """Return the characters that stand for `data` wherever it begins in longer base64, in both alphabets."""
+    forms = []
+    for before in range(3):
+        encoded = b64encode(bytes(before) + data).decode().rstrip("=")
+        # The first characters hold bits of what comes before, and the last one may hold bits of what follows.
+        own = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
+        forms += [own, own.replace("+", "-").replace("/", "_")]
+    return forms
+
+
+def _redact_text(texts: list[tuple[bytes, str]], encoded: list[bytes], text: str) -> str:
+    """Return `text` with stars for each of `texts`, escaped or not, and for each of `encoded`, with breaks or not."""
+    data = text.encode("utf-8", "surrogatepass")
+    parts = _find_forms(data, {part for part, _ in texts})
+    if found := [secret for part, secret in texts if part in parts]:  # to compile all would take 8 ms
+        text = re.sub("|".join(map(_make_expression, found)), SECRET_STARS, text)
+    if present := _find_forms(_remove_breaks(text), encoded):
+        text = re.sub("|".join(_BREAK.join(map(re.escape, one.decode())) for one in present), SECRET_STARS, text)
+    return text
+
+
+def _remove_breaks(text: str) -> bytes:
+    data = text.encode("ascii", "replace").translate(None, b" \t\n\r\v\f:")
+    while b"\\\\" in data:
+        data = data.replace(b"\\\\", b"\\")
+    for escaped, plain in ((b"\\n", b""), (b"\\r", b""), (b"\\x", b""), (b"\\/", b"/")):
+        data = data.replace(escaped, plain)
+    return data
+
+
+def _find_forms(text: bytes, forms: Collection[bytes]) -> list[bytes]:
+    """Return the forms that stand in a text.
+
+    In a long text, every eighth byte is compared for forms of at least 15 bytes: 5 ms for a megabyte and any number.
+    """
+    if len(text) * len(forms) > _MANY_STEPS:
+        eights = memoryview(text)[: len(text) // 8 * 8].cast("Q")
+        found = frozenset(eight for form in forms for eight in _read_eights(form)).intersection(eights)
+        forms = [form for form in forms if len(form) < 15 or not found.isdisjoint(_read_eights(form))]
+    return [form for form in forms if form in text]
+
+
+def _read_eights(form: bytes) -> list[int]:
+    """Return the first eight runs of eight bytes as numbers. One of them begins at a multiple of 8 in any text."""
+    return [struct.unpack_from("Q", form, at)[0] for at in range(8)] if len(form) >= 15 else []

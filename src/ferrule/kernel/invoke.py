@@ -1,0 +1,275 @@
+"""Run the handler of a call under its deadline, with the `inside` middleware around it."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Awaitable
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from ferrule.arguments.argument_errors import ArgumentErrors
+from ferrule.arguments.dumping import NotJudgeable
+from ferrule.errors import DefinitionError
+from ferrule.kernel.attempts import begin_inner_attempt, reject
+from ferrule.kernel.cancel import undo_cancellation
+from ferrule.kernel.deadline import Deadline, inherited_deadline
+from ferrule.kernel.hooks import run_hooks
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.results import (
+    CANCELLED,
+    NOTHING_RUN,
+    Rejected,
+    denial,
+    read_executed,
+    result_of_error,
+    result_of_middleware_error,
+    result_of_timeout,
+    result_of_unstarted,
+    result_of_value,
+)
+from ferrule.kernel.state import RELIABLE_CANCELLING, CallState, ancestors, find_state
+from ferrule.kernel.suspension import make_deferred_record
+from ferrule.kernel.tasks import start_eagerly
+from ferrule.types import Coro
+from ferrule.values.call import ToolCall
+from ferrule.values.content import sentence
+from ferrule.values.context import CURRENT, ToolContext
+from ferrule.values.input import Answer, InputRequired
+from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.kernel.acquire import HeldSlots
+
+
+def begin_run(state: CallState, held: HeldSlots) -> None:
+    """Let the call hold its slots, and make it the current call.
+
+    Raises:
+        DefinitionError: The call has ended: a middleware called `next` too late.
+        CancelledError: A guard, an approver or a middleware swallowed a cancellation.
+    """
+    if state.task is None:
+        raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
+    if state.task.cancelling() > state.cancels and state.is_cancelled(None):
+        raise asyncio.CancelledError
+    state.held = held
+    if state.observers:
+        state.emit("tool:started")
+    CURRENT.set(state)  # type: ignore[arg-type]
+
+
+def invoke(
+    plan: Plan, values: object, state: CallState, answer: Answer | None = None
+) -> ToolResult | Awaitable[ToolResult]:
+    """Run the handler with the `inside` middleware around it. Return the result, or an awaitable of it.
+
+    The deadline counts from here. A run that has one gets a task of its own.
+
+    Args:
+        values: The validated values for the first run; None takes them from the judged call.
+        answer: The answer to the question that the handler asked in its last run.
+    """
+    timeout, attempt = state.origin.timeout, state.attempt
+    if answer is not None:
+        attempt.answer = answer
+    seconds, idle = plan.timeout if timeout is None else timeout, plan.idle_timeout
+    idle_deadlines: tuple[Deadline, ...] = ()
+    if state.parent is not None:
+        idle_deadlines = attempt.idle_deadlines = state.parent.attempt.idle_deadlines
+        remaining = inherited_deadline(state) - plan.runner.timer.time()
+        if remaining <= 0:
+            late = f"{plan.name} was not started: the deadline of a call that made it has passed. {NOTHING_RUN}"
+            return reject(state, Rejected("timeout", late))
+        if remaining < (inf if seconds is None else seconds):
+            seconds = remaining
+    if plan.inside is None:
+        handling: Any = run_handler(plan, values, state)
+    else:
+        handling = _run_inside(plan.inside(state.call, state.context), state)
+    if seconds is None and idle is None:
+        return handling  # type: ignore[no-any-return]
+    timer = plan.runner.timer
+    deadline = attempt.deadline = Deadline(inf if seconds is None else seconds, timer)
+    if idle is not None:
+        deadline.idle, deadline.progress_at = idle, timer.time()
+        attempt.idle_deadlines = (*idle_deadlines, deadline)
+    attempt.cancels = 0
+    task = start_eagerly(handling, get_running_loop())
+    if task.done() and timer.time() <= deadline.expires_at() and not task.cancelled():  # the handler never waited
+        return task.result()  # type: ignore[no-any-return]
+    deadline.task = task
+    return _wait_until_deadline(deadline, task, plan, state)
+
+
+def run_handler_as_next(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
+    """Run the handler as the innermost `next` of the `inside` middleware.
+
+    Raises:
+        DefinitionError: A middleware gave `next` another call.
+    """
+    state = find_state(plan, context)
+    if call is not state.call and call != state.call:
+        raise DefinitionError("a middleware inside gave `next` another call; arguments change only in `around`")
+    return run_handler(plan, None, state)
+
+
+async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResult:
+    """Run the handler and the hooks next to it.
+
+    Args:
+        values: The validated values, or None to take them from the judged call. Every run but the first validates them
+            anew, because the run before may have changed its own objects.
+    """
+    held, attempt = state.held, state.attempt
+    if held is None or state.task is None:
+        raise DefinitionError("a middleware inside called `next` after its result")
+    held.active_runs += 1
+    run = plan.run
+    try:
+        if values is None:
+            if state.is_cancelled(None):  # a middleware swallowed the cancellation
+                raise asyncio.CancelledError
+            if (answered := state.origin.answered) is not None and answered.ends_work:
+                if not isinstance(answered.answer, ToolResult):
+                    return reject(state, Rejected("cancelled", f"{plan.name} was given up. {NOTHING_RUN}"))
+                run = answered.run
+            else:
+                judged = state.call.arguments
+                is_used = attempt.runs or attempt.result is not None
+                values = plan.parameters.revalidate(judged) if is_used else judged.validated
+        if attempt.runs or attempt.result is not None:
+            if not state.may_run_again:
+                reason = plan.disabled
+                return reject(state, Rejected("cancelled", CANCELLED) if reason is None else denial(reason))
+            attempt = begin_inner_attempt(state)
+        attempt.executed = None
+        attempt.runs += 1
+        try:
+            value = await run(values, state)
+            result = result_of_value(plan, state, value)
+            if result.status == "suspended":
+                _record_suspension(state, value)
+        except BaseException as error:
+            result = settle_error(plan, state, error)
+        attempt.result, attempt.executed = result, result.executed
+        if not RELIABLE_CANCELLING:
+            _reset_cancel_count(state)
+        if plan.handler_hooks:
+            replaced = run_hooks(plan.handler_hooks, result, state.context)
+            result = replaced if isinstance(replaced, ToolResult) else await replaced
+        return result
+    except (ArgumentErrors, NotJudgeable) as error:  # a validator may treat the same text differently now
+        reason = "its arguments do not fit any more" if isinstance(error, ArgumentErrors) else str(error)
+        return reject(state, Rejected("failed", f"{plan.name} could not be run: {sentence(reason)} {NOTHING_RUN}"))
+    except SystemExit as error:  # in a task of its own it would end the loop
+        return result_of_middleware_error(state, error)
+    finally:
+        held.active_runs -= 1
+        if held.idle_callbacks:
+            held.on_run_end()
+
+
+def settle_error(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+    """Return the result of a handler that raised.
+
+    Raises:
+        CancelledError: The task was cancelled from outside, so the handler did not fail.
+    """
+    attempt = state.attempt
+    if isinstance(error, KeyboardInterrupt) or state.is_closing(error):
+        raise error
+    if state.is_cancelled(error):
+        if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
+            attempt.raised = error
+        raise asyncio.CancelledError from None
+    if read_executed(error) is False:
+        attempt.undo_start(error)
+    make_result = result_of_unstarted if error is attempt.not_started else result_of_error
+    attempt.result = result = make_result(plan, state, error)
+    attempt.executed = result.executed
+    return result
+
+
+def is_still_running(state: CallState) -> bool:
+    """Return whether code of the handler, or of the middleware inside, still runs."""
+    held = state.held
+    return state.attempt.left_running or (held is not None and bool(held.active_runs or held.abandoned_jobs))
+
+
+def _record_suspension(state: CallState, value: Any) -> None:
+    """Record that the handler asks for input, or that its work ends elsewhere."""
+    if isinstance(value, InputRequired):
+        state.attempt.wanted = value
+    else:
+        state.attempt.pending = make_deferred_record(state, value)
+
+
+async def _run_inside(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:
+    """Run the `inside` middleware. It may go on after its deadline, as a handler may."""
+    held = state.held
+    assert held is not None
+    held.active_runs += 1
+    try:
+        return await handling
+    except SystemExit as error:  # in a task of its own it would end the loop
+        return result_of_middleware_error(state, error)
+    finally:
+        held.active_runs -= 1
+        held.on_run_end()
+
+
+def _reset_cancel_count(state: CallState) -> None:
+    """Ignore what the handler left in the task's `cancelling()`: it comes from a task group of its own that failed."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        for call in (state, *ancestors(state)):
+            call.attempt.cancels = task.cancelling()
+
+
+# -- the deadline ------------------------------------------------------------------------------------------------------
+
+
+async def _wait_until_deadline(
+    deadline: Deadline, task: asyncio.Task[ToolResult], plan: Plan, state: CallState
+) -> ToolResult:
+    """Return the task's result, or the result of a timeout.
+
+    At the deadline the task is cancelled and gets `grace` seconds to end. After that it is abandoned. Its own result
+    or exception no longer counts then.
+    """
+    time = deadline.timer.time
+    is_waiting = True  # wait at least once, so that the handler begins even if it is late
+    try:
+        while is_waiting:
+            await deadline.wait_for_task(task, deadline.expires_at())  # a moved deadline wakes it too
+            is_waiting = not task.done() and time() < deadline.expires_at()
+    except asyncio.CancelledError:
+        await _stop_task(task, deadline, plan)
+        raise
+    if task.done() and time() <= deadline.expires_at():  # the handler may have blocked the loop past its deadline
+        deadline.task = None  # break the reference cycle
+        return task.result()
+    reason, deadline.at = deadline.expiry_reason(), min(deadline.at, time())
+    try:
+        await _stop_task(task, deadline, plan)
+    except asyncio.CancelledError:
+        if undo_cancellation(state) is None:  # somebody else than the runner has cancelled the call
+            raise
+    attempt = state.attempt
+    attempt.result = result_of_timeout(plan, state, reason, running=is_still_running(state))
+    attempt.abandoned = True
+    return attempt.result
+
+
+async def _stop_task(task: asyncio.Task[ToolResult], deadline: Deadline, plan: Plan) -> None:
+    """Cancel the task and wait for its end, at most `grace` seconds.
+
+    Raises:
+        CancelledError: The call was cancelled meanwhile.
+    """
+    deadline.stopped = True
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # mark the exception as seen
+    if not task.done():
+        task.cancel()
+        await deadline.wait_for_task(task, deadline.timer.time() + plan.runner.grace)

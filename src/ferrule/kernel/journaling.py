@@ -1,0 +1,386 @@
+"""Run a call that changes something once, and record it in the journal.
+
+find_earlier_entry   look the call up before the guards judge it; wait if an earlier run of it is in progress
+replay               return the recorded result without running anything; if nobody knows the outcome, ask the tool's
+                     `reconcile` first
+invoke_once          commit the intent, run the handler, commit the outcome
+write_outcome        commit the outcome before anybody sees the result, `around` middleware included
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from functools import partial
+from math import inf
+from os import urandom
+from typing import Any
+
+from ferrule.executors.threads import Raised
+from ferrule.kernel.acquire import wait_deadline
+from ferrule.kernel.call_key import get_reference, journal_status, ticket_result
+from ferrule.kernel.hiding import get_log_facts, hide, log_exception
+from ferrule.kernel.invoke import invoke, is_still_running
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.results import (
+    NOTHING_RUN,
+    RESUMED_ALREADY,
+    Rejected,
+    busy,
+    result_of_value,
+    unsuccessful,
+)
+from ferrule.kernel.seal import bound_result, copy_result
+from ferrule.kernel.state import CallState
+from ferrule.kernel.tasks import run_within
+from ferrule.scheduling.clock import waiter_for_end
+from ferrule.types import Begun, Journal
+from ferrule.values.call import run_id
+from ferrule.values.content import jsonable
+from ferrule.values.context import CURRENT
+from ferrule.values.frozen import freeze, thaw
+from ferrule.values.input import Answer
+from ferrule.values.kept import Intent, Kept, is_unknown, restored, stored
+from ferrule.values.logged import write_log
+from ferrule.values.result import ToolResult
+
+MAY_GO_ON = "may_go_on"
+"""The mark of an outcome after which work elsewhere may still happen."""
+
+# -- before ------------------------------------------------------------------------------------------------------------
+
+
+async def find_earlier_entry(plan: Plan, state: CallState) -> Kept | None:
+    """Return the journal's entry of an earlier run of this call, or None if the call may run.
+
+    Waits while an earlier run is in progress. Calls without a session are never recognised.
+
+    Raises:
+        Rejected: The wait took too long, or the journal cannot be read.
+    """
+    is_recognisable = state.fields.session or state.origin.answered is not None
+    if not is_recognisable or journal_status(state).intent is not None:
+        return None
+    return await _wait_for_earlier_run(
+        plan, state, await _call_journal(state, _get_journal(plan).find, journal_status(state).key)
+    )
+
+
+async def _wait_for_earlier_run(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None:
+    """Wait until the earlier run has ended. Return its entry, or None if the call may run.
+
+    Raises:
+        Rejected: The wait took too long, or the journal cannot be read.
+    """
+    if plan.job is not None:  # the entry belongs to the background job, which is not waited for
+        if kept is None or kept.state != "cut_off":
+            return kept
+        journal_status(state).replaces = kept
+        return None
+    if kept is not None and kept.state == "running":
+        until, timer, waiting = wait_deadline(state), plan.runner.timer, plan.runner.waiting
+        waiting.add(state)
+        late = busy(plan, "this call came before, and is still under way")
+        try:
+            left = inf if until is None else until - timer.time()
+            find = partial(_get_journal(plan).find, journal_status(state).key, wait=True)
+            kept = await _call_journal(state, find, seconds=left, late=late)
+        finally:
+            waiting.discard(state)
+    if kept is None or kept.state == "running":  # the earlier run has withdrawn its intent: nothing was run
+        return None
+    if kept.state == "cut_off" and is_repeatable(plan, state, kept):
+        journal_status(state).replaces = kept
+        return None
+    answered, pending = state.origin.answered, (kept.outcome or {}).get("pending")
+    if pending and answered is not None and pending["key"] == answered.record["key"]:
+        journal_status(state).replaces, journal_status(state).intent = kept, kept.intent  # this very entry is resumed
+        return None
+    return kept
+
+
+def is_repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
+    """Return whether a call that was cut off may run again: read-only or idempotent, and the same tool."""
+    tool, arguments = plan.tool, state.call.arguments
+    is_harmless = tool.trait("read_only", arguments) or tool.trait("idempotent", arguments)
+    return is_harmless and kept.intent.fingerprint == plan.fingerprint
+
+
+async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
+    """Return the recorded result of an earlier run, or None if the call may run after all."""
+    outcome = kept.outcome
+    if is_unknown(kept):
+        found = await reconcile(plan, state)
+        if found is not None and not found.executed:
+            if is_over(plan, outcome):
+                journal_status(state).replaces = kept
+                return None
+        elif found is not None:
+            outcome = freeze(_to_outcome(state, found))
+            if not await _call_journal(state, _get_journal(plan).settle, kept, outcome):  # another process was first
+                now = await _wait_for_earlier_run(
+                    plan, state, await _call_journal(state, _get_journal(plan).find, kept.intent.key)
+                )
+                return None if now is None else await replay(plan, state, now)
+    if plan.job is not None:
+        result = result_of_value(plan, state, ticket_result(kept.intent.key))
+    else:
+        result = make_unknown_result(state) if outcome is None else _restore_result(plan, state, outcome)
+    result = result.replace(metadata={**result.metadata, "replayed": True})
+    state.attempt.result, state.attempt.executed = result, result.executed
+    return result
+
+
+def _restore_result(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolResult:
+    """Make the result of this call from a recorded outcome."""
+    try:
+        result = restored(outcome, state.sent, plan.name)
+    except (TypeError, LookupError, ValueError) as error:
+        log_exception(state, "the journal entry of a call of tool %r cannot be read", plan.name, error=error)
+        return make_unknown_result(state)
+    state.attempt.pending = result.pending
+    return result
+
+
+def make_unknown_result(state: CallState) -> ToolResult:
+    """Return the result of a call whose outcome nobody knows."""
+    return unsuccessful(state, "unknown", describe_unknown(state.plan.name), executed=None)
+
+
+def describe_unknown(name: str) -> str:
+    """Return the error of a call whose outcome nobody knows."""
+    return (
+        f"{name} was called before, and it is not known what came of that: its effect may have happened. "
+        "Nothing was run now. Do not repeat it; find out whether it happened, or ask."
+    )
+
+
+async def reconcile(plan: Plan, state: CallState) -> ToolResult | None:
+    """Ask the tool for the outcome of a call. Return its result, or None if the tool does not know.
+
+    A result with `executed=False` says that the call did not happen. It counts only if the call `is_over`.
+    """
+    function = plan.tool.reconcile
+    if function is None:
+        return None
+    found = await run_within(plan.runner, partial(_call_reconcile, function, state))
+    if isinstance(found, Raised):
+        log_exception(state, "reconcile of tool %r raised", plan.name, error=found.error)
+        return None
+    if found is None:
+        return None
+    if found is False or (isinstance(found, ToolResult) and found.success and found.executed is False):
+        text = f"{plan.name} did not happen. Nothing was run; the call may be sent again."
+        return unsuccessful(state, "failed", text, executed=False)
+    if isinstance(found, ToolResult) and found.status != "suspended":
+        return None if found.executed is None else found
+    gave = type(found).__name__
+    wanted = "it is a ToolResult of what has ended, False or None"
+    write_log(logging.ERROR, get_log_facts(state), "reconcile of tool %r gave %r: %s", plan.name, gave, wanted)
+    return None
+
+
+async def _call_reconcile(function: Any, state: CallState) -> object:
+    CURRENT.set(state)  # type: ignore[arg-type]  # in a task of its own
+    found = function(state.call, state.context)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:
+    """Run the handler between its intent and its outcome, or return the result of another run that was first.
+
+    The call keeps its slots and keys until the outcome is written, so that the next call finds it in the journal.
+
+    Raises:
+        Rejected: The intent could not be written, or the other run does not end in time.
+    """
+    begun = await _commit_intent(plan, state)
+    if isinstance(begun, ToolResult):
+        return begun
+    handling = invoke(plan, values, state, answer)
+    result = _adopt_result(state, handling if isinstance(handling, ToolResult) else await handling)
+    if result.executed is None and result.status != "suspended":
+        result = await _reconcile_unknown(plan, state, result)
+    if begun.other_arguments:
+        message = "a call of tool %r came under an id that another call with other arguments had"
+        write_log(logging.WARNING, get_log_facts(state), message, plan.name)
+        result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
+    return await write_outcome(plan, state, result)
+
+
+async def _reconcile_unknown(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
+    """Return the result that `reconcile` gives for a call with an unknown outcome, or else the result as it is."""
+    attempt, after = state.attempt, journal_status(state).replaces
+    is_deferred = after is not None and after.state == "deferred"
+    has_ended = not (is_deferred or is_still_running(state)) and is_over(plan, {"status": result.status})
+    found = await reconcile(plan, state)
+    if found is None or not (found.executed or has_ended):
+        return result
+    attempt.executed = found.executed
+    attempt.result = copy_result(state, found)
+    return attempt.result
+
+
+def is_over(plan: Plan, outcome: Mapping[str, object] | None) -> bool:
+    """Return whether nothing of a call with an unknown outcome can still happen.
+
+    That is so if a crash cut the call off, or if its handler itself raised `UnknownOutcomeError`. A call that was
+    stopped, by its deadline for instance, may have begun work in a thread or on a server, which goes on. A handler on
+    another machine (`isolation=` an object) goes on even after a crash of this program.
+    """
+    if plan.tool.isolation not in (None, "process"):
+        return False
+    return outcome is None or (outcome.get("status") == "unknown" and not outcome.get(MAY_GO_ON))
+
+
+async def _commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
+    """Commit the intent. Return the result of another run instead if that was first.
+
+    The other run has its slots already, so it does not wait for this call.
+
+    Raises:
+        Rejected: The intent could not be written, or the other run does not end in time.
+    """
+    status, journal = journal_status(state), _get_journal(plan)
+    if (
+        status.replaces is not None and status.replaces.state == "deferred"
+    ):  # the handler only looks at work that began before
+        return Begun(None)
+    intent = status.intent = _make_intent(plan, state)
+    while True:
+        status.is_open = True  # it may be committed even if this task is cancelled meanwhile
+        begun: Begun = await _call_journal(state, partial(journal.begin, after=status.replaces), intent)
+        if begun.kept is None:
+            return begun
+        status.is_open, status.replaces = False, None
+        kept = await _wait_for_earlier_run(plan, state, begun.kept)
+        if kept is not None and (result := await replay(plan, state, kept)) is not None:
+            return result
+
+
+def _make_intent(plan: Plan, state: CallState) -> Intent:
+    fields, status = state.fields, journal_status(state)
+    return Intent(
+        key=status.key,
+        reference=get_reference(state),
+        claim=urandom(16).hex() if status.intent is None else status.intent.claim,
+        call_id=state.sent.id,
+        tool_name=plan.name,
+        principal=fields.principal,
+        session=fields.session,
+        parent=state.call.parent,
+        fingerprint=plan.fingerprint,
+        arguments=hide(state, jsonable(state.redacted_call.arguments.plain())),
+        at=plan.runner.clock.now(),
+        run=run_id(state.run),
+    )
+
+
+# -- after -------------------------------------------------------------------------------------------------------------
+
+
+async def write_missing_outcome(
+    plan: Plan, state: CallState, result: ToolResult, interruption: BaseException | None
+) -> tuple[ToolResult, BaseException | None]:
+    """Write the outcome of a call that was interrupted after its intent. Return its result and the interruption.
+
+    If the call is cancelled again meanwhile, the write goes on.
+    """
+    loop = asyncio.get_running_loop()
+
+    def start_write() -> asyncio.Task[ToolResult]:
+        return loop.create_task(write_outcome(plan, state, result))
+
+    write = start_write()
+    plan.runner.track_write(write, start_write)
+    if interruption is None:
+        try:
+            await waiter_for_end(write)
+            if write.result().metadata.get("unrecorded"):
+                result = write.result()
+        except asyncio.CancelledError as error:
+            interruption = error
+    return result, interruption
+
+
+async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
+    """Commit the outcome of the call, and return the result.
+
+    If nothing was run, the intent is withdrawn, and the call may be made again. The result says if somebody else
+    resumed the call meanwhile. Its metadata says `unrecorded` if the journal could not be written. If the caller is
+    cancelled, the write goes on.
+    """
+    attempt, status = state.attempt, journal_status(state)
+    intent, status.is_open, after = status.intent, False, status.replaces
+    deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
+    looked = after is not None and after.state == "deferred"  # it stays deferred if the look took too long
+    waits = result.status == "suspended" or (looked and result.status in ("limited", "timeout"))
+    kept = deferred or (attempt.executed is not False and not waits)  # middleware may say otherwise
+    outcome = _to_outcome(state, result) if kept else None
+    if outcome is not None and looked:  # its work goes on elsewhere
+        outcome[MAY_GO_ON] = True
+    attempt.journaled = result if kept else None
+    try:
+        if not looked:
+            await _call_journal(state, _get_journal(plan).end, intent, outcome, surely=True)
+        elif outcome and not await _call_journal(state, _get_journal(plan).settle, after, outcome, surely=True):
+            result = attempt.result = attempt.journaled = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
+    except Rejected:  # it is logged; the result stays as it is
+        if kept:
+            result = result.replace(metadata={**result.metadata, "unrecorded": True})
+            attempt.result = attempt.journaled = result
+    return result
+
+
+def _to_outcome(state: CallState, result: ToolResult) -> dict[str, Any]:
+    """Return the outcome to record for a result."""
+    kept = stored(bound_result(state, result))
+    return kept if state.attempt.pending is None else {**kept, "pending": thaw(state.attempt.pending)}
+
+
+def _adopt_result(state: CallState, result: ToolResult) -> ToolResult:
+    """Return the kernel's own copy of a result that an `inside` middleware made.
+
+    A handler that waits for input runs again, so its result stays as it is.
+    """
+    attempt = state.attempt
+    if result is attempt.result or (attempt.wanted is not None and getattr(result, "status", None) == "suspended"):
+        return result
+    made = attempt.result = copy_result(state, result)
+    return made
+
+
+def _get_journal(plan: Plan) -> Journal:
+    journal = plan.runner.journal
+    assert journal is not None
+    return journal
+
+
+async def _call_journal(
+    state: CallState,
+    function: Any,
+    *given: object,
+    seconds: float | None = None,
+    late: Rejected | None = None,
+    surely: bool = False,
+) -> Any:
+    """Call a method of the journal, and return its value.
+
+    Args:
+        seconds: The bound; None for the usual one.
+        late: The rejection if it takes longer; None for the general one.
+        surely: Let the call of the journal go on if the caller is cancelled.
+
+    Raises:
+        Rejected: The journal failed or took too long.
+    """
+    plan = state.plan
+    found = await run_within(plan.runner, function, *given, seconds=seconds, surely=surely)
+    if not isinstance(found, Raised):
+        return found
+    if late is not None and isinstance(found.error, TimeoutError):
+        raise late
+    log_exception(state, "the journal could not be asked about a call of tool %r", plan.name, error=found.error)
+    raise Rejected("failed", f"{plan.name} could not be run: the journal cannot be read or written. {NOTHING_RUN}")

@@ -1,0 +1,157 @@
+"""The path of one call: the order of its steps.
+
+run_call         emit the first and the last event, and return exactly one sealed result
+└ around…          middleware around the call; it may change the arguments, but not the id or the name
+  └ run_core         everything that `around` middleware wraps: the `before` hooks, then the steps
+    ├ validate         parse the text into arguments: strictly, then with recorded repairs
+    ├ replay           if the journal knows the call, have the guards judge it and return its recorded result
+    ├ authorize        ask the guards, then a person if a guard says so
+    ├ acquire          take keys and slots, with a bounded wait
+    ├ invoke           run the handler under its deadline; a journaled call between its intent and its outcome
+    └ release          give keys and slots back
+seal             bind, bound, clean and measure the result
+
+`receive.py` comes before: it gives the call an id and finds its tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ferrule.kernel.acquire import HeldSlots, acquire, release
+from ferrule.kernel.attempts import begin_attempt, begin_next, end_next, reject
+from ferrule.kernel.authorize import authorize
+from ferrule.kernel.begin import begin_call, end_call, reject_at_once
+from ferrule.kernel.call_key import has_open_intent
+from ferrule.kernel.cancel import restore_current_call, settle_interrupted, undo_cancellation
+from ferrule.kernel.hooks import run_hooks
+from ferrule.kernel.invoke import begin_run, invoke
+from ferrule.kernel.journaling import invoke_once, write_missing_outcome
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.results import Rejected, denial
+from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
+from ferrule.kernel.seal import seal
+from ferrule.kernel.state import NO_ORIGIN, CallState, Origin, find_state
+from ferrule.kernel.validate import check_replacement, set_judged_arguments, validate
+from ferrule.types import Coro
+from ferrule.values.call import ToolCall
+from ferrule.values.context import CURRENT, ContextFields, ToolContext
+from ferrule.values.event import EventKind
+from ferrule.values.input import Answer, InputRequired
+from ferrule.values.result import Status, ToolResult
+
+_FINAL_EVENTS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}  # all others: tool:error
+
+
+async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> ToolResult:
+    """Run the call and return its sealed result, whatever happens inside.
+
+    An interruption, such as a cancellation from outside, is raised only after the result has its event and its record.
+    """
+    try:
+        state = begin_call(plan, sent, fields, origin)
+    except Rejected as rejection:
+        return await reject_at_once(plan.runner, sent, rejection, fields, origin)
+    interruption: BaseException | None = None
+    try:
+        try:
+            if state.observers and origin.answered is None:
+                state.emit("tool:pre")
+            if plan.around is not None:
+                found: Any = await plan.around(state.call, state.context)
+            elif plan.before_hooks:
+                found = await run_core(plan, state.call, state)
+            else:  # skip `run_core`, which has nothing to do here: a third of the bare call
+                found = await _run_steps(plan, state.call, state)
+            result = seal(state, found)
+            if state.task.cancelling() > state.cancels:
+                result, interruption = settle_interrupted(state, result)
+        except BaseException as error:
+            result, interruption = settle_interrupted(state, error)
+    finally:
+        end_call(state)
+    if plan.journaled and has_open_intent(state) and not isinstance(interruption, GeneratorExit):
+        result, interruption = await write_missing_outcome(plan, state, result, interruption)
+    if state.observers:
+        state.emit(_FINAL_EVENTS.get(result.status, "tool:error"), result)
+    if origin.entry is not None:
+        state.origin = NO_ORIGIN  # break the reference cycle
+        origin.entry.end(result)  # the batch keeps it even if the batch is cancelled
+    if interruption is not None:
+        raise interruption from None
+    return result
+
+
+def run_core_as_next(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
+    """Run the core as the innermost `next` of the `around` middleware."""
+    return run_core(plan, call, find_state(plan, context))
+
+
+async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
+    """Run everything that `around` middleware wraps: the `before` hooks, then the steps."""
+    if plan.around is not None:
+        begin_next(state)
+    try:
+        if plan.before_hooks:
+            changed = run_hooks(plan.before_hooks, call, state.context)
+            call = changed if isinstance(changed, ToolCall) else await changed
+        return await _run_steps(plan, call, state)
+    finally:
+        if plan.around is not None:
+            end_next(state)
+
+
+async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None) -> ToolResult:
+    """Run the steps from `validate` to `release`, and start over each time that the handler asks for input.
+
+    Args:
+        wanted: The input that the previous run of the handler asked for.
+    """
+    values: Any = None
+    answer: Answer | None = None
+    try:
+        if call is not state.call:
+            check_replacement(plan, call, state)
+        if plan.disabled is not None:
+            raise denial(plan.disabled)
+        if wanted is not None:
+            answer = await ask_for_input(plan, call, state, wanted)
+        elif state.origin.answered is not None:
+            resumed = await continue_suspended(plan, state, state.origin.answered)
+            if isinstance(resumed, ToolResult):
+                return resumed
+            answer = resumed
+        else:
+            values, text = validate(plan, call, state)
+            if plan.judged:
+                set_judged_arguments(plan, state, values, text)
+                if plan.journaled and (result := await replay_earlier_run(plan, state)) is not None:
+                    return result
+                if (authorizing := authorize(plan, state)) is not None:
+                    await authorizing
+                values = state.call.arguments.validated
+        acquiring = acquire(plan, state)
+        held = acquiring if isinstance(acquiring, HeldSlots) else await acquiring
+    except Rejected as rejection:
+        return reject(state, rejection)
+    except asyncio.CancelledError:
+        if (stop := undo_cancellation(state)) is None:
+            raise
+        return reject(state, stop)
+    current_before: Any = state.parent and CURRENT.get()
+    try:
+        begin_run(state, held)
+        handling = (invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
+        result = handling if isinstance(handling, ToolResult) else await handling
+    except Rejected as rejection:  # an inner middleware may suspend the call
+        return reject(state, rejection)
+    finally:
+        release(state, held)
+        if state.parent or state.attempt.abandoned:  # for all other calls the context ends with the task
+            restore_current_call(state, current_before)
+    wanted = state.attempt.wanted
+    if wanted is None or getattr(result, "status", None) != "suspended":
+        return result
+    begin_attempt(state)
+    return await _run_steps(plan, call, state, wanted)

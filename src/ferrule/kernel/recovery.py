@@ -1,0 +1,128 @@
+"""Settle the calls that a crash cut off, and look at deferred work that is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ferrule.errors import DefinitionError
+from ferrule.kernel.call_key import JournalStatus
+from ferrule.kernel.journaling import MAY_GO_ON, is_over, is_repeatable, make_unknown_result, reconcile
+from ferrule.kernel.live_call import LiveCall
+from ferrule.kernel.receive import resume_call
+from ferrule.kernel.results import unsuccessful
+from ferrule.kernel.seal import seal
+from ferrule.kernel.state import CallState
+from ferrule.kernel.suspension import NOT_SEALED, open_record
+from ferrule.types import Journal
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ContextFields
+from ferrule.values.event import EventKind, emit
+from ferrule.values.frozen import JsonObject
+from ferrule.values.kept import Kept, stored
+from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.kernel.runner_state import RunnerState
+
+log = logging.getLogger("ferrule")
+_CONCURRENCY = 64
+"""Calls that are settled at once. A journal commits the writes of a moment together."""
+
+
+async def recover(runner: RunnerState) -> list[ToolResult]:
+    """Settle the unfinished calls of this runner's tools, and return their results.
+
+    Raises:
+        DefinitionError: The runner has no journal.
+        JournalError: The journal cannot be read or written.
+    """
+    left, found = await _require_journal(runner).unfinished(), list[ToolResult]()
+    while left:
+        part, left = left[:_CONCURRENCY], left[_CONCURRENCY:]
+        recovered = await asyncio.gather(*(_recover_one(runner, kept) for kept in part), return_exceptions=True)
+        for kept, result in zip(part, recovered, strict=True):
+            if isinstance(result, LookupError | TypeError | ValueError | AttributeError):  # an entry of another version
+                log.error("a call of tool %r cannot be settled", kept.intent.tool_name, exc_info=result)
+            elif isinstance(result, BaseException):
+                raise result
+            elif result is not None:
+                found.append(result)
+    return found
+
+
+async def _recover_one(runner: RunnerState, kept: Kept) -> ToolResult | None:
+    """Return the result of an unfinished call, or None if it is not due, its tool is unknown, or others settled it."""
+    pending = kept.outcome and kept.outcome.get("pending")
+    if not pending or pending["expires_at"] <= runner.clock.now():
+        return await _settle(runner, kept)
+    at = pending["state"]["poll_at"]
+    return None if at is None or at > runner.clock.now() else await _look_at_deferred(runner, kept, pending)
+
+
+async def deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None:
+    """Return the record of the deferred work with this ticket, or None unless there is exactly one.
+
+    Raises:
+        DefinitionError: The runner has no journal.
+        JournalError: The journal cannot be read.
+    """
+    found = await _require_journal(runner).unfinished(ticket=ticket)
+    return found[0].outcome if len(found) == 1 else None
+
+
+def _require_journal(runner: RunnerState) -> Journal:
+    if runner.journal is None:
+        raise DefinitionError("there is no journal here: give the runner one, as Runner(tools, journal=…)")
+    return runner.journal
+
+
+async def _look_at_deferred(runner: RunnerState, kept: Kept, pending: JsonObject) -> ToolResult | None:
+    """Let the handler look at deferred work. Return its result, or None if the tool is unknown."""
+    answered = open_record({"pending": pending}, runner.resume_keys, True, None)
+    if answered is None:
+        log.warning("deferred work of tool %r is not looked at: %s", kept.intent.tool_name, NOT_SEALED)
+    if answered is None or kept.intent.tool_name not in runner.plans:
+        return None
+    return await resume_call(runner, answered, ContextFields(**answered.record["context"]), ())
+
+
+async def _settle(runner: RunnerState, kept: Kept) -> ToolResult | None:
+    """Settle a call, and return its result. Return None if the tool is unknown, or somebody else has settled it."""
+    intent, journal = kept.intent, runner.journal
+    plan = runner.plans.get(intent.tool_name)
+    if plan is None or journal is None:
+        return None
+    call = ToolCall(intent.call_id, plan.name, intent.arguments, parent=intent.parent)
+    state = LiveCall(plan, ContextFields(intent.session, intent.principal), call, call, None)
+    state.attempt.in_journal = JournalStatus(intent.key)
+    found = await reconcile(plan, state)
+    cut_off = kept.state == "cut_off"
+    if found is not None and not (found.executed or is_over(plan, kept.outcome)):
+        found = None
+    runs_again = cut_off and found is None and is_repeatable(plan, state, kept)
+    make_result = _make_repeat_result if runs_again else make_unknown_result if cut_off else _make_expired_result
+    result = seal(state, found or make_result(state))
+    state.task = None
+    if runs_again:
+        return result.replace(metadata={**result.metadata, "runs_again": True})
+    outcome = stored(result) if cut_off else {**stored(result), MAY_GO_ON: True}
+    happened = found is None or found.executed
+    if not await journal.settle(kept, outcome if happened else None):
+        return None
+    kind: EventKind = "tool:post" if result.success else "tool:error"
+    emit(state.observers, kind, state.redacted_call, result, state.fields, intent.run)
+    return result
+
+
+def _make_repeat_result(state: CallState) -> ToolResult:
+    """Return the result of a call that was cut off and may run again."""
+    text = f"{state.plan.name} was cut off. It runs again when the call comes again; nothing was run now."
+    return unsuccessful(state, "unknown", text, executed=None)
+
+
+def _make_expired_result(state: CallState) -> ToolResult:
+    """Return the result of deferred work that has expired."""
+    text = f"{state.plan.name} has begun what ends elsewhere, and it was not said in time what came of that."
+    return unsuccessful(state, "unknown", f"{text} Its effect may have happened.", executed=None)

@@ -1,0 +1,269 @@
+"""Make the result of a call: from the handler's value, from an exception, or from a rejection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ferrule.definition.output import RenderedOutput
+from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
+from ferrule.executors.event_loop import join_chunks
+from ferrule.kernel.hiding import hide, log_exception, log_text
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.state import CallState
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Text, clean, cut, render, sentence, text_of
+from ferrule.values.decision import Decision
+from ferrule.values.deferred import PUT_OFF
+from ferrule.values.input import InputRequired
+from ferrule.values.masking import masked_text
+from ferrule.values.result import Status, ToolResult, success
+
+NOTHING_RUN = "Nothing was run."
+CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
+RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
+_MAY_HAVE = "It had been started, so its effect may have happened."
+_STILL = "It is still running; its effect may yet happen. Do not repeat it."
+_READS = "It had been started, and changes nothing."
+_STILL_READS = "It is still running, and changes nothing."
+_MAX_RETRY_SECONDS = 1 << 63
+
+
+class Rejected(Exception):
+    """Ends a call before its handler starts. A step raises it, and `reject` makes the result from it.
+
+    Attributes:
+        own_words: Whether the text is the kernel's own, and not the sender's.
+    """
+
+    def __init__(self, status: Status, error: str, *, own_words: bool = True) -> None:
+        super().__init__(error)
+        self.status: Status = status
+        self.error = error
+        self.own_words = own_words
+
+
+class Suspended(Rejected):
+    """Suspends a call until somebody answers. Any step may raise it; a resumed call goes on at that step.
+
+    Attributes:
+        decision: The question. With a schema it is the handler's, which has run until it asked.
+        handler_state: What the handler wants back with the answer.
+    """
+
+    def __init__(self, plan: Plan, decision: Decision, handler_state: Any) -> None:
+        waits_for = "a decision" if decision.schema is None else "input"
+        reason = cut(clean(decision.reason), 500)
+        super().__init__("suspended", f"{plan.name} waits for {waits_for}: {sentence(reason)} {NOTHING_RUN}")
+        self.decision = decision
+        self.handler_state = handler_state
+
+
+def unsuccessful(
+    state: CallState,
+    status: Status,
+    error: str,
+    *,
+    executed: bool | None,
+    output: Any = None,
+    exception: BaseException | None = None,
+    keep_chunks: bool = False,
+) -> ToolResult:
+    """Return a result with any status but `ok`.
+
+    Args:
+        keep_chunks: Keep what the handler had yielded. Only safe while every middleware that may redact it still wraps
+            this result.
+    """
+    chunks, content = state.attempt.chunks, None
+    error = hide(state, error)
+    if chunks and keep_chunks:
+        output = join_chunks(chunks) if output is None else output
+        content = (Text(error), *render(output))
+    return ToolResult(
+        output,
+        error,
+        _retry_after(exception),
+        content,
+        call=state.sent,
+        tool_name=state.plan.name,
+        status=status,
+        executed=executed,
+        retryable=_retryable(exception),
+        exception=exception,
+    )
+
+
+def _retryable(error: BaseException | None) -> bool | None:
+    """Return whether to try again, or None if the exception does not say."""
+    said = _read_attribute(error, "retryable")
+    return said if isinstance(said, bool) else None
+
+
+def _read_attribute(error: BaseException | None, name: str) -> Any:
+    with suppress(Exception):  # a property may raise
+        return getattr(error, name, None)
+    return None
+
+
+def _retry_after(error: BaseException | None) -> dict[str, object] | None:
+    """Return the metadata for the exception's `retry_after`, in seconds, or None if it has none."""
+    seconds = _read_attribute(error, "retry_after")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MAX_RETRY_SECONDS:
+        return None
+    return {"retry_after": float(seconds)}
+
+
+def describe_effect(executed: bool | None, *, running: bool = False, changes: bool = True) -> str:
+    """Tell the model whether the call may have had an effect.
+
+    Args:
+        running: Whether the handler still runs.
+        changes: Whether the tool may change something.
+    """
+    if executed is False:
+        return NOTHING_RUN
+    if not changes:
+        return _STILL_READS if running else _READS
+    return _STILL if running else _MAY_HAVE
+
+
+def _clean_text(state: CallState, text: str) -> str:
+    """Return a text without secrets, at most 500 characters. Cutting it first could leave half of a secret."""
+    return cut(clean(hide(state, text)), 500)
+
+
+def _format_failure(state: CallState, why: str, executed: bool | None) -> str:
+    what = "could not be run" if executed is False else "failed"
+    return f"{state.plan.name} {what}: {sentence(why)} {describe_effect(executed, changes=state.plan.changes)}"
+
+
+def problem(call: ToolCall) -> Rejected:
+    """Return the rejection of a call whose sender, or a middleware, says that it cannot be read."""
+    text = cut(clean(call.problem or ""), 500)
+    return Rejected("invalid", text if NOTHING_RUN[:-1] in text else f"{text} {NOTHING_RUN}", own_words=False)
+
+
+def denial(reason: str) -> Rejected:
+    """Return the rejection of a call that may not run."""
+    why = cut(clean(reason), 500).rstrip(".") or "not permitted"
+    return Rejected("denied", f"Denied: {sentence(why)} {NOTHING_RUN}")
+
+
+def busy(plan: Plan, why: str) -> Rejected:
+    """Return the rejection of a call that waited too long."""
+    return Rejected("limited", f"{plan.name} could not be started in time: {why}. {NOTHING_RUN} Try again later.")
+
+
+def result_of_error(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+    """Return the result of a handler that raised.
+
+    The model reads the text of a `ToolError`. Of any other exception it reads the text only if `expose` allows it, and
+    the type otherwise.
+    """
+    origin, executed = origin_of(error), read_executed(error)
+    text = safe_text(error, plan.expose, partial(hide, state))
+    of_its_own = getattr(origin, "result", None) is None and not isinstance(origin, WorkerDiedError)
+    to_model = of_its_own and _is_instance(origin, (ToolError,))
+    if to_model:
+        log_text(state, "tool %r raised a ToolError", text)
+    elif origin is not error:  # the nested call has logged its traceback
+        log_text(state, "tool %r raised what a tool that it called had raised", text, level=logging.WARNING)
+    else:
+        log_exception(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
+    if not to_model or not text_of(error).strip():  # an API may refuse an error without a text
+        text = _format_failure(state, text, executed) if plan.changes else f"{plan.name} failed: {text}."
+    status: Status = "unknown" if isinstance(origin, UnknownOutcomeError) else "failed"
+    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
+
+
+def read_executed(error: BaseException) -> bool | None:
+    """Return `executed` as the handler's exception says it. An exception of a tool that it called does not count."""
+    if isinstance(error, RemoteError):
+        return error.executed
+    return error.executed if isinstance(error, ToolError) and error.result is None else True
+
+
+def result_of_unstarted(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+    """Return the result of a handler that did not start, or says that it has done nothing. Earlier runs count still."""
+    status: Status = "limited" if isinstance(error, NotStartedError) and error.limited else "failed"
+    executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(hide, state))
+    log_text(state, "tool %r did nothing", text)
+    text = _format_failure(state, text, executed)
+    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
+
+
+def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
+    """Return the result for a handler's value, rendered and checked against the output schema.
+
+    Raises:
+        BaseException: Whatever the methods of the value raise.
+    """
+    if type(value) not in plan.output.ready_classes:
+        if type(value) in PUT_OFF:
+            waits = "waits for input" if type(value) is InputRequired else "is under way, do not repeat it"
+            text = _clean_text(state, f"{plan.name} {waits}: {value.reason or 'its result comes later'}")
+            return unsuccessful(state, "suspended", text, executed=None)
+        shaped = value if isinstance(value, RenderedOutput) else plan.output.render(value)
+        if shaped.problem:
+            output = None if shaped.result is None else shaped.result.output
+            text = _clean_text(state, f"{plan.name} was run, but {shaped.problem}")
+            return unsuccessful(state, "failed", text, executed=True, output=output)
+        assert shaped.result is not None
+        return _bind_result(plan, state, shaped.result)
+    return success(value, state.sent, plan.name)
+
+
+def _bind_result(plan: Plan, state: CallState, returned: ToolResult) -> ToolResult:
+    """Return the `ToolResult` that a handler returned, bound to its call. It keeps its status.
+
+    `suspended` becomes `failed`, because nobody could resume it. If the tool changes things, `executed=False` becomes
+    `True` when the result belongs to another call or the handler ran before: the handler may have done more than that.
+    """
+    status, executed = returned.status, returned.executed
+    if status == "suspended" or (status == "ok" and returned.error is not None):
+        status = "failed"
+    if executed is False and plan.changes and (returned.call is not None or state.attempt.runs > 1):
+        executed = True
+    return returned.replace(call=state.sent, tool_name=plan.name, repairs=(), status=status, executed=executed)
+
+
+def result_of_timeout(plan: Plan, state: CallState, why: str, *, running: bool) -> ToolResult:
+    """Return the result of a call whose deadline has passed; `running` says whether its handler still runs."""
+    executed, keep = state.attempt.executed, plan.inside is None and not plan.handler_hooks
+    text = f"{plan.name} {why}. {describe_effect(executed, running=running, changes=plan.changes)}"
+    return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
+
+
+def result_of_middleware_error(state: CallState, error: BaseException) -> ToolResult:
+    """Return the result of a call whose middleware raised. The model reads the type, or the text of a `ToolError`."""
+    log_exception(state, "a middleware of tool %r raised", state.plan.name, error=error)
+    meant = isinstance(error, ToolError) and origin_of(error) is error
+    text = _clean_text(state, text_of(error) if meant else f"{type(error).__name__} outside the tool itself")
+    executed = state.attempt.executed
+    text = _format_failure(state, text, executed)
+    return unsuccessful(state, "failed", text, executed=executed, exception=error)
+
+
+def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], hide: Callable[[str], str] = str) -> str:
+    """Return what a model may read of an exception.
+
+    That is all of a `ToolError`'s text, a bounded text without credentials for the types in `expose`, and the type's
+    name for all others. An exception of a tool that the handler called counts as the handler's own.
+    """
+    origin = origin_of(error)
+    name = origin.name if isinstance(origin, RemoteError) else type(origin).__name__
+    if _is_instance(origin, (ToolError,)):
+        return hide(text_of(error)) or name
+    if not _is_instance(origin, expose):
+        return name if error is origin else f"a tool that it called raised {name}"
+    text = masked_text(error, hide)
+    return f"{name}: {text}" if text and error is origin else text or name
+
+
+def _is_instance(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Return whether the exception is an instance of `kinds`, judged in the process that raised it."""
+    return error.matches(kinds) if isinstance(error, RemoteError) else isinstance(error, kinds)

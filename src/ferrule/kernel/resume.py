@@ -1,0 +1,70 @@
+"""Go on with a call that is in the journal or was suspended, or whose handler asks for input."""
+
+from __future__ import annotations
+
+from ferrule.kernel.acquire import HeldSlots, release
+from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, make_question, resume
+from ferrule.kernel.call_key import journal_status
+from ferrule.kernel.invoke import invoke
+from ferrule.kernel.journaling import find_earlier_entry, invoke_once, replay
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, Rejected
+from ferrule.kernel.state import CallState
+from ferrule.kernel.suspension import Answered, claim_record, restore_arguments
+from ferrule.kernel.validate import set_judged_arguments, validate
+from ferrule.values.call import ToolCall, judged_call
+from ferrule.values.input import Answer, InputRequired
+from ferrule.values.result import ToolResult
+
+
+async def replay_earlier_run(plan: Plan, state: CallState, *, resumed_before: bool = False) -> ToolResult | None:
+    """Return the journal's result of an earlier run of this call, or None if the call may run.
+
+    Raises:
+        Rejected: A guard now denies the call, the earlier run does not end in time, or the journal failed.
+    """
+    entry = await find_earlier_entry(plan, state)
+    if entry is None:
+        return None
+    await judge_replayed_call(plan, state)
+    result = await replay(plan, state, entry)
+    if result is not None and resumed_before and entry.state != "cut_off":  # whoever resumed it may still be at it
+        result = state.attempt.result = result.replace(metadata={**result.metadata, "resumed_already": True})
+    return result
+
+
+async def continue_suspended(plan: Plan, state: CallState, answered: Answered) -> Answer | ToolResult | None:
+    """Judge a resumed call with its answer. Return the answer for the handler, or the result if nothing is to run.
+
+    Raises:
+        Rejected: The call may not run, or was resumed already.
+    """
+    if not answered.ends_work:
+        state.call = judged_call(state.call, restore_arguments(plan, answered))
+    is_first = await claim_record(plan, state, answered)
+    if plan.journaled and (result := await replay_earlier_run(plan, state, resumed_before=not is_first)) is not None:
+        return result
+    if not is_first and journal_status(state).replaces is None:
+        raise Rejected("invalid", RESUMED_ALREADY)
+    answer = await resume(plan, state, answered)
+    if not answered.ends_work:
+        return answer
+    state.held = held = HeldSlots(())  # the handler does not run: its deferred result is recorded, with no slot
+    try:
+        recording = (invoke_once if plan.journaled else invoke)(plan, None, state, None)
+        return recording if isinstance(recording, ToolResult) else await recording
+    finally:
+        release(state, held)
+
+
+async def ask_for_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:
+    """Ask for the input that the handler wants, and return the answer.
+
+    Raises:
+        Rejected: The answer is no, the call is suspended, or the handler asked too often.
+    """
+    if too_many := state.attempt.count_input():
+        raise Rejected("failed", f"{plan.name} {too_many}. {NOTHING_RUN}")
+    if not plan.judged:
+        set_judged_arguments(plan, state, *validate(plan, call, state))
+    return await ask_and_judge(plan, state, make_question(state, wanted), plan.runner.approve, wanted.state)

@@ -1,0 +1,263 @@
+"""The state of one call, and of each attempt to run its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ferrule.errors import DefinitionError
+from ferrule.scheduling.clock import running_loop
+from ferrule.types import Observer
+from ferrule.values.call import ToolCall, starred_call
+from ferrule.values.context import ContextFields, ToolContext, bound_context
+from ferrule.values.event import About, EventKind, emit
+from ferrule.values.frozen import FrozenDict, JsonObject
+from ferrule.values.input import Answer, InputRequired
+from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.definition.tool import Tool
+    from ferrule.definition.toolset import Toolset
+    from ferrule.kernel.acquire import HeldSlots
+    from ferrule.kernel.background import BackgroundJob
+    from ferrule.kernel.batch import Entry
+    from ferrule.kernel.call_key import JournalStatus
+    from ferrule.kernel.deadline import Deadline
+    from ferrule.kernel.plan import Plan
+    from ferrule.kernel.results import Rejected
+    from ferrule.kernel.suspension import Answered
+
+RELIABLE_CANCELLING = sys.version_info >= (3, 13)
+"""Whether `Task.cancelling()` counts only cancellations from outside.
+
+Before Python 3.13 an `asyncio.TaskGroup` whose children fail leaves the count raised (CPython issue 116720). On those
+versions a cancellation comes from outside only if a `CancelledError` leaves the handler while the count has risen.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """Where a call comes from. A named tuple would be four times slower to read, and each call reads it nine times."""
+
+    parent: CallState | None = None
+    """The call whose `context.run` made this one."""
+    timeout: float | None = None
+    """Seconds that the call may take, in place of the tool's limit."""
+    entry: Entry | BackgroundJob | None = None
+    """The entry of the call in its batch, or its background job."""
+    observers: tuple[Observer, ...] = ()
+    """Observers of this call, besides those of the runner."""
+    answered: Answered | None = None
+    """For a resumed call: its record and the answer."""
+    offered: Toolset | None = None
+    """The tools that the model was offered; None allows all."""
+    brief_log: bool = False
+    """Log one line for an exception, and the traceback only at DEBUG."""
+    turn: str | None = None
+    """The turn of a loop, if call ids may repeat in another turn."""
+
+
+NO_ORIGIN = Origin()
+_MAX_INPUTS = 16
+
+
+class Attempt:
+    """The facts of one attempt to run the handler. Each attempt has a new object, so no fact has to be reset.
+
+    Attributes:
+        abandoned: Whether a run was stopped. Code of it that goes on may make no calls once the call has ended.
+        answer: The answer to the handler's question, for this run.
+        answered_by: Who approved the call, if the answer said so.
+        asked: Whether a person was asked about the call, or about one that it made.
+        cancels: The count of `cancelling()` that earlier runs left behind, before Python 3.13.
+        chunks: The values that the handler has yielded so far.
+        deadline: The deadline of the run; None if it has no limit.
+        executed: Whether the handler has run: `False`, `None` after its start, `True` after its end.
+        idle_deadlines: The deadlines that progress of this run extends: its own, and those of the calls that made it.
+        in_journal: The key of the call and its status in the journal; None until a step asks for it.
+        in_next: Whether a middleware's `next` is in progress.
+        inputs: How often the handler has asked for input.
+        journaled: The result that the journal has, or is about to get.
+        left_running: Whether code of an abandoned run still ran.
+        not_started: The exception with which the executor did not start the handler.
+        pending: The sealed record of the call while it is suspended.
+        raised: The exception that the handler made from a cancellation from outside.
+        record_notes: Texts by middleware for the record of the suspended call.
+        refusal: The result that says, in the kernel's own words, why nothing was run.
+        result: The result that the kernel made.
+        runs: How often the handler was started.
+        stop: The rejection with which the runner stopped the call, until the cancellation is undone.
+        wanted: The input that the handler asks for.
+    """
+
+    # Class attributes are defaults that few calls overwrite. A store that each call makes is faster in `__init__`.
+    abandoned: bool = False
+    answer: Answer | None = None
+    answered_by: str | None = None
+    asked: bool = False
+    cancels: int = 0
+    chunks: Any = ()
+    idle_deadlines: tuple[Deadline, ...] = ()
+    inputs: int = 0
+    in_journal: JournalStatus | None = None
+    journaled: ToolResult | None = None
+    left_running: bool = False
+    not_started: BaseException | None = None
+    in_next: bool = False
+    pending: JsonObject | None = None
+    raised: BaseException | None = None
+    record_notes: Mapping[str, str] = FrozenDict()
+    refusal: ToolResult | None = None
+    stop: Rejected | None = None
+    wanted: InputRequired | None = None
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.executed: bool | None = False
+        self.result: ToolResult | None = None
+        self.deadline: Deadline | None = None
+
+    def count_input(self) -> str:
+        """Count a question of the handler. Return an error if there were too many, else an empty text."""
+        self.inputs += 1
+        return f"asked for input more than {_MAX_INPUTS} times" if self.inputs > _MAX_INPUTS else ""
+
+    def undo_start(self, error: BaseException | None) -> None:
+        """Record that the handler did not start after all. Earlier runs of it still count."""
+        self.not_started = error
+        self.runs -= 1
+        self.executed = None if self.runs else False
+
+
+class CallState:
+    """The state of one call while it runs.
+
+    Set when the call arrives:
+
+    Attributes:
+        plan: The compiled tool.
+        fields: The caller's context, as plain fields.
+        sent: The call as the model made it.
+        parent: The call whose handler made this one.
+        origin: Where the call comes from.
+        observers: The observers of its events.
+        run: The arrival time by `perf_counter`, which identifies the call in its events. A resumed call keeps its own.
+        task: The task that runs the call; None after its end.
+        cancels: How often that task had been cancelled before.
+
+    Written by the steps:
+
+    Attributes:
+        call: The call under the tool's own name; from `validate` on, with judged arguments and validated values.
+        repairs: The repairs, in words (`validate`).
+        held: The slots and keys of the call while its handler may run (`acquire`).
+        attempt: The facts of the present attempt to run its handler (`invoke`).
+        bound: The context of the call, made when it is first read.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        fields: ContextFields,
+        sent: ToolCall,
+        call: ToolCall,
+        parent: CallState | None,
+        origin: Origin = NO_ORIGIN,
+    ) -> None:
+        self.run: float | str = perf_counter()
+        self.plan = plan
+        self.fields = fields
+        self.sent = sent
+        self.call = call
+        self.parent = parent
+        self.origin = origin
+        self.observers = plan.runner.observers
+        self.task: Any = asyncio.current_task()
+        self.cancels: int = self.task.cancelling()  # type: ignore[union-attr]
+        self.repairs: tuple[str, ...] = ()
+        self.held: HeldSlots | None = None
+        self.attempt = Attempt()
+        self.bound: ToolContext | None = None
+
+    @property
+    def tool(self) -> Tool:
+        return self.plan.tool
+
+    @property
+    def ended(self) -> bool:
+        return self.task is None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the call has its slots, and its handler may run."""
+        return self.held is not None
+
+    @property
+    def context(self) -> ToolContext:
+        """The context for guards, middleware and the handler."""
+        context = self.bound
+        if context is None:
+            context = self.bound = bound_context(self.plan.fields(self.fields), self)  # type: ignore[arg-type]
+        return context
+
+    @property
+    def redacted_call(self) -> ToolCall:
+        """The call for observers and the journal, with stars for hidden values."""
+        return starred_call(self.call, self.plan.parameters.hidden) if self.plan.hidden else self.call
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether the handler may run once more."""
+        entry, runner = self.origin.entry, self.plan.runner
+        stopping = (runner.leaving and self.parent is None) or (entry is not None and entry.stopping)
+        return not (stopping or self.ended or self.plan.disabled is not None)
+
+    def emit(self, kind: EventKind, about: About = None) -> None:
+        """Emit an event of this call."""
+        if self.observers:
+            shown = self.redacted_call if self.plan.hidden else self.call
+            emit(self.observers, kind, shown, about, self.fields, self.run)
+
+    # -- cancellation -------------------------------------------------------------------------------------------------
+
+    def is_cancelled(self, error: BaseException | None) -> bool:
+        """Return whether the kernel or somebody outside has cancelled the present task.
+
+        Args:
+            error: The exception that the handler raised; None if it has not started.
+        """
+        task: Any = asyncio.current_task()
+        deadline = self.attempt.deadline
+        if deadline is not None and deadline.stopped and task is deadline.task:
+            return True
+        if not (RELIABLE_CANCELLING or error is None or isinstance(error, asyncio.CancelledError)):
+            return False
+        return bool(task.cancelling() > max(self.cancels if task is self.task else 0, self.attempt.cancels))
+
+    def is_closing(self, error: BaseException) -> bool:
+        """Return whether a `GeneratorExit` closes the call's coroutine because its loop has ended."""
+        return isinstance(error, GeneratorExit) and (self.task is None or self.task.get_loop() is not running_loop())
+
+
+def ancestors(state: CallState) -> Iterator[CallState]:
+    """Yield the calls whose handlers made this one, the nearest first."""
+    parent = state.parent
+    while parent is not None:
+        yield parent
+        parent = parent.parent
+
+
+def find_state(plan: Plan, context: ToolContext) -> CallState:
+    """Return the state of the call that a middleware's context belongs to.
+
+    Raises:
+        DefinitionError: The context is not the one that the middleware got.
+    """
+    state: object = context.running
+    if not isinstance(state, CallState) or state.plan is not plan:
+        raise DefinitionError("a middleware gave `next` a context of its own making; give it the one that it got")
+    return state

@@ -1,0 +1,272 @@
+"""Suspended calls: seal the record of a call, and open it again with an answer.
+
+The seal is an HMAC over the whole record. A record without the seal of one of the runner's keys is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from ferrule.arguments.parameters import Invalid
+from ferrule.errors import DefinitionError
+from ferrule.executors.threads import Raised
+from ferrule.kernel.call_key import call_key, journal_status
+from ferrule.kernel.hiding import hide, log_exception
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.results import NOTHING_RUN, Rejected
+from ferrule.kernel.state import CallState
+from ferrule.kernel.tasks import run_within
+from ferrule.values.arguments import Arguments
+from ferrule.values.call import ToolCall, run_id
+from ferrule.values.content import clean, jsonable
+from ferrule.values.context import JUDGED_TRAITS, ToolContext
+from ferrule.values.decision import ALLOW, Decision, deny
+from ferrule.values.deferred import Deferred
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
+from ferrule.values.json_text import same
+from ferrule.values.result import ToolResult, pending_of
+
+_VERSION = 1
+_PENDING = f"pending {_VERSION}"
+_NOT_KEPT = ("deps", "secrets")
+_KEY_BYTES = 32
+NOT_SEALED = (
+    "The record of the suspended call was changed, or another runner has sealed it: give both the same resume_key. "
+    "Without one, only the runner that suspended a call and its replacements resume it."
+)
+
+
+class Answered(NamedTuple):
+    """A suspended call with its answer.
+
+    Attributes:
+        record: The sealed record.
+        signed_with: The key of its seal.
+        answer: The decision of a person, or the result of deferred work.
+        by: The name of the person.
+        at: The time of the answer, by `perf_counter`.
+    """
+
+    record: dict[str, Any]
+    signed_with: bytes
+    answer: Decision | bool | ToolResult
+    by: str | None
+    at: float
+
+    @property
+    def call(self) -> ToolCall:
+        """The call, with its judged arguments."""
+        sent = self.record["call"]
+        return ToolCall(sent["id"], sent["name"], self.record["arguments"], data=sent["data"], parent=sent["parent"])
+
+    @property
+    def ends_work(self) -> bool:
+        """Whether the answer ends deferred work, with a result or without one, and no handler runs."""
+        runs_handler = self.answer is True or (isinstance(self.answer, Decision) and self.answer.kind == "allow")
+        return self.record["kind"] == "work" and not runs_handler
+
+    async def run(self, values: object, call: CallState) -> object:
+        """Return the answer in place of the handler, whose deferred work has ended."""
+        return self.answer
+
+    async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+        """Give this answer, as an approver."""
+        answer: Any = self.answer
+        if isinstance(answer, bool):
+            answer = ALLOW if answer else refusal_by_person(decision)
+        return replace(answer, by=answer.by or self.by) if isinstance(answer, Decision) else answer
+
+
+def refusal_by_person(asked: Decision) -> Decision:
+    """Return the deny of a person who said no. It quotes the reason of the question, which may name a way out."""
+    reason = f" ({asked.reason})" if asked.reason else ""
+    return deny(f"refused by the person who was asked{reason}")
+
+
+def parse_resume_keys(given: object) -> tuple[bytes, ...]:
+    """Return the keys of `Runner(resume_key=…)`: the first signs, all verify. Without one, make a random key.
+
+    Raises:
+        DefinitionError: It is neither at least 32 bytes nor a list of such keys.
+    """
+    if given is None:
+        return (os.urandom(_KEY_BYTES),)
+    keys = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not keys or not all(isinstance(key, bytes) and len(key) >= _KEY_BYTES for key in keys):
+        raise DefinitionError(
+            f"resume_key must be at least {_KEY_BYTES} bytes, such as secrets.token_bytes({_KEY_BYTES}) made once, or "
+            "a list of such keys: the first signs, all verify"
+        )
+    return keys
+
+
+def make_deferred_record(state: CallState, work: Deferred) -> FrozenDict:
+    """Return the record of a call whose work ends elsewhere."""
+    poll_at = None if work.poll_after is None else state.plan.runner.clock.now() + work.poll_after
+    kept = {"ticket": work.ticket, "poll_at": poll_at}
+    return make_record(state, "work", Decision("ask", hide(state, work.reason)), kept, work.expires_in)
+
+
+def make_record(
+    state: CallState, kind: str, decision: Decision, handler_state: Any, within: float | None = None
+) -> FrozenDict:
+    """Return the sealed record that resumes a suspended call, as plain JSON.
+
+    Args:
+        kind: `"approval"`, `"input"` or `"work"`.
+        handler_state: What the handler wants back with the answer.
+        within: Seconds until the record expires; None for the runner's `resume_within`.
+    """
+    plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
+    key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
+    offered = state.origin.offered
+    judged = omit_names(plan.parameters.hidden, call.arguments)
+    kept = {
+        "version": _VERSION,
+        "kind": kind,
+        "key": key,
+        "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
+        "listed": plan.is_listed,
+        "arguments": judged,
+        "supplied": sorted(find_supplied_names(plan, call.arguments)),
+        "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
+        "noted": dict(state.attempt.record_notes),
+        "reason": clean(decision.reason),
+        "into": decision.into,
+        "rule": decision.rule,
+        "schema": thaw(decision.schema),
+        "state": thaw(handler_state),
+        "asked_at": asked_at,
+        "expires_at": asked_at + (plan.runner.resume_within if within is None else within),
+        "offered": None if offered is None else [tool.name for tool in offered],
+        "turn": state.origin.turn,
+        "run": run_id(state.run),
+        "idempotency_key": journal_status(state).key,
+        "sent": call_key(
+            (), omit_names(plan.parameters.hidden, sent.raw) if isinstance(sent.raw, Mapping) else sent.raw
+        ),
+        "tool": _tool_digest(plan, judged, key, secret),
+    }
+    return freeze({**kept, "seal": _sign(secret, _PENDING, _canonical_json(kept))})  # type: ignore[no-any-return]
+
+
+def find_supplied_names(plan: Plan, arguments: JsonObject) -> set[str]:
+    """Return the hidden parameters whose values somebody supplied. No record holds these values."""
+    fixed = {**plan.parameters.defaults, **plan.parameters.bound}
+    present = plan.parameters.hidden & arguments.keys()
+    return {name for name in present if name not in fixed or not same(thaw(fixed[name]), thaw(arguments[name]))}
+
+
+def open_record(
+    record: object, keys: Iterable[bytes], answer: Decision | bool | ToolResult, by: str | None
+) -> Answered | None:
+    """Return the suspended call of a record with its answer, or None if none of the keys has sealed the record.
+
+    Raises:
+        DefinitionError: It is no record of a suspended call, or the answer does not fit it.
+    """
+    given = pending_of("resume", record)
+    try:
+        from hmac import compare_digest  # loads OpenSSL, which most programs never need
+
+        seal = str(given.get("seal")).encode("utf-8", "replace")
+        text = _canonical_json({name: value for name, value in thaw(given).items() if name != "seal"})
+    except Exception:  # no JSON, or a foreign mapping that raises anything
+        return None
+    signed_with = [key for key in keys if compare_digest(_sign(key, _PENDING, text).encode(), seal)]
+    if not signed_with:
+        return None
+    kept = json.loads(text)  # read the sealed text itself, not a mapping that may change
+    is_work, decision = kept["kind"] == "work", getattr(answer, "kind", None)
+    if not is_work and isinstance(answer, ToolResult):
+        raise DefinitionError("a ToolResult is what deferred work came to, and this call waits for a decision")
+    if is_work and not (isinstance(answer, ToolResult | bool) or decision in ("allow", "deny")):
+        raise DefinitionError(
+            "deferred work is resumed with the ToolResult that it came to, with True, which looks, or with False, "
+            f"which gives it up; not with {answer!r}"
+        )
+    return Answered(kept, signed_with[0], answer, by, perf_counter())
+
+
+def restore_arguments(plan: Plan, answered: Answered) -> Arguments:
+    """Return the judged arguments of a suspended call, with values validated anew.
+
+    Raises:
+        Rejected: The tool has changed since, or validation does not give the judged arguments again.
+    """
+    record = answered.record
+    if record["kind"] == "background":
+        return record["arguments"]  # type: ignore[no-any-return]
+    if _tool_digest(plan, record["arguments"], record["key"], answered.signed_with) != record["tool"]:
+        what = "its schema, its traits, its server or what is bound in it has changed"
+        raise Rejected("invalid", f"{plan.name} is not what it was when this was asked: {what}. {NOTHING_RUN}")
+    try:
+        plan.check_input(record["arguments"])
+        arguments = plan.parameters.restore_arguments(plan.name, record["arguments"])
+    except Invalid as invalid:
+        raise Rejected("invalid", str(invalid)) from None
+    if not same(omit_names(plan.parameters.hidden, arguments), record["arguments"]):
+        what = f"{plan.name} could not be run: its arguments come out otherwise than they were judged"
+        raise Rejected("failed", f"{what}. {NOTHING_RUN}")
+    return arguments
+
+
+async def claim_record(plan: Plan, state: CallState, answered: Answered) -> bool:
+    """Claim the record of a suspended call, in the journal or else in memory. Return False if it was claimed before.
+
+    Deferred work in the journal is not claimed: its outcome replaces its entry in one step, so a crash loses nothing.
+
+    Raises:
+        Rejected: The record has expired, or the claim could not be made.
+    """
+    record, runner = answered.record, plan.runner
+    if record["kind"] == "background":
+        return True
+    taken: object = False
+    if record["kind"] != "work" or not plan.journaled:
+        take = (runner.journal or runner.resumed_records).take
+        taken = await run_within(runner, take, record["key"], record["expires_at"])
+    if isinstance(taken, Raised):
+        log_exception(state, "it could not be noted that a call of tool %r is resumed", plan.name, error=taken.error)
+        raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
+    if record["expires_at"] <= runner.clock.now():  # checked last: an expired claim may be forgotten by now
+        raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
+    return taken is True
+
+
+def omit_names(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without `names`, as plain JSON."""
+    return {name: thaw(value) for name, value in arguments.items() if name not in names}
+
+
+def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes) -> str:
+    """Return a digest of the tool's name, server, schema, traits and bound values. `key` makes it unique per record."""
+    tool, parameters = plan.tool, plan.parameters
+    arguments = freeze({**parameters.bound, **judged})
+    facts = {
+        "key": key,
+        "name": tool.name,
+        "listed": plan.is_listed,
+        "mounted": [mount.name for mount in tool.mounts],
+        "schema": thaw(parameters.schema),
+        "hidden": sorted(parameters.hidden),
+        "bound": thaw(parameters.bound),
+        "traits": {name: tool.trait(name, arguments) for name in JUDGED_TRAITS},
+        **({} if tool.server is None else {"server": tool.server}),
+    }
+    return _sign(secret, "tool", _canonical_json(facts))
+
+
+def _canonical_json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _sign(key: bytes, purpose: str, text: str) -> str:
+    from hmac import digest  # loads OpenSSL, which most programs never need
+
+    return digest(key, f"ferrule {purpose} {text}".encode(), "sha256").hex()

@@ -1,0 +1,64 @@
+"""From the text of a call to judged arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ferrule.arguments.dumping import NotJudgeable
+from ferrule.arguments.parameters import Invalid
+from ferrule.errors import DefinitionError
+from ferrule.kernel.hiding import log_exception
+from ferrule.kernel.plan import Plan
+from ferrule.kernel.results import NOTHING_RUN, Rejected, problem
+from ferrule.kernel.state import CallState
+from ferrule.values.call import ToolCall, judged_call
+from ferrule.values.content import sentence
+
+
+def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
+    """Return the validated values, and the text that they were read from.
+
+    Raises:
+        Rejected: The arguments cannot be read or do not fit.
+    """
+    text: Any = call.raw
+    try:
+        if text.__class__ is not str:
+            text = plan.parameters.write_json(text)
+        if plan.max_input is None or len(text) <= plan.max_input:
+            return plan.quick(text), text
+    except Exception:  # `decode` below repairs the arguments, or says what is wrong
+        pass
+    try:
+        plan.check_input(call.raw)
+        values, text, repairs = plan.parameters.validate_with_repairs(plan.name, call.raw)
+    except Invalid as invalid:
+        raise Rejected("invalid", str(invalid)) from None
+    state.repairs = tuple(dict.fromkeys((*state.repairs, *repairs)))  # `around` may call `next` twice
+    return values, text
+
+
+def set_judged_arguments(plan: Plan, state: CallState, values: object, text: str) -> None:
+    """Give the call its judged arguments, with the validated values beside them.
+
+    Raises:
+        Rejected: A value has no JSON form, or its JSON does not make the same value again.
+    """
+    try:
+        state.call = judged_call(state.call, plan.parameters.judged_arguments(text, values))
+    except NotJudgeable as error:
+        log_exception(state, "the arguments of tool %r cannot be judged", plan.name, error=error)
+        raise Rejected("failed", f"{plan.name} could not be run: {sentence(str(error))} {NOTHING_RUN}") from None
+
+
+def check_replacement(plan: Plan, call: ToolCall, state: CallState) -> None:
+    """Check the call that a middleware or a hook gave in place of the one that arrived.
+
+    Raises:
+        DefinitionError: It has another id or name.
+        Rejected: It cannot be read.
+    """
+    if (call.id, call.name) != (state.call.id, plan.name):
+        raise DefinitionError("a middleware gave `next` a call with another id or name")
+    if call.problem is not None:
+        raise problem(call)
