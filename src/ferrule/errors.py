@@ -1,15 +1,15 @@
 """The exception tree.
 
 FerruleError
-├── ToolError               a call that gave no value; its text is shown to the model
+├── ToolError               a call failed; the model reads its text
 │   ├── ValidationError     the arguments do not fit; nothing was run
 │   ├── GuardError          a guard, or nobody to ask, refused; nothing was run
 │   ├── HandlerError        the tool was run and raised
-│   ├── NotStartedError     the thread or process for a tool was not to be had; nothing was run
+│   ├── NotStartedError     no thread or process was free for a tool; nothing was run
 │   ├── WorkerDiedError     the process of an isolated tool ended before the tool did
-│   ├── UnknownOutcomeError the tool was handed to another machine, and nobody knows what came of it
-│   └── ToolTimeoutError    the deadline came before the tool was done
-├── RemoteError             what an isolated tool raised, where its class is not to be had here
+│   ├── UnknownOutcomeError nobody knows the outcome, such as of a tool on another machine
+│   └── ToolTimeoutError    the deadline passed before the tool ended
+├── RemoteError             an isolated tool raised an exception whose class is not known here
 └── DefinitionError         a programmer's mistake in a tool, a toolset or a runner
 """
 
@@ -29,20 +29,19 @@ class FerruleError(Exception):
 
 
 class ToolError(FerruleError):
-    """A call that gave no value. See docs/talking-to-the-model.md.
+    """A call that failed. See docs/talking-to-the-model.md.
 
-    A handler may raise it, or one derived from it: its text is `result.error` as it is, without a word on whether the
-    tool was run, which `result.executed` says; and the log has one line of it, without a traceback. So it is whatever
-    the handler is, an object's `execute` or one in a process of its own, and where the handler called a tool that
-    raised it. What a guard or a middleware raises, and a `ToolError` without a text, stands in a sentence of Ferrule's.
+    A handler may raise it. Its text becomes `result.error` unchanged, and the log has one line without a traceback.
+    This holds for every kind of handler, and for a tool that the handler calls. If a guard or a middleware raises it,
+    or it has no text, Ferrule writes a sentence around it.
 
     Args:
-        message: What was wrong, what would be right, and whether anything was run.
-        retry_after: Seconds after which it may go well; a `retry` waits that long.
-        result: The result of the call, where there is one.
-        executed: Whether the effect may have happened, which a handler of something elsewhere may know: `False` where
-            it was certainly not sent, `None` for not known.
-        retryable: Whether the same call may succeed later. After `False`, `retry` makes no other attempt.
+        message: The problem, the remedy, and whether anything was run.
+        retry_after: Seconds until the call may succeed; a `retry` waits that long.
+        result: The result of the call, if there is one.
+        executed: Whether the effect may have happened: `False` if the request was certainly not sent, `None` if nobody
+            knows.
+        retryable: Whether the same call may succeed later. After `False`, `retry` stops.
     """
 
     executed: bool | None = True
@@ -109,22 +108,20 @@ class UnknownOutcomeError(ToolError):
 
 
 class JournalError(FerruleError):
-    """What a journal keeps cannot be read or written, such as on a full disk. See docs/journal.md."""
+    """A journal cannot be read or written, for example because the disk is full. See docs/journal.md."""
 
 
 class RemoteError(FerruleError):
-    """What an isolated handler raised in its process, unless it is a built-in exception or one of Ferrule's.
-    See docs/long-work.md.
+    """An exception of an isolated handler, unless its class is built in or Ferrule's own. See docs/long-work.md.
 
     Args:
         text: The exception's own text.
-        kinds: The qualified names of its class and of that's bases, such as `"shop.stock.OutOfStock"`, the most derived
-            first.
-        traceback: The traceback in the other process, as text; it is among the notes, so that logs have it.
-        retry_after: Seconds after which it may go well, where the exception said so.
+        kinds: The qualified names of its class and of the bases, such as `"shop.stock.OutOfStock"`, the class first.
+        traceback: The traceback in the other process, as text. It is in the notes, so logs have it.
+        retry_after: The exception's `retry_after`, in seconds.
 
     Attributes:
-        executed, retryable: As of a `ToolError`.
+        executed, retryable: As for `ToolError`.
     """
 
     executed: bool | None = True
@@ -153,8 +150,7 @@ class DefinitionError(FerruleError):
 
 
 def origin_of(error: BaseException) -> BaseException:
-    """What was raised first: where a handler called a tool, and that tool another one, what the last one's handler
-    raised; else `error` itself."""
+    """Return the first exception of a chain of nested calls: the one that the innermost handler raised."""
     for _ in range(_MOST_CALLS):
         result = getattr(error, "result", None) if isinstance(error, ToolError) else None
         cause = getattr(result, "exception", None)

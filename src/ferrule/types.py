@@ -29,7 +29,7 @@ Coro: TypeAlias = Coroutine[Any, Any, _T]
 """A coroutine of something. See docs/middleware.md."""
 
 Verdict: TypeAlias = Decision | Mapping[str, object] | None
-"""What a guard says: a decision, changed arguments, or nothing. See docs/guards.md."""
+"""The answer of a guard: a decision, changed arguments, or None for no objection. See docs/guards.md."""
 
 GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Verdict | Awaitable[Verdict]]
 """A guard as a function of the call and its context, sync or async. See docs/guards.md."""
@@ -48,14 +48,13 @@ ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Verdict | bool | 
 
 
 class GuardObject(Protocol):
-    """A guard as an object with `check`, which is asked by its signature. See docs/guards.md.
+    """A guard as an object with `check`. Its signature decides how Ferrule calls it. See docs/guards.md.
 
-    - `check(call, context)` is asked about the call.
-    - `check(handler)` is asked about an instance of the handler class, and may change its fields; the runner refuses
-      it for other tools.
-    - `check(tool, **arguments)` is asked about the tool and, by name, its arguments.
+    - `check(call, context)` gets the call.
+    - `check(handler)` gets an instance of the handler class, and may change its fields. It works for such tools only.
+    - `check(tool, **arguments)` gets the tool and its arguments by name.
 
-    `True` says what `None` does, and `False` denies. What the last two raise denies with its text.
+    `True` means the same as `None`, and `False` denies. An exception from the last two denies with its text.
     """
 
     @property
@@ -68,7 +67,7 @@ it has one, says about which tools it may ask: a bool, or a function of the tool
 each tool when a runner is made, and raises `DefinitionError` for one that it cannot judge. See docs/guards.md."""
 
 Next: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
-"""What a middleware goes round. See docs/middleware.md."""
+"""The rest of the path of a call, which a middleware wraps. See docs/middleware.md."""
 
 Middleware: TypeAlias = Callable[[ToolCall, ToolContext[Any], Next], Awaitable[ToolResult]]
 """Goes round a call; the first in a list is the outermost. See docs/middleware.md."""
@@ -81,14 +80,16 @@ Observer: TypeAlias = Callable[[Event], object]
 
 
 class Isolation(Protocol):
-    """Where the handlers of tools run, for `isolation=`: on other machines, in processes of your own. See
-    docs/long-work.md."""
+    """The value of `isolation=`: it lets handlers run on other machines, or in processes of your own.
+
+    See docs/long-work.md.
+    """
 
     def executor(self, tool: Tool) -> Executor:
-        """What runs the handler of `tool`; made once for each runner that has it.
+        """Return the executor of `tool`. Each runner calls this once for each tool.
 
         Raises:
-            DefinitionError: where it cannot run there.
+            DefinitionError: The handler cannot run there.
         """
         ...
 
@@ -117,8 +118,10 @@ class Lease(Protocol):
 
 
 class Leases(Protocol):
-    """Where a runner's limits are kept among all programs: `ferrule.limits.shared(…)`. See
-    docs/limits.md#among-several-programs."""
+    """Shares a runner's limits with other programs: `ferrule.limits.shared(…)`.
+
+    See docs/limits.md#among-several-programs.
+    """
 
     def lease(self, slots: Mapping[str, int], keys: Iterable[str], *, shared: bool) -> Lease:
         """A slot of each of these limits, of so many, and these keys, beside others that share them or alone."""
@@ -140,21 +143,21 @@ ToolForm: TypeAlias = "Tool | Callable[..., object] | Mapping[str, object] | Exe
 See docs/forms.md."""
 
 ToolInput: TypeAlias = "ToolForm | Toolset"
-"""What a list of tools may hold. See docs/forms.md."""
+"""An element of a list of tools. See docs/forms.md."""
 
 
 Reconcile: TypeAlias = Callable[
     [ToolCall, ToolContext[Any]], ToolResult | Literal[False] | Awaitable[ToolResult | Literal[False] | None] | None
 ]
-"""What came of a call whose outcome is unknown, for `reconcile=`. See docs/journal.md#after-a-crash."""
+"""Finds the outcome of a call that a crash cut off, for `reconcile=`. See docs/journal.md#after-a-crash."""
 
 
 class Begun(NamedTuple):
-    """What `Journal.begin` found. See docs/journal.md.
+    """The answer of `Journal.begin`. See docs/journal.md.
 
     Attributes:
-        kept: What is kept of the call from before, which was not changed; `None` where the intent was committed.
-        other_arguments: Whether there is a call of the same id with other arguments.
+        kept: The unchanged entry of an earlier run of the call, or None if the intent was committed.
+        other_arguments: Whether the journal has a call with the same id and other arguments.
     """
 
     kept: Kept | None
@@ -162,11 +165,11 @@ class Begun(NamedTuple):
 
 
 class Journal(ABC):
-    """Where calls are kept, so that none that changes something is run twice. See docs/journal.md.
+    """Records calls, so that a call that changes something runs at most once. See docs/journal.md.
 
-    `Journal.open("calls.db")` and `ferrule.journal.memory()` are two; for one of your own, `JournalContract` of
-    `ferrule.testing` is the tests that it has to pass. Its methods but `note`, `store` and `close` are awaited for at
-    most 10 s, on the loop of the calls. Where one raises before a call has run, it is not run.
+    `Journal.open("calls.db")` and `ferrule.journal.memory()` make one. If you write your own, it has to pass
+    `ferrule.testing.JournalContract`. The kernel awaits each method (but `note`, `store` and `close`) for at most 10 s,
+    on the loop of the calls. If a method raises before a call has run, the call does not run.
     """
 
     @staticmethod
@@ -184,26 +187,26 @@ class Journal(ABC):
 
     @abstractmethod
     def note(self, event: Event) -> None:
-        """Keep an event, soon. It is called on the loop of the calls, waits for nothing and raises nothing."""
+        """Record an event soon. This runs on the loop of the calls, does not block and does not raise."""
 
     @abstractmethod
     async def find(self, key: str, *, wait: bool = False) -> Kept | None:
-        """What is kept of the call of this key. With `wait`, no earlier than a living process has ended it or died."""
+        """Return the entry of this key, or None. With `wait`, wait first until no living process runs the call."""
 
     @abstractmethod
     async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
-        """Commit that a call is about to run, in one step for all who share the journal, unless its key is there.
+        """Commit that a call is about to run, unless its key is there already. This is one step for all programs.
 
-        It replaces what is there under the same `claim`, and what is there as `after` says, where `settle` may do so.
+        It replaces an entry with the same `claim`, and the entry `after` if `settle` may change that.
         """
 
     @abstractmethod
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
-        """Commit what the call came to, where what is there has its `claim`; `None` forgets that it was begun."""
+        """Commit the outcome of a call, if the entry has its `claim`. `None` withdraws the intent."""
 
     @abstractmethod
     async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
-        """The calls that were cut off and those that are deferred, the oldest first; of one `ticket`, that one."""
+        """Return the entries that are cut off or deferred, the oldest first; with `ticket`, only the one with it."""
 
     @abstractmethod
     async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
@@ -218,7 +221,7 @@ class Journal(ABC):
     @property
     @abstractmethod
     def store(self) -> Store:
-        """What else is kept there, by compare-and-set: grants, for instance."""
+        """Other values in the same place, with compare-and-set: grants, for instance."""
 
     def check_reach(self, roots: Iterable[str]) -> None:  # noqa: B027  # a journal in memory is in no folder
         """Raise `DefinitionError` if the journal lies where tools may write: in one of `roots`, the folders that the
@@ -228,4 +231,4 @@ class Journal(ABC):
         """Wait until all events that were noted are committed."""
 
     def close(self) -> None:  # noqa: B027  # and nothing to let go of
-        """Commit what is left, and let go of what it holds."""
+        """Commit all events, and release files and locks."""

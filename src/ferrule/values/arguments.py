@@ -11,7 +11,7 @@ from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import SECRET_STARS, Malformed, to_object
 
 Place: TypeAlias = tuple[str | int, ...]
-"""Where a value is in arguments: the keys and positions that lead to it, such as `("files", 0, "to")`."""
+"""The keys and positions that lead to a value in arguments, such as `("files", 0, "to")`."""
 
 
 class FoundPath(NamedTuple):
@@ -24,7 +24,7 @@ class FoundPath(NamedTuple):
 
 
 class Places(NamedTuple):
-    """What is known of the places in the arguments of a call."""
+    """The places of paths in the arguments of a call."""
 
     paths: tuple[FoundPath, ...]
     unnamed: frozenset[Place]
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     class _Mapping:
-        """What `Mapping` has; a class that is registered as one is made at half the cost of one that is derived."""
+        """The methods of `Mapping`. A registered class is made at half the cost of a derived one."""
 
         __slots__ = ()
         __contains__, __eq__, __hash__ = Mapping.__contains__, Mapping.__eq__, None
@@ -48,12 +48,11 @@ else:
 class Arguments(_Mapping):
     """Read-only JSON values by name, built only when somebody reads them.
 
-    With `parameters`, `raw` is the text that is judged, and `validated` are the values that run; without, it is what
-    came. What is `plain` is read off these, so that a guard which reads one number of a large order does not pay for
-    it.
+    With `parameters`, `raw` is the judged text, and `validated` are the handler's values. Without, `raw` is as it was
+    sent. A guard that reads one number of a large order reads it from `validated`, without parsing the text.
 
     Attributes:
-        raw: What came: text, a mapping, or nothing; once judged, the text that is judged.
+        raw: The arguments as they were sent: text, a mapping, or nothing; once judged, the judged text.
         validated: The values of that text, for the handler's first run.
     """
 
@@ -70,10 +69,10 @@ class Arguments(_Mapping):
 
     @property
     def places(self) -> Places | None:
-        """Where paths are; `None` where nothing was validated yet, so that nobody knows.
+        """Return the places of paths, or `None` if nothing was validated yet.
 
         Raises:
-            Exception: where it cannot be told.
+            Exception: The places cannot be found.
         """
         if self._places is None and self._parameters is not None:
             self._places = self._parameters.find_places(self)
@@ -112,7 +111,7 @@ class Arguments(_Mapping):
 
     @property
     def hidden(self) -> frozenset[str]:
-        """The names that no model sees, as far as it is known whose arguments these are."""
+        """The hidden parameters, if the tool is known."""
         return frozenset() if self._parameters is None else self._parameters.hidden
 
     def __repr__(self) -> str:
@@ -134,7 +133,7 @@ def starred(arguments: JsonObject, hidden: Collection[str]) -> JsonObject:
 
 
 def _received(raw: str | JsonObject | None) -> FrozenDict:
-    """What `raw` says; nothing where it does not decode to an object."""
+    """Return the object that `raw` decodes to; empty if it does not decode to one."""
     if isinstance(raw, Mapping):
         return freeze(raw)  # type: ignore[no-any-return]
     try:

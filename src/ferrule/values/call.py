@@ -21,11 +21,11 @@ class ToolCall(_CallFields):
     """One request to run one tool. See docs/first-tool.md.
 
     Args:
-        id: The call's id, as the provider gave it; the runner makes one where it is empty.
+        id: The call's id, as the provider gave it. The runner makes one if it is empty.
         name: The tool's name, as the model wrote it.
         arguments: JSON text, a mapping, or nothing.
-        problem: Why the provider already knows that this call must not run (a turn that was cut off).
-        data: What the provider needs back verbatim.
+        problem: The reason why the call must not run, if the provider knows one (a turn that was cut off).
+        data: Data that the provider needs back verbatim.
         parent: The id of the call whose handler made this one.
     """
 
@@ -58,7 +58,7 @@ class ToolCall(_CallFields):
 
     @property
     def arguments(self) -> Arguments:
-        """The arguments as a read-only mapping; empty where they do not decode, which is answered at *decode*."""
+        """The arguments as a read-only mapping; empty if they do not decode."""
         arguments = self._arguments
         if arguments is None:
             arguments = Arguments(self.raw)
@@ -107,8 +107,10 @@ def new_id() -> str:
 
 
 def run_id(run: float | str) -> str:
-    """What a call has that no other one has, in any process, of when it arrived in this one by `perf_counter`; of what
-    another process has made of that, the same."""
+    """Return the id of a call in its events, unique among all processes, from its arrival time by `perf_counter`.
+
+    An id that another process has made stays as it is.
+    """
     return run if isinstance(run, str) else f"{_process}_{run}"
 
 
@@ -134,7 +136,7 @@ def starred_call(call: ToolCall, hidden: frozenset[str]) -> ToolCall:
 
 
 def told_input(call: ToolCall) -> JsonObject | str:
-    """The arguments as events and records have them: what came, where that does not decode."""
+    """Return the arguments for events and records; as they were sent if they do not decode."""
     raw = call.raw
     if isinstance(raw, str) and raw.strip() and not call.arguments:
         return {} if raw.strip() in {"{}", "null"} else raw

@@ -37,7 +37,7 @@ class Text:
 
 
 class _SaidInCode:
-    """Of a field that no data may turn on: whoever wrote them, such as a model, is not the developer."""
+    """Checks a field that only a developer may turn on, and no data that a model could have written."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
         return core_schema.literal_schema([False])
@@ -50,16 +50,16 @@ class _SaidInCode:
 @final
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A block of something else than text. See docs/talking-to-the-model.md.
+    """A block that is no text. See docs/talking-to-the-model.md.
 
     Attributes:
-        kind: What it is.
-        data: The bytes themselves, or `None` where `uri` says where they are.
+        kind: The kind of media.
+        data: The bytes, or `None` if they are at `uri`.
         mime_type: For instance `image/png`; in ASCII, at most 255 characters.
-        uri: Where it came from or can be read.
+        uri: The address of the data.
         name: A file name.
-        fetch: Whether the model's API may fetch `uri` itself, with the rights of your account there: only a developer
-            who knows the address says so. Without it, and without `data`, the model is told in words what it is.
+        fetch: Whether the model's API may fetch `uri` itself, with the rights of your account there. Set it only if you
+            know the address. Without it, and without `data`, the model reads a description of the block.
     """
 
     kind: Literal["image", "audio", "file", "resource"]
@@ -86,7 +86,7 @@ class Media:
 Block: TypeAlias = Text | Media
 _BLOCK_CLASSES = (Text, Media)
 
-# What providers show of media must not be a place for anything else, RFC 6838.
+# RFC 6838: no other text may reach a provider in this field.
 _KINDS = ("image", "audio", "file", "resource")
 _MIME_TYPE = r"(?a)(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?"
 TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
@@ -107,18 +107,18 @@ def clean(text: str) -> str:
 
 MOST_VALUES = 1_000_000
 MOST_CHARACTERS = 10_000_000
-"""What one value may hold where it is shown, counted at each place where it stands."""
+"""Parts that one value may have in a result."""
 
 
 class NotShowable(Exception):
-    """A value that no result can hold; the text says what is wrong with it and what to return instead."""
+    """A value that no result can hold. The text names the problem and the remedy."""
 
 
 def jsonable(value: object) -> Any:
-    """`value` as plain JSON data that any parser reads: NaN and infinities become null, what else has no JSON form
-    becomes text, and what is too much `…`.
+    """Return `value` as plain JSON data. NaN and infinities become null, other values without a JSON form become text.
 
-    Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator but one that a Pydantic model holds.
+    An excess of parts becomes `…`. It raises nothing but a `KeyboardInterrupt`, and iterates over no iterator except
+    one in a Pydantic model.
     """
     if value is None or (type(value) is str and value.isascii()):  # most values
         return value
@@ -147,7 +147,7 @@ def plain(value: object, not_finite: list[str] | None = None, *, finite: bool = 
 
 
 class _Rendering:
-    """One way through a value, with what it may still take, and what a result cannot hold of it."""
+    """One walk through a value, with the budget that is left and the problems that were found."""
 
     __slots__ = ("characters", "finite", "not_finite", "problem", "values")
 
@@ -227,7 +227,7 @@ class _Rendering:
         return found
 
     def _of_a_class(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
-        """What is no plain data, by the methods of its class; a model as a whole by Pydantic."""
+        """Convert an object that is no plain data by the methods of its class; a model by Pydantic."""
         if _is_read_once(kind):
             self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
             raise TypeError(self.problem)
@@ -262,7 +262,7 @@ class _Rendering:
             return self._array(value, inside)
         if value.dtype.kind in "mM":
             return None if value != value else str(value)
-        found = value.tolist()  # which is `item()`, and None for what is masked
+        found = value.tolist()  # `item()`, which is None for a masked value
         return self.render(float(found) if type(found) is type(value) else found, inside)
 
 
@@ -283,7 +283,7 @@ _MOST_BITS = 2000
 
 
 def text_of(value: object, show: Callable[[object], str] = str) -> str:
-    """What `str` or `repr` says of it, whatever its class makes of that."""
+    """Return the text of `str` or `repr`, also if the class breaks both."""
     try:
         return clean(show(value))
     except KeyboardInterrupt:
@@ -298,10 +298,10 @@ def to_text(value: object) -> str:
 
 
 def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
-    """The blocks of a result that a handler or a middleware made.
+    """Return the blocks of a result that a handler or a middleware made.
 
     Raises:
-        TypeError: for what is no `Text` and no `Media`, which have no derived classes.
+        TypeError: One is neither a `Text` nor a `Media`.
     """
     found = tuple(blocks)
     for block in found:
@@ -311,14 +311,14 @@ def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
 
 
 def as_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
-    """What a handler gives as others see it: blocks and bytes as they are, all else as plain JSON data.
+    """Return a handler's value for others to read: blocks and bytes as they are, everything else as plain JSON data.
 
     Args:
-        strict: Whether it raises what `plain` raises.
-        not_finite: As for `plain`, if it is `strict`.
+        strict: Whether to raise as `plain` does.
+        not_finite: As for `plain`, if `strict`.
 
     Raises:
-        NotShowable: where it is `strict`, as `plain` does.
+        NotShowable: As for `plain`, if `strict`.
     """
     if type(value) in _BLOCK_CLASSES or (type(value) is str and value.isascii()):
         return value
@@ -356,7 +356,7 @@ def _is_blocks(value: object) -> bool:
 
 
 _BLOCK = 32
-"""What a block costs beyond what it holds: its place in the message, which the first one has anyhow."""
+"""The cost of a block besides its content: its place in the message, which is free for the first one."""
 
 
 MOST_MEDIA = 3_500_000
@@ -386,7 +386,7 @@ def _bytes_of(block: Block) -> int:
 
 
 Keep: TypeAlias = Literal["head", "tail", "both"]
-"""Which end of what is too long is kept: of texts, of JSON strings, lists and objects, and of blocks."""
+"""The end that is kept of a long text, JSON string, list or object, or of many blocks."""
 KEEPS = ("head", "tail", "both")
 
 
@@ -404,7 +404,7 @@ def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both", max_media:
     ends = _media_within(blocks[:ahead] + blocks[total - after :], limit, max_media, keep)
 
     def shown(most: int) -> tuple[Block, ...]:
-        """Blocks of which texts, cut to `most` characters, are to fit; so many that each costs more than its place."""
+        """Return the blocks that have a place when texts are cut to `most` characters, and a note on the others."""
         ahead, after = _head_and_tail(total, max(most // _BLOCK, 1), keep)
         left = total - ahead - after
         note = (Text(f"[cut: {left} blocks left out]"),) if left else ()
@@ -453,13 +453,14 @@ def sentence(text: str) -> str:
 
 
 def cut(text: str, limit: int, keep: Keep = "both") -> str:
-    """`text` in at most `limit` characters, its head, its tail or both, with a note on how many were left out; what was
-    JSON is JSON still, where Pydantic reads it: not what nests more than 200 deep, or holds half of a surrogate pair or
-    a number of more than 4,300 digits."""
+    """Return `text` in at most `limit` characters: its head, its tail or both, with a note on the omitted ones.
+
+    JSON stays JSON, unless it nests more than 200 deep or has a lone surrogate or a number of over 4,300 digits.
+    """
     if len(text) <= limit:
         return text
     if re.match(_JSON_START, text):
-        with suppress(TypeError, ValueError, RecursionError):  # the last where whoever calls is deep in calls already
+        with suppress(TypeError, ValueError, RecursionError):  # a RecursionError comes if the caller is deep in calls
             return _fit(from_json(text, allow_inf_nan=False), limit, keep)
     room = limit - len(_left_out(len(text))) - 2  # a line of its own
     if room <= 0:

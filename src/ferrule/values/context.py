@@ -1,4 +1,4 @@
-"""What a run may use besides its arguments, and how code that was not handed it finds it."""
+"""`ToolContext`: the surroundings of a call, and how any code finds the context of the running call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EMPTY: Mapping[str, Any] = FrozenDict()
 
 
 class ContextFields(NamedTuple):
-    """What the caller gave for a run; see `ToolContext`."""
+    """The context as plain fields; see `ToolContext`."""
 
     session: str | None = None
     principal: str | None = None
@@ -43,7 +43,7 @@ class ContextFields(NamedTuple):
 
 
 class AttemptFacts(Protocol):
-    """What a context shows of the present run of the handler; see the properties of `ToolContext`."""
+    """The present run of the handler, as a context shows it; see the properties of `ToolContext`."""
 
     runs: int
     answer: Answer | None
@@ -56,7 +56,7 @@ class AttemptFacts(Protocol):
 
 
 class RunningCall(Protocol):
-    """What a context needs of the call that it belongs to; the kernel's `LiveCall` implements it."""
+    """The call of a context, as the context needs it; the kernel's `LiveCall` implements it."""
 
     call: ToolCall
 
@@ -116,11 +116,11 @@ class RunningCall(Protocol):
 
 
 JUDGED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
-"""What a tool may be for some arguments and not for others."""
+"""The traits that may depend on the arguments."""
 
 
 class Traits:
-    """What the tool of a call is and does, for the arguments of that very call.
+    """The tool of a call, with its traits for the arguments of this call.
 
     It has the tool's `name`, `description`, `title`, `version`, `tags`, `metadata`, `private`, `hidden`, `preview`,
     `input_schema` and `fingerprint`; `read_only`, `destructive`, `idempotent`, `open_world` and `parallel` as bools;
@@ -148,24 +148,24 @@ class _ContextFields:
 
 
 class ToolContext(_ContextFields, Generic[Deps]):
-    """What a run may use besides its arguments; frozen, and made with keywords alone. See docs/dependencies.md.
+    """The surroundings of a call; frozen. See docs/dependencies.md.
 
     Args:
         session: The conversation that this call belongs to.
-        principal: On whose behalf it runs.
-        working_directory: Where relative paths start; the process's own where it is left out.
-        deps: Whatever the handlers need: a database, a client.
+        principal: The principal on whose behalf it runs.
+        working_directory: The start of relative paths; without it, that of the process.
+        deps: The dependencies of the handlers: a database, a client.
         metadata: Anything else, for guards, middleware and observers.
-        secrets: Values for handlers, which are never shown or recorded.
+        secrets: Values for handlers. They are never shown or recorded.
 
     Raises:
-        DefinitionError: for a session or a principal that is no text.
+        DefinitionError: A session or a principal is no text.
 
     Attributes:
-        fields: What was given, as a named tuple.
-        running: For the kernel: the call that it belongs to, `None` outside a call.
-        level: For the kernel: in which of the runners that a mounted tool comes through `run` looks a name up; `None`
-            for the innermost.
+        fields: The arguments, as a named tuple.
+        running: For the kernel: the call of this context; `None` outside a call.
+        level: For the kernel: the depth of the mounted runner in which `run` looks a name up; `None` for the
+            innermost.
     """
 
     __slots__ = ()
@@ -204,12 +204,12 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def working_directory(self) -> str:
-        """Where relative paths start."""
+        """The start of relative paths."""
         return self.fields.working_directory or os.getcwd()
 
     @property
     def deps(self) -> Deps:
-        """Whatever the handlers need."""
+        """The dependencies of the handlers."""
         return self.fields.deps  # type: ignore[no-any-return]
 
     @property
@@ -230,15 +230,15 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def call(self) -> ToolCall | None:
-        """The call that is being judged or run; `None` where the context belongs to no call."""
+        """The present call; `None` outside a call."""
         return None if self.running is None else self.running.call
 
     @property
     def tool(self) -> Traits:
-        """What the tool of this call is and does.
+        """The tool of this call, with its traits.
 
         Raises:
-            AttributeError: where this context belongs to no call.
+            AttributeError: The context belongs to no call.
         """
         if self.running is None:
             raise AttributeError("context.tool works inside a call, and this context belongs to none")
@@ -246,12 +246,13 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def paths(self) -> tuple[FoundPath, ...]:
-        """Where the arguments of this call hold paths, for guards: every `os.PathLike` among the validated values, keys
-        too, and all text whose schema has the format `path`, `file-path` or `directory-path`. Each has its `place`,
-        such as `("files", 0, "to")`, its `text`, and `is_key`. Text that says nothing of the kind is not among them.
+        """The paths in the arguments of this call, for guards.
+
+        These are all `os.PathLike` values and keys, and all texts whose schema has the format `path`, `file-path` or
+        `directory-path`. Each has its `place`, such as `("files", 0, "to")`, its `text`, and `is_key`.
 
         Raises:
-            RuntimeError: where this context belongs to no call, or its arguments are not validated yet.
+            RuntimeError: The context belongs to no call, or its arguments are not validated yet.
         """
         places = None if self.running is None else self.running.call.arguments.places
         if places is None:
@@ -265,21 +266,23 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def answer(self) -> Answer | None:
-        """What a person answered to the `InputRequired` that the handler returned; `None` in its first run."""
+        """The answer to the `InputRequired` that the handler returned; `None` in its first run."""
         return None if self.running is None else self.running.attempt.answer
 
     @property
     def answered_by(self) -> str | None:
-        """Who approved this call, where `allow(by=…)` or `resume(…, by=…)` said so."""
+        """The name of the person who approved this call, from `allow(by=…)` or `resume(…, by=…)`."""
         return None if self.running is None else self.running.attempt.answered_by
 
     @property
     def idempotency_key(self) -> str:
-        """What this call is known by, for a service that takes such a key: 32 hexadecimal digits, the same for every
-        attempt of the call and, where it has a session, whenever it comes again. See docs/journal.md.
+        """The idempotency key of this call, for services that take one: 32 hexadecimal digits.
+
+        It is the same for every attempt of the call. If the call has a session, it is also the same when the call
+        comes again. See docs/journal.md.
 
         Raises:
-            AttributeError: where this context belongs to no call.
+            AttributeError: The context belongs to no call.
         """
         if self.running is None:
             raise AttributeError("context.idempotency_key works inside a call, and this context belongs to none")
@@ -287,13 +290,15 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def asked(self) -> bool:
-        """Whether a person was asked for this call, or for one that it made: what it comes to may depend on that."""
+        """Whether a person was asked about this call or one that it made. The result may depend on the answer."""
         return self.running is not None and self.running.attempt.asked
 
     @property
     def inside(self) -> bool:
-        """Whether the call has its slot and its deadline: what stands `inside` sees True, what stands `around` False.
-        Where the context belongs to no call, as in a test of a middleware by itself, it is True."""
+        """Whether the call has its slot and its deadline: True for middleware `inside`, False for `around`.
+
+        It is True outside a call, for instance in a test of a middleware by itself.
+        """
         return self.running is None or self.running.inside
 
     def is_refusal(self, result: ToolResult) -> bool:
@@ -309,13 +314,12 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def clock(self) -> Clock | None:
-        """What the runner of this call goes by, for a middleware that counts time or waits; `None` for the machine's
-        time, and where the context belongs to no call."""
+        """The clock of the runner, for middleware that waits; `None` for the machine's clock and outside a call."""
         return None if self.running is None else self.running.clock
 
     @property
     def chunks(self) -> tuple[object, ...]:
-        """What the handler, an async generator, has yielded so far; others have seen it."""
+        """The values that the handler, an async generator, has yielded so far."""
         return () if self.running is None else tuple(self.running.attempt.chunks)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
@@ -330,12 +334,13 @@ class ToolContext(_ContextFields, Generic[Deps]):
             self.running.announce(data)
 
     def run(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> Awaitable[ToolResult]:
-        """Run another tool of the same runner as a child of this call: judged like any other, and it does not wait
-        for what this call holds. Of a mounted tool, the handler calls what is mounted with it, and a guard or a
-        middleware the tools of the runner that it was given to.
+        """Run another tool of the same runner as a child of this call. Guards judge it like any other.
+
+        It does not wait for slots and keys of this call. The handler of a mounted tool calls tools of its own runner;
+        so does a guard or a middleware of that runner.
 
         Raises:
-            RuntimeError: where this context belongs to no call.
+            RuntimeError: The context belongs to no call.
         """
         if self.running is None:
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
@@ -361,11 +366,12 @@ class ToolContext(_ContextFields, Generic[Deps]):
     async def pause(
         self, seconds: float, sleep: Callable[[float], Awaitable[object]] | None = None, *, timed: bool = True
     ) -> bool:
-        """Wait before an attempt. Return whether there may be one: not if the tool was turned off, the batch starts
-        nothing more, or the runner is left.
+        """Wait before another attempt. Return False if there may be none.
+
+        There may be none if the tool was disabled, the batch starts nothing more, or the runner is left.
 
         Args:
-            sleep: What waits, instead of the runner's clock.
+            sleep: Waits, instead of the runner's clock.
             timed: Whether the wait counts against the deadline of the call.
         """
         running = self.running
@@ -386,8 +392,10 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return await self.running.ask(wanted)
 
     def observe(self, observer: Callable[[Event], object]) -> None:
-        """Have `observer` see the events of this call from now on, beside the runner's own observers, for a middleware
-        that wants to know what was decided, when the handler was started, and the result as it leaves the runner."""
+        """Let `observer` see the events of this call from now on, besides the runner's own observers.
+
+        Middleware learns from them the decision, the start of the handler, and the result as it leaves the runner.
+        """
         if self.running is not None:
             self.running.observe(observer)
 
@@ -402,7 +410,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
             self.running.keep(name, text)
 
     def kept(self, name: str) -> str | None:
-        """What `keep` was given under that name, before the call was suspended; `None` where there is none."""
+        """Return the text that `keep` stored under this name before the call was suspended, or `None`."""
         return None if self.running is None else self.running.kept(name)
 
     def note_started(self) -> None:
@@ -412,12 +420,11 @@ class ToolContext(_ContextFields, Generic[Deps]):
             self.running.note_started()
 
     def failure(self, error: BaseException) -> ToolResult:
-        """What the call comes to where the tool raised `error` elsewhere: as if its handler had raised it here, with
-        no more of its text than the model may see.
+        """Return the result of this call as if its handler had raised `error`.
 
         Raises:
-            RuntimeError: where this context belongs to no call.
-            CancelledError: where the call was cancelled meanwhile.
+            RuntimeError: The context belongs to no call.
+            CancelledError: The call was cancelled meanwhile.
         """
         if self.running is None:
             raise RuntimeError("context.failure(...) works inside a call")
@@ -433,7 +440,7 @@ def _no_text(name: str, given: object) -> DefinitionError:
 
 
 def running() -> RunningCall | None:
-    """The call whose handler the present code belongs to; what has ended is passed over."""
+    """Return the call whose handler runs the present code; ended calls are skipped."""
     call = CURRENT.get()
     while call is not None and call.ended:
         call = call.parent
@@ -457,9 +464,9 @@ def bound_context(fields: ContextFields, call: RunningCall | None, level: int | 
 
 
 class _ToolOwnContext:
-    """`CONTEXT.get()`: the `context=` of the tool that is running, an empty mapping where it has none.
+    """`CONTEXT.get()`: the `context=` of the running tool; an empty mapping if it has none.
 
-    It reaches helpers that cannot be handed anything, in threads too.
+    It works in helpers that get no arguments, also in threads.
     """
 
     def get(self) -> Any:
@@ -469,4 +476,4 @@ class _ToolOwnContext:
 
 
 CONTEXT = _ToolOwnContext()
-"""What the running tool was given as `context=`. See docs/dependencies.md."""
+"""The `context=` of the running tool. See docs/dependencies.md."""

@@ -18,12 +18,12 @@ class Decision:
     Attributes:
         kind: `"allow"`, `"ask"` or `"deny"`.
         reason: For the person or the model; empty for a plain allow.
-        arguments: For an allow: the arguments that are to be used instead, or `None`.
+        arguments: For an allow: the arguments to use instead, or `None`.
         into: For an ask: the parameter whose value a person supplies, or `None`.
-        schema: For an ask that a running tool made: the JSON Schema of what is wanted, an object; the answer is
-            `allow({...})` with that object. `None` for an ask whether the call may run.
-        by: Who answered, where that is said.
-        rule: Which rule spoke: the guard's name, where the guard does not say. After an answer, the rule that asked.
+        schema: For the question of a running tool: the JSON Schema of the answer, an object; answer it with
+            `allow({...})`. `None` for an ask whether the call may run.
+        by: The name of the person who answered, if it is known.
+        rule: The rule that decided, or else the guard's name. After an answer, the rule that asked.
     """
 
     kind: Literal["allow", "ask", "deny"]
@@ -56,15 +56,16 @@ ALLOW = Decision("allow")
 @final
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What a call would change, as a tool's `preview` tells it to the person who is asked.
+    """The change that a call would make, which a tool's `preview` shows to the person who approves.
+
     See docs/approvals.md.
 
     Attributes:
-        before: The text as it is; empty for what is new.
+        before: The text as it is; empty for something new.
         after: The text as it would be.
-        name: Of what it is, such as a path.
-        binds: Values for private parameters of the tool, such as a digest of what `before` was read from: who is
-            shown this and says yes gives them with it, so that the handler can refuse where it is not so any more.
+        name: The name of the changed thing, such as a path.
+        binds: Values for private parameters of the tool, such as a digest of `before`. Approving the diff supplies
+            them, so the handler can refuse if the text has changed since.
     """
 
     before: str

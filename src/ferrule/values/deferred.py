@@ -1,4 +1,4 @@
-"""What a handler returns whose work goes on elsewhere, and ends later."""
+"""`Deferred`: the return value of a handler whose work goes on elsewhere."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ferrule.values.input import InputRequired
 @final
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """What a handler returns that has handed its work to somebody else: the call is suspended, and ends once it is
-    known what came of that. See docs/long-work.md#work-that-ends-elsewhere.
+    """The return value of a handler that has handed its work to another system. The call is suspended until it ends.
+
+    See docs/long-work.md#work-that-ends-elsewhere.
 
     Args:
-        ticket: What the work is known by over there; not empty.
-        poll_after: Seconds after which it is worth a look; left out, somebody else says when it has ended.
-        expires_in: Seconds after which nobody waits for it any more; left out, the runner's `resume_within`.
-        reason: What is waited for, for people.
+        ticket: The id of the work in the other system; not empty.
+        poll_after: Seconds until the handler should look. Without it, the other system reports the end.
+        expires_in: Seconds until nobody waits any more. Without it, the runner's `resume_within`.
+        reason: The reason of the wait, for people.
 
     Raises:
-        DefinitionError: for anything else.
+        DefinitionError: An argument is not valid.
     """
 
     ticket: str
@@ -43,7 +44,7 @@ class Deferred:
 
 
 PUT_OFF = (InputRequired, Deferred)
-"""What a handler returns that has no output yet."""
+"""The return types of a handler without an output yet."""
 
 
 def _is_seconds(value: Any) -> bool:

@@ -60,7 +60,7 @@ def is_secret(node: Mapping[str, Any]) -> bool:
 def says_itself(node: Mapping[str, Any], own: bool) -> bool:
     """Whether the author of a node says how bytes in it are written: by the `ser_json_bytes` or `val_json_bytes` of a
     model, or by a serializer; `own` is what holds round it."""
-    if node["type"] in _HAS_CONFIG:  # which have that of nothing round them
+    if node["type"] in _HAS_CONFIG:  # these have no configuration around them
         config, methods = node.get("config") or {}, getattr(node.get("cls"), "__pydantic_decorators__", None)
         serializers = methods is not None and methods.model_serializers
         return bool(serializers or "ser_json_bytes" in config or "val_json_bytes" in config)
@@ -111,8 +111,11 @@ def _exported(node: Any, handler: Any) -> dict[str, Any]:
 
 @lru_cache(256)
 def serializer_of(kind: type, secrets: bool = False) -> SchemaSerializer | None:
-    """What writes objects of a class that is Pydantic's, with its `secrets` in clear if so; `None` where its own
-    serializer does."""
+    """Return a serializer that writes the bytes of a Pydantic class in base64, or `None` if it has no bytes.
+
+    Args:
+        secrets: Whether it writes secrets in clear.
+    """
     core = getattr(kind, "__pydantic_core_schema__", None)
     core = dict(core) if isinstance(core, Mapping) else None  # one that is built late is built here
     if core is None or not _has_bytes(core):
@@ -131,13 +134,13 @@ def _has_bytes(node: Any) -> bool:
 
 
 def in_base64(value: Any, plain: bool = True) -> Any:
-    """What `dumps` writes, with bytes in base64 but where their author says how, and secrets in clear.
+    """Return a value as JSON data, with secrets in clear, and bytes in base64 unless their author says otherwise.
 
     Args:
-        plain: Whether bytes may stand there by themselves. In an object of a class of Pydantic's they always may.
+        plain: Whether bytes may stand outside of an object of a Pydantic class.
 
     Raises:
-        ValueError: for bytes that may not.
+        ValueError: Bytes stand where they may not.
     """
     if isinstance(value, bytes | bytearray):
         if value and not plain:

@@ -26,7 +26,7 @@ EventKind: TypeAlias = Literal[
     "client:refused",
 ]
 About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
-"""What an event is about, besides its call."""
+"""The subject of an event, besides its call."""
 
 
 class _EventFields:
@@ -82,7 +82,7 @@ class Event(_EventFields):
 
     @property
     def run(self) -> str:
-        """What all events of one call have, in whichever process it is taken up, and no other call has."""
+        """The id that all events of one call share, also after it is resumed in another process."""
         return run_id(self._run)
 
     @property
@@ -92,7 +92,7 @@ class Event(_EventFields):
         `tool:progress` `done`, `total` and `message`, or the `chunk` that the handler yielded, or the `attempt` that
         failed with its `status`, `error` and `wait`, or the `fault` that a test made; of `tools:changed` the names
         that were `added`, `removed` and `changed`; of `client:refused` the `reason` and the `address` of the client.
-        What is bound or private is stars in `input` and in `call`."""
+        Hidden values are stars in `input` and in `call`."""
         try:
             return self._data
         except AttributeError:  # nobody has read it yet
@@ -130,8 +130,12 @@ def emit(
     who: tuple[Any, ...] = (None, None),
     run: float | str = 0.0,
 ) -> None:
-    """Tell all observers, who can change nothing and break nothing; `who` begins with session and principal, and `run`
-    is when the call arrived, or what one that is taken up was known by."""
+    """Emit an event to all observers, which can change and break nothing.
+
+    Args:
+        who: A tuple that begins with session and principal.
+        run: The arrival time of the call, or the id that a resumed one had.
+    """
     event: Any = _EventFields()
     event.kind = kind
     event.call = call

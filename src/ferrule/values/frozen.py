@@ -33,8 +33,8 @@ _dict_get, _dict_set = dict.__getitem__, dict.__setitem__
 class FrozenDict(dict[str, Any]):
     """A read-only dict. `copy.deepcopy` gives a plain one.
 
-    What is made of plain dicts and lists freezes them when they are read: whoever makes it hands them over. With an
-    `__iter__` of its own, `dict(value)` and `{**value}` go by the keys and `__getitem__`.
+    It takes over the plain dicts and lists inside, and freezes them when they are read. Because it has an `__iter__`
+    of its own, `dict(value)` and `{**value}` use the keys and `__getitem__`.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""What a running tool wants to know from a person, and what it was told."""
+"""The question of a running tool to a person, and the answer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from ferrule.values.json_text import same
 @final
 @dataclass(frozen=True, slots=True)
 class InputRequired:
-    """What a handler returns that cannot go on without a person: the runner asks, and runs the handler again, which
-    then has `context.answer`. See docs/approvals.md#a-tool-that-needs-to-know-more.
+    """The return value of a handler that needs input. The runner asks a person and runs the handler again.
+
+    Its second run has `context.answer`. See docs/approvals.md#a-tool-that-needs-to-know-more.
 
     Args:
         reason: The question.
-        schema: The JSON Schema, of an object, of what is wanted; left out, a plain yes is.
-        state: JSON that the handler gets back, in another process too; sealed in the record, but not hidden there.
+        schema: The JSON Schema of the answer, an object. Without it, the answer is a plain yes.
+        state: JSON that the handler gets back, in another process too. The record seals it, but does not hide it.
 
     Raises:
-        DefinitionError: where the schema is no mapping, or the state no JSON.
+        DefinitionError: The schema is no mapping, or the state has no JSON form.
     """
 
     reason: str
@@ -48,12 +49,13 @@ class InputRequired:
 @final
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a person answered to an `InputRequired`, as the handler finds it in `context.answer`.
+    """A person's answer to an `InputRequired`, in `context.answer`.
+
     See docs/approvals.md#a-tool-that-needs-to-know-more.
 
     Attributes:
         value: The object that fits the schema.
-        state: What the handler kept for itself.
+        state: The `state` of the question.
     """
 
     value: JsonObject

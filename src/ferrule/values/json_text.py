@@ -17,9 +17,9 @@ from ferrule.values.frozen import JsonObject
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 SECRET_STARS = "*" * 10
-"""What Pydantic writes in the place of a secret."""
+"""Pydantic's text for a secret."""
 _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
-"""Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
+"""Matches a number that a double may not keep. It keeps 15 digits within its range."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
@@ -44,17 +44,16 @@ class Malformed(ValueError):
 
 
 def check_repeated_keys(text: str, values: JsonObject) -> None:
-    """Refuse an object in which a key of the top level came twice with two values, as far as its text shows it: all of
-    a short one; of another the first and the last characters, up to its first bracket and from its last one.
+    """Refuse an object that has a key of the top level twice with different values.
 
-    What has quotes stands inside no string, since these have a backslash there. Elsewhere, and of keys with escapes,
-    the last one counts, for guards and for the handler, as it does further down.
+    A short text is searched whole, a longer one up to its first bracket and from its last one. Everywhere else, and for
+    keys with escapes, the last value counts, for guards and handler alike.
 
     Args:
-        values: What was read from it, perhaps with defaults.
+        values: The values that were read from the text, perhaps with defaults.
 
     Raises:
-        Malformed: naming the key.
+        Malformed: The text names the key.
     """
     flat = text
     if len(text) > SHORT:
@@ -197,17 +196,16 @@ _REPAIRS: dict[str, Callable[[str], str]] = {
     "removed a comma before a closing bracket": _without_commas,
     "took one of two identical objects": _once,
 }
-"""Each changes nothing that is JSON, the one that is named first comes first."""
+"""The repairs in their order. None of them changes valid JSON."""
 
 
 def to_object(
     raw: str | JsonObject | None, *, exact: bool = False, write: Callable[[Any], str] | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What came as plain data, with the repairs of the text itself that it took; objects as `write` writes them, or
-    `dumps`.
+    """Return the arguments as plain data, and the repairs of the text. `write` writes Python objects, else `dumps`.
 
     Raises:
-        Malformed: where it is no JSON object, or where it must be `exact` and a number would lose digits.
+        Malformed: The text is no JSON object, or a number would lose digits although `exact` is set.
     """
     if raw is None:
         return {}, ()
@@ -233,7 +231,7 @@ def to_object(
 
 
 def unveiled(value: Any) -> Any:
-    """`value` with what Pydantic's secrets hold, which it writes as stars."""
+    """Return `value` with the values of Pydantic's secrets in clear."""
     if hasattr(value, "get_secret_value"):
         return unveiled(value.get_secret_value())
     if hasattr(type(value), "model_fields"):

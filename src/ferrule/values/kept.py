@@ -1,4 +1,4 @@
-"""What a journal keeps of one call: that it was about to run, and what it came to; as plain JSON."""
+"""The entry of a call in a journal: the intent before it runs and the outcome after it, as plain JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.result import ToolResult, keep_pending
 
 KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
-"""How far a call is, as its journal has it. See docs/journal.md."""
+"""The state of a call in its journal. See docs/journal.md."""
 
 RUN_NAME = "loop.run(key=…)"
 """The `tool_name` of a run with a key; no tool can have it. See docs/journal.md#a-request-that-is-sent-twice."""
@@ -21,21 +21,21 @@ RUN_NAME = "loop.run(key=…)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """That a call which may change something is about to run. See docs/journal.md.
+    """The intent to run a call that may change something. See docs/journal.md.
 
     Attributes:
-        key: What the call is known by: the same whenever it comes again, in any process.
-        reference: The same for all calls under one id, whatever their arguments.
-        claim: Who is about to run it: random, and the same for every attempt of one call.
-        call_id: Its id, as the model sent it.
+        key: Identifies the call whenever it comes again, in any process.
+        reference: Identifies all calls under one id, whatever their arguments are.
+        claim: Identifies the run: random, and the same for every attempt of one call.
+        call_id: The id of the call, as the model sent it.
         tool_name: The tool's own name.
-        principal: On whose behalf it runs.
-        session: The conversation that it belongs to; a call without one is not known when it comes again.
+        principal: The principal on whose behalf it runs.
+        session: The conversation that it belongs to. A call without one is not recognised when it comes again.
         parent: The id of the call that made it.
-        fingerprint: What the tool was: `Tool.fingerprint`.
-        arguments: As they were judged, with stars for what is bound, private or known to be secret.
-        at: When, in seconds since the epoch.
-        run: `Event.run` of the events of the call.
+        fingerprint: The `Tool.fingerprint`.
+        arguments: The judged arguments, with stars for hidden values and known secrets.
+        at: The time, in seconds since the epoch.
+        run: The `Event.run` of the call's events.
     """
 
     key: str
@@ -54,13 +54,13 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a journal has of one call. See docs/journal.md.
+    """The entry of one call in a journal. See docs/journal.md.
 
     Attributes:
-        intent: That it was about to run.
-        state: `"running"` where a process that lives is at it, `"cut_off"` where none is and nobody knows what it came
-            to, `"deferred"` where it is done elsewhere and its outcome comes later, `"ended"` where it has an outcome.
-        outcome: What `stored` made of its result; of a deferred one with what resumes it, its `"pending"`.
+        intent: The intent to run it.
+        state: `"running"` while a living process runs it, `"cut_off"` if that process died before the outcome,
+            `"deferred"` if its work goes on elsewhere, `"ended"` if it has an outcome.
+        outcome: The stored result; for a deferred call with `"pending"`, which resumes it.
     """
 
     intent: Intent
@@ -69,13 +69,15 @@ class Kept:
 
 
 def is_unknown(kept: Kept) -> bool:
-    """Whether nobody knows what came of a call: it was cut off, or ended without knowing whether it happened."""
+    """Return whether the outcome of a call is unknown: it was cut off, or ended with `executed` None."""
     return kept.state == "cut_off" or (kept.state == "ended" and (kept.outcome or {}).get("executed", False) is None)
 
 
 def stored(result: ToolResult) -> dict[str, Any]:
-    """Return all of a result that a model or a program sees, as plain JSON from which `restored` makes it again.
-    `output_is` says what an output was that is no JSON data."""
+    """Return a result as plain JSON, from which `restored` makes it again.
+
+    `output_is` names the kind of an output that is no JSON data.
+    """
     output, output_is = _stored_output(result.output)
     return {
         "status": result.status,

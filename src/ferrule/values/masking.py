@@ -1,5 +1,4 @@
-"""Credentials in a text that a model may read, made unreadable. Every expression takes time that grows with the text: a
-repetition that may fail is bounded, and all others take what they have read."""
+"""Mask credentials in a text for a model. Every pattern takes linear time: repetitions are possessive or bounded."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _VALUE = (
     r"""(?:"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|<?[^\s&"'<>]+)"""
 )
 _COUNT = r"""\d{1,9}(?=[\s,;)\]}&"']|\.?\Z)"""
-"""What may follow a name in the plural."""
+"""The rest of a plural name."""
 _PROSE = (
     r"""(?i)(?:invalid|unexpected|unknown|missing|illegal|bad|expired)\s(?:token|session|signature|credentials)"""
     r"""(?=:\s(?-i:[a-z]{1,16})\s)|(?<![\w.\]-])keys?(?=:\s["']?(?-i:[a-z_]{1,16})(?![\w.-]))"""
@@ -41,7 +40,7 @@ _SERVICE_KEYS = (
     r"|xox[a-z][.-][\w.-]{8,}|hooks\.slack\.com/services/[\w/]{16,}|AIza[\w-]{16,}|ya29\.[\w.-]{8,}"
     r"|(?:(?<![\w-])|(?<=\\n))eyJ[\w-]{8,}+\.[\w-]{2,}+\.[\w-]*)"
 )
-"""What can be nothing but a key: the marks that services put before theirs, so that they are found where they leak."""
+"""The prefixes of keys of well-known services."""
 _KEY_SHAPES = rf"(?<![A-Za-z0-9])[sr]k[_-][\w-]{{8,}}|AKIA[A-Z0-9]{{12,}}|eyJ[\w-]{{8,}}(?:\.[\w-]*)*|{_SERVICE_KEYS}"
 _PRIVATE_KEY = r"(?s)(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).)*"
 _ADDRESS = r"://\S+"
@@ -69,8 +68,11 @@ _BASE64 = r"(?<![\w+/-])[\w+/-]{24,}+={0,2}"
 
 
 def without_credentials(text: str, most: int = 500) -> str:
-    """At most `most` characters of `text`, with stars in the place of what looks like a credential: passwords in URLs,
-    values whose names say so, bearer tokens, keys of well-known shapes, and what Pydantic shows of an input."""
+    """Return at most `most` characters of `text` with stars for everything that looks like a credential.
+
+    These are passwords in URLs, values with telling names, bearer tokens, keys of well-known shapes, and inputs in
+    Pydantic's errors.
+    """
     read = text[: 20 * most]
     masked = re.sub(_ADDRESS, _without_password, re.sub(_INPUT, f"input_value={MASK}", read))
     for named in (_PRIVATE_KEY, _HEADERS, _BEARER):
@@ -90,7 +92,7 @@ def without_keys(text: str) -> str:
 
 
 def _unless_key(found: re.Match[str]) -> str:
-    """What was found, where it is no credential in base64."""
+    """Return stars for a credential in base64, and any other match unchanged."""
     encoded = found[0].rstrip("=").replace("-", "+").replace("_", "/")
     if len(encoded) % 4 == 1 or not encoded.isascii():
         return found[0]
@@ -100,7 +102,7 @@ def _unless_key(found: re.Match[str]) -> str:
 
 
 def _without_named(text: str) -> str:
-    """Text without the values of names that say secret. What follows other names is read on, as `url=…?token=…` is."""
+    """Return the text without the values of secret names. Values of other names are searched too: `url=…?token=…`."""
     next_name, value_at = re.compile(_NAMED).search, re.compile(_VALUE).match
     prose = {found.end() for found in re.finditer(_PROSE, text)}
     kept, at, read = [], 0, 0

@@ -14,7 +14,7 @@ from ferrule.values.result import ToolResult
 Redact: TypeAlias = Callable[[str], str]
 """Returns a text with stars in the place of secrets."""
 _BETWEEN_TEXTS = f"\n\n\n\n\0{urandom(8).hex()}\n"
-"""What no secret reaches over. To look at each of thousands of texts by itself takes seconds."""
+"""A separator that no secret contains. Searching thousands of texts one by one takes seconds."""
 _LONGEST_CREDENTIAL = 500
 """Characters of a value that may be a credential because of its name."""
 

@@ -14,13 +14,13 @@ from ferrule.values.frozen import FrozenDict, JsonObject, freeze, frozen, thaw
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
 ]
-"""What a call came to. See docs/talking-to-the-model.md#results."""
+"""The outcome of a call. See docs/talking-to-the-model.md#results."""
 _KNOWN_STATUSES = get_args(Status)
 _EMPTY: JsonObject = FrozenDict()
 
 
 OF_KERNEL = frozenset({"replayed", "resumed_already", "other_arguments", "unrecorded"})
-"""What the kernel alone says in the metadata of a result: what a handler says there under these names is left out."""
+"""The keys of result metadata that only the kernel may set. A handler's values under these names are dropped."""
 _NOTHING_TOLD = (None,) * 6
 
 
@@ -46,24 +46,24 @@ class _ResultFields:
 
 
 class ToolResult(_ResultFields):
-    """What one call came to; exactly one for every call. See docs/talking-to-the-model.md.
+    """The outcome of one call; exactly one for every call. See docs/talking-to-the-model.md.
 
     A handler may build one itself: `ToolResult(output=…, error=…, metadata=…, content=[…])`.
 
     Attributes:
         call: The call as the model sent it; `None` until the runner has it.
         tool_name: The tool's own name.
-        status: `"ok"` or what stood in the way.
-        output: What the handler gave, as plain JSON data (or bytes, or blocks), so that reading it runs nobody's code;
-            `await some_tool(…)` gives the value itself. No middleware has bounded it: providers never read it.
-        error: A text for the model (what was wrong, what would be right, whether anything was run), or `None`.
-        executed: Whether the effect may have happened: `True`, `False`, or `None` for not known.
+        status: `"ok"`, or the reason why there is no value.
+        output: The handler's value as plain JSON data (or bytes, or blocks), so that reading it runs no foreign code.
+            `await some_tool(…)` gives the value itself. It is not bounded, and providers never read it.
+        error: A text for the model (the problem, the remedy, whether anything was run), or `None`.
+        executed: Whether the effect may have happened: `True`, `False`, or `None` if nobody knows.
         retryable: Whether the same call may succeed later: `False` for a final answer, `None` if the source of the tool
             does not say.
-        repairs: What was repaired in the arguments, in words.
-        metadata: Whatever the handler or a middleware adds.
-        duration_ms: From arrival to result, in milliseconds.
-        exception: What was raised, for events and logs, never for a model.
+        repairs: The repairs of the arguments, in words.
+        metadata: Anything that the handler or a middleware adds.
+        duration_ms: Milliseconds from arrival to result.
+        exception: The exception, for events and logs, never for a model.
     """
 
     __slots__ = ()
@@ -125,12 +125,12 @@ class ToolResult(_ResultFields):
 
     @property
     def pending(self) -> JsonObject | None:
-        """Of a suspended call, all that `Runner.resume` needs, read-only; no handler and no middleware can make it."""
+        """The sealed record of a suspended call, for `Runner.resume`; read-only. Only the kernel can make it."""
         return self._facts[4] if self.status == "suspended" else None
 
     @property
     def answered_by(self) -> str | None:
-        """Who approved, where `allow(by=…)` or `resume(…, by=…)` said so."""
+        """The name of the person who approved, from `allow(by=…)` or `resume(…, by=…)`."""
         return cast("str | None", self._facts[5])
 
     @property
@@ -236,17 +236,17 @@ keep = object.__setattr__
 keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 """The same for what every call fills in, in a third of the time."""
 keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
-"""The same for what the kernel alone knows: the call as it is told, its session, its principal, when it ended, what
-takes it up again where it is suspended, and who approved it."""
+"""Set the facts that only the kernel knows: the redacted call, its session and principal, the time of its end, its
+record if it is suspended, and who approved it."""
 
 
 def keep_pending(result: ToolResult, pending: JsonObject | None) -> None:
-    """Give a suspended result that was read again, and that nobody else has, what takes it up."""
+    """Give a suspended result its record after it was read back. Nobody else may have the result yet."""
     keep_told(result, (None, None, None, None, freeze(pending), None))
 
 
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
-    """The result of a handler that returned, as the constructor makes it, with text that UTF-8 can hold."""
+    """Return the result of a handler's value, with text that UTF-8 can hold."""
     result: Any = _ResultFields()
     result.output = output
     if type(output) is str and not output.isascii():
@@ -291,8 +291,7 @@ def rendered(value: Any, not_finite: list[str] | None = None) -> ToolResult:
 
 
 def gave(result: ToolResult) -> tuple[Any, tuple[Block, ...] | None]:
-    """The value that the handler returned, or a middleware put in its place; and the content that the handler gave
-    beside it, whatever middleware has made of that since, or `None`."""
+    """Return the value of the handler or of a middleware, and the content that the handler gave with it, or `None`."""
     return getattr(result, "_gave", (result.output, None))
 
 
