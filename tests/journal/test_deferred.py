@@ -439,3 +439,24 @@ def test_work_that_is_done_elsewhere_is_begun_once_whatever_reconcile_says(end: 
         assert not again.success and again.executed is None and ordered == ["B"]
 
     asyncio.run(main())
+
+
+def test_work_whose_end_is_being_written_as_the_runner_closes_has_that_end() -> None:
+    class Gated(MemoryJournal):
+        async def settle(self, *given: Any) -> bool:
+            writing.set()
+            await goes_on.wait()
+            return await super().settle(*given)
+
+    writing, goes_on, journal = asyncio.Event(), asyncio.Event(), Gated()
+
+    async def main() -> None:
+        async with Runner([Printer().tool], journal=journal, drain=0) as runner:
+            first = await runner.run(call(), **WHO)
+            ending = asyncio.ensure_future(runner.resume(first, ToolResult("three pages")))
+            await writing.wait()
+        goes_on.set()
+        assert (await ending).output == "three pages"
+
+    asyncio.run(main())
+    assert [event.kind for event in journal.events if event.kind in ENDS] == ["tool:post"]

@@ -24,7 +24,7 @@ from ferrule.kernel.attempts import begin_attempt, begin_next, end_next, reject
 from ferrule.kernel.authorize import authorize
 from ferrule.kernel.begin import begin_call, end_call, reject_at_once
 from ferrule.kernel.call_key import has_open_intent
-from ferrule.kernel.cancel import restore_current_call, settle_interrupted, undo_cancellation
+from ferrule.kernel.cancel import journaled_result, restore_current_call, settle_interrupted, undo_cancellation
 from ferrule.kernel.hooks import run_hooks
 from ferrule.kernel.invoke import begin_run, invoke
 from ferrule.kernel.journaling import invoke_once, write_missing_outcome
@@ -138,7 +138,7 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
     except asyncio.CancelledError:
         if (stop := undo_cancellation(state)) is None:
             raise
-        return reject(state, stop)
+        return journaled_result(state) or reject(state, stop)
     current_before: Any = state.parent and CURRENT.get()
     try:
         begin_run(state, held)
