@@ -1004,7 +1004,12 @@ def test_what_is_no_grant_grants_nothing_and_is_logged(caplog: pytest.LogCapture
     runner, grants = runner_of(person, note, grants=Grants(store))
     assert was_asked(person, runner, "note", NOTE)
     [kept] = store.items().values()
-    changes = [{"id": 9}, {"made_at": None}, {"expires_at": "soon"}, {"exactly": None, "arguments": []}]
+    changes: list[dict[str, Any]] = [
+        {"id": 9},
+        {"made_at": None},
+        {"expires_at": "soon"},
+        {"exactly": None, "arguments": []},
+    ]
     others: list[Any] = [{"tool": "note"}, 1, "x", [], *[{**kept, "id": "ab", **one} for one in changes]]
     for number, value in enumerate(others):
         store.compare_and_set(f"grant/{value['id'] if number > 3 else number}", None, value)

@@ -371,10 +371,13 @@ def test_a_large_integer_is_written_beside_a_secret() -> None:
     assert replayed.output == recorded.output == [10**400, 2**1024, 1e308]
 
 
-def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event() -> None:
+@pytest.mark.parametrize("error", ["no {}", None])
+def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event(error: str | None) -> None:
     def failed(secret: str) -> ToolResult:
         data = Media("file", secret.encode(), "text/plain")
-        return ToolResult({"by": [secret, encoded(secret)]}, f"no {secret}", {"by": secret}, [Text(secret), data])
+        said = error and error.format(secret)
+        output = {"by": [secret, encoded(secret)]}
+        return ToolResult(output, said, {"by": secret}, [Text(secret), data], status="failed")
 
     async def main(secret: str) -> None:
         told: list[str] = []
