@@ -123,11 +123,9 @@ def read_json(text: str) -> JsonValue:
 
 
 def _json_text(value: JsonValue) -> str:
-    return (
-        str(value)
-        if isinstance(value, NoJson)
-        else json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    )
+    if isinstance(value, NoJson):
+        return str(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class SealedFile:
