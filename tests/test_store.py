@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -49,6 +50,21 @@ def test_what_was_put_there_is_found_and_what_was_taken_away_is_not(make: Make) 
     assert list(make().items()) == ["a", "a/b", "b"] and make().items("a/") == {"a/b": 0}
     assert make().compare_and_set("a", {"n": [1, True, 1.5, "é", None]}, None)
     assert make().get("a") is None and make().items() == {"a/b": 0, "b": ""}
+
+
+@pytest.mark.parametrize("make", ["journal", "postgres"], indirect=True)
+def test_a_row_that_is_no_json_hides_no_other_and_can_be_taken_away(make: Make, tmp_path: Path) -> None:
+    assert make().compare_and_set("a", None, 1) and make().compare_and_set("b", None, 2)
+    store = make()
+    if isinstance(store, Postgres):
+        with store._asked("UPDATE {table} SET value = '{{broken' WHERE key = %s", ("a",)):
+            pass
+    else:
+        with sqlite3.connect(tmp_path / "calls.db") as connection:
+            connection.execute("UPDATE store SET value = '{broken' WHERE key LIKE '%a'")
+    assert store.items() == {"a": "{broken", "b": 2} and store.get("a") == "{broken"
+    assert not store.compare_and_set("a", "{broken", None) and store.compare_and_set("a", store.get("a"), None)
+    assert store.items() == {"b": 2}
 
 
 @pytest.mark.parametrize(("there", "old"), [(1, None), (1, 2), (1, True), (1, 1.0), (None, 1), ({"a": 1}, {"a": 2})])

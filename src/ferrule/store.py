@@ -108,7 +108,23 @@ def _items(texts: Mapping[str, str], prefix: str) -> dict[str, JsonValue]:
     return {key: json.loads(texts[key]) for key in sorted(texts) if key.startswith(prefix)}
 
 
+class NoJson(str):
+    """The text of a stored row that is no JSON. `compare_and_set` takes it as what is there."""
+
+    __slots__ = ()
+
+
+def read_json(text: str) -> JsonValue:
+    """Return what a stored row holds. One that is no JSON is a `NoJson`, so that it hides no other row."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return NoJson(text)
+
+
 def _json_text(value: JsonValue) -> str:
+    if isinstance(value, NoJson):
+        return str(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -450,7 +466,7 @@ class Postgres:
         """
         with self._asked("SELECT value FROM {table} WHERE key = %s", (key,)) as cursor:
             found = cursor.fetchone()
-        return json.loads(found[0]) if found else None
+        return read_json(found[0]) if found else None
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
         """Put `new` in the place of `old`, whatever other programs do; whether `old` was there.
@@ -477,7 +493,7 @@ class Postgres:
         """
         wanted: LiteralString = "SELECT key, value FROM {table} WHERE key >= %s AND starts_with(key, %s) ORDER BY key"
         with self._asked(wanted, (prefix, prefix)) as cursor:
-            return {key: json.loads(value) for key, value in cursor}
+            return {key: read_json(value) for key, value in cursor}
 
     def close(self) -> None:
         """Close the connections that nobody uses. Whoever uses the store afterwards makes them anew."""

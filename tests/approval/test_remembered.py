@@ -1000,10 +1000,20 @@ def test_a_store_that_breaks_answers_nothing_and_the_person_is_asked(caplog: pyt
 
 
 def test_what_is_no_grant_grants_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    store = Memory()
-    for number, value in enumerate([{"tool": "note"}, 1, "x", []]):
-        store.compare_and_set(f"grant/{number}", None, value)
-    person = Person("these")
+    store, person = Memory(), Person("these")
     runner, grants = runner_of(person, note, grants=Grants(store))
-    assert was_asked(person, runner, "note", NOTE) and len(grants.listed()) == 1
+    assert was_asked(person, runner, "note", NOTE)
+    [kept] = store.items().values()
+    changes: list[dict[str, Any]] = [
+        {"id": 9},
+        {"made_at": None},
+        {"expires_at": "soon"},
+        {"exactly": None, "arguments": []},
+    ]
+    others: list[Any] = [{"tool": "note"}, 1, "x", [], *[{**kept, "id": "ab", **one} for one in changes]]
+    for number, value in enumerate(others):
+        store.compare_and_set(f"grant/{value['id'] if number > 3 else number}", None, value)
+        assert grants.listed() and not was_asked(person, runner, "note", NOTE)
+        store.compare_and_set("grant/ab", value, None)
+    assert was_asked(person, runner, "note", {**NOTE, "text": "another"}) and len(grants.listed()) == 2
     assert "'grant/0' is no grant" in caplog.text

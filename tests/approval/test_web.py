@@ -410,10 +410,12 @@ def test_a_record_with_a_field_of_another_version_is_shown_as_broken() -> None:
         queue = approval.web(store)
         shown = await desk.waits(queue)
         old = store.get(f"waiting {shown.id}")
-        new = {"pending": {**old["pending"], "context": {**old["pending"]["context"], "tenant": "x"}}}
-        assert store.compare_and_set(f"waiting {shown.id}", old, new)
-        [broken] = await queue.waiting()
-        assert broken.problem is not None and "tenant" in broken.problem
+        changes = {"context": {**old["pending"]["context"], "tenant": "x"}, "expires_at": "9e9", "asked_at": "1"}
+        for name, value in changes.items():
+            new = {"pending": {**old["pending"], name: value}}
+            store.compare_and_set(f"waiting {shown.id}", store.get(f"waiting {shown.id}"), new)
+            [broken] = await queue.waiting()
+            assert broken.problem is not None and isinstance(broken.expires_at, float), name
 
     go(main)
 

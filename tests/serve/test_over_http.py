@@ -372,14 +372,15 @@ def test_a_function_of_tokens_is_not_asked_about_a_token_of_more_than_8192_chara
 
 def test_a_function_of_tokens_that_breaks_lets_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
     def broken(token: str) -> str:
-        raise RuntimeError("the database is away")
+        raise RuntimeError(f"the database is away: {token}\nCRITICAL forged")
 
     async def main() -> int:
         async with listening(serve.mcp(Runner([who]), tokens=broken)) as url:
-            return (await post(url, {"Authorization": "Bearer token"})).status_code
+            return (await post(url, {"Authorization": "Bearer a-token-of-ann"})).status_code
 
     assert go(main()) == 401
-    assert "the database is away" in caplog.text and "Bearer token" not in caplog.text
+    assert "the database is away" in caplog.text and "a-token-of-ann" not in caplog.text
+    assert "\nCRITICAL" not in caplog.text
 
 
 @both_eras

@@ -325,6 +325,19 @@ def test_a_credential_is_known_by_the_name_of_its_member() -> None:
     assert "hunter2hunter2" not in written and '"abc12345defg"' not in written and "is fine" in written
 
 
+def test_an_argument_whose_name_says_secret_is_stars_in_a_cassette(tmp_path: Path) -> None:
+    @tool
+    async def sign_in(password: str) -> None:
+        """Sign in."""
+
+    path = tmp_path / "calls.json"
+    modes: list[Literal["record", "replay"]] = ["record", "replay"]
+    for mode in modes:
+        with cassette(path, mode) as taped:
+            assert Runner([sign_in], inside=[taped]).run_sync("sign_in", {"password": "hunter2hunter2"}).success
+    assert "hunter2hunter2" not in path.read_text()
+
+
 PLAIN_SECRET = "plain-secret-0123"
 
 
@@ -358,10 +371,13 @@ def test_a_large_integer_is_written_beside_a_secret() -> None:
     assert replayed.output == recorded.output == [10**400, 2**1024, 1e308]
 
 
-def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event() -> None:
+@pytest.mark.parametrize("error", ["no {}", None])
+def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event(error: str | None) -> None:
     def failed(secret: str) -> ToolResult:
         data = Media("file", secret.encode(), "text/plain")
-        return ToolResult({"by": [secret, encoded(secret)]}, f"no {secret}", {"by": secret}, [Text(secret), data])
+        said = error and error.format(secret)
+        output = {"by": [secret, encoded(secret)]}
+        return ToolResult(output, said, {"by": secret}, [Text(secret), data], status="failed")
 
     async def main(secret: str) -> None:
         told: list[str] = []

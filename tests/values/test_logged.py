@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ferrule
 from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
 from ferrule.values.logged import escape_text, own_logger
 
@@ -106,6 +109,11 @@ def test_no_text_begins_a_line_however_it_is_logged(name: str, texts: list[str])
         logger.info(texts[0].replace("%", ""))
         logger.info("%s", KeyError(texts[1]), exc_info=ValueError(texts[2]))
     check(written.getvalue(), ">")
+
+
+def test_every_logger_of_ferrule_escapes() -> None:
+    source = "".join(path.read_text("utf-8") for path in Path(ferrule.__file__).parent.rglob("*.py"))
+    assert re.findall(r'log = (?:logging\.)?getLogger\("ferrule\..+?"\)', source) == []
 
 
 @given(st.text())

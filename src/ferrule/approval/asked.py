@@ -10,7 +10,6 @@ import json
 import logging
 import threading
 import time
-import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,8 +31,8 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, Diff, allow, deny
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
-from ferrule.values.logged import LogLines, call_facts, write_log
-from ferrule.values.masking import without_keys
+from ferrule.values.logged import call_facts, write_log
+from ferrule.values.masking import traceback_lines
 
 if TYPE_CHECKING:
     from ferrule.approval.offer import Offer
@@ -169,9 +168,8 @@ class Asked:
 
     def _log_preview(self, error: BaseException) -> None:
         fields = getattr(self.context, "session", None), getattr(self.context, "principal", None)
-        trace = LogLines(without_keys("".join(traceback.format_exception(error)).rstrip()))
         facts = call_facts(self.call.name, self.call.id, *fields)
-        write_log(logging.ERROR, facts, "the preview of tool %r broke: %s", self.call.name, trace)
+        write_log(logging.ERROR, facts, "the preview of tool %r broke: %s", self.call.name, traceback_lines(error))
 
     def _without_preview(self, why: str) -> Asked:
         return replace(self, preview=why, binds=FrozenDict(), problem=None)

@@ -11,7 +11,7 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -242,7 +242,7 @@ class Grants:
     def listed(self, clock: Clock = MONOTONIC) -> list[Grant]:
         """The grants that are in force, the oldest first."""
         now = clock.now()
-        found = [grant for grant, _ in self._kept() if grant.is_in_force(now)]
+        found = [grant for grant, _ in self._kept(lambda grant: grant.is_in_force(now))]
         return sorted(found, key=lambda grant: (grant.made_at, grant.id))
 
     def revoke(self, id: str) -> Grant | None:
@@ -332,13 +332,15 @@ class Grants:
             if self.store.compare_and_set(_KEPT_AS + made.id, None, made.to_json()):
                 return made
 
-    def _kept(self) -> list[tuple[Grant, Any]]:
-        """All grants, each with the value that is kept of it."""
+    def _kept(self, fits: Callable[[Grant], bool]) -> list[tuple[Grant, Any]]:
+        """The grants that fit, each with the value that is kept of it. What cannot be read hides no other."""
         found = []
         for key, kept in self.store.items(_KEPT_AS).items():
             try:
-                found.append((Grant.from_json(kept), kept))
-            except TypeError:
+                grant = Grant.from_json(kept)
+                if key == _KEPT_AS + grant.id and grant.made_at < grant.expires_at and fits(grant):
+                    found.append((grant, kept))
+            except Exception:  # another version may have written anything
                 log.error("what is kept as %r is no grant, and grants nothing", key)
         return found
 
@@ -348,13 +350,12 @@ class Grants:
         if subject is None:
             return []
         now = _now(context)
-        found = [(grant, kept) for grant, kept in self._kept() if grant.covers(subject, now)]
+        found = self._kept(lambda grant: grant.covers(subject, now))
         return sorted(found, key=lambda one: (one[0].uses is not None, one[0].expires_at, one[0].id))
 
     def _drop_expired(self, now: float) -> None:
-        for grant, kept in self._kept():
-            if not grant.is_in_force(now):
-                self.store.compare_and_set(_KEPT_AS + grant.id, kept, None)
+        for grant, kept in self._kept(lambda grant: not grant.is_in_force(now)):
+            self.store.compare_and_set(_KEPT_AS + grant.id, kept, None)
 
 
 def _check_part(offer: Offer, offered: Offer, subject: Subject) -> None:

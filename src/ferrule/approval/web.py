@@ -193,7 +193,7 @@ class Web:
         asked = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
         if pending["key"] != str(id) or not (asked.text and asked.digest):
             raise ValueError(f"it is the record of {pending['key']!r}")
-        float(pending["asked_at"]) + float(pending["expires_at"])  # both are numbers
+        0.0 + pending["asked_at"] + pending["expires_at"]  # both are numbers, and no texts
         return Waiting(id, asked, freeze(row), pending["expires_at"])
 
 

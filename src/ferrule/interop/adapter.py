@@ -25,7 +25,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar
@@ -554,5 +554,6 @@ def _put(records: Store, key: str, record: Record) -> None:
 
 def _drop_expired(records: Store, now: float) -> None:
     for key, kept in records.items(_PREFIX).items():
-        if kept["pending"]["expires_at"] <= now:
-            records.compare_and_set(key, kept, None)
+        with suppress(TypeError, LookupError):  # of what cannot be read
+            if kept["pending"]["expires_at"] <= now:
+                records.compare_and_set(key, kept, None)

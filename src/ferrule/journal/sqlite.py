@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -37,7 +36,7 @@ from ferrule.journal._writer import Writer
 from ferrule.journal.reading import Reader
 from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, note, prune_now_and_then
 from ferrule.paths import contains
-from ferrule.store import JsonValue, StoreError
+from ferrule.store import JsonValue, NoJson, StoreError, read_json
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
@@ -303,7 +302,7 @@ class SQLiteStore:
         """
         with _told_by_store():
             rows = self._reads.rows("SELECT value FROM store WHERE key = ?", (column(_STORED + key),))
-        return json.loads(rows[0][0]) if rows else None
+        return read_json(rows[0][0]) if rows else None
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
         """Put `new` in the place of `old`, whatever other processes do; whether `old` was there.
@@ -311,7 +310,8 @@ class SQLiteStore:
         Raises:
             StoreError: where the file cannot be read or written.
         """
-        name, before, after = column(_STORED + key), json_text(old), json_text(new)
+        before = str(old) if isinstance(old, NoJson) else json_text(old)
+        name, after = column(_STORED + key), json_text(new)
 
         def change(connection: sqlite3.Connection) -> bool:
             found = connection.execute("SELECT value FROM store WHERE key = ?", (name,)).fetchone()
@@ -335,7 +335,7 @@ class SQLiteStore:
         with _told_by_store():
             rows = self._reads.rows(_STORE_ITEMS, ())
         found = {text_of(name)[len(_STORED) :]: value for name, value in rows}
-        return {name: json.loads(found[name]) for name in sorted(found) if name.startswith(prefix)}
+        return {name: read_json(found[name]) for name in sorted(found) if name.startswith(prefix)}
 
 
 class _Reads:

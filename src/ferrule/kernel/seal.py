@@ -58,7 +58,7 @@ def copy_result(state: CallState, found: Any) -> ToolResult:
 def bound_result(state: CallState, result: ToolResult) -> ToolResult:
     """Return the result within the limits of its runner. An unsuccessful one has stars for known secrets."""
     limit = state.plan.max_output
-    if result.error is not None:
+    if result.error is not None or not result.success:
         result = hide_result(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
@@ -71,7 +71,7 @@ def bound_result(state: CallState, result: ToolResult) -> ToolResult:
 
 def _is_within_limit(result: ToolResult, limit: int) -> bool:
     """Return whether a success needs no bounding: a short text, or a number with few digits."""
-    if result.error is not None or result._content is not None:
+    if result.error is not None or result._content is not None or result.status != "ok":
         return False
     output = result.output
     kind = output.__class__

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from ferrule import DefinitionError, Runner, Toolset
+from ferrule.values.logged import own_logger
 
-log = logging.getLogger("ferrule.serve")
+log = own_logger("ferrule.serve")
 
 
 class Server(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
@@ -21,12 +20,16 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import DefinitionError, Runner, ToolContext
+from ferrule.kernel.hiding import make_redactor
 from ferrule.mcp_lines import UnreadableLine, parse_line
 from ferrule.serve._caller import Tokens, identity_of
 from ferrule.serve._server import Principal, RunnerServer
 from ferrule.serve._sessions import SessionRoom
+from ferrule.values.content import text_of
+from ferrule.values.logged import own_logger
+from ferrule.values.masking import traceback_lines
 
-log = logging.getLogger("ferrule.serve")
+log = own_logger("ferrule.serve")
 _HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
@@ -180,8 +183,9 @@ class _Verifier:
                 known = await known
             return _principal_of(token, known)
         except Exception as error:  # nobody is known, so nothing is allowed
-            is_of_the_file = isinstance(error, DefinitionError)
-            log.error("no token can be looked up: %s", error, exc_info=None if is_of_the_file else error)
+            hide = make_redactor(token)  # a database quotes what it was asked for
+            lines = "" if isinstance(error, DefinitionError) else traceback_lines(error, hide)
+            log.error("no token can be looked up: %s%s", hide(text_of(error)), lines)
             return None
 
 

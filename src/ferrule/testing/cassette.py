@@ -146,8 +146,7 @@ class Cassette:
             return await next(call, context)
         tool = context.tool.definition
         shown = jsonable(thaw(starred(call.arguments, tool.hidden)))
-        redact = _redact_for_file(context.running)
-        arguments = {name: redact_value(value, redact) for name, value in shown.items()}
+        arguments = redact_value(shown, _redact_for_file(context.running))
         key = (tool.name, tool.fingerprint)
         if self.mode != "record":
             return self._given(call, tool, arguments)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import traceback
 from binascii import a2b_base64
 from collections.abc import Callable
 
 from pydantic import ValidationError
 
 from ferrule.values.content import clean, text_of
+from ferrule.values.logged import LogLines
 
 MASK = "***"
 # Texts and not `re.compile`: to compile them takes 3 ms, and most programs never need them.
@@ -89,6 +91,11 @@ def without_keys(text: str) -> str:
     for expression in _ONLY_CREDENTIALS:
         text = re.sub(expression, rf"\1{MASK}", text)
     return re.sub(_BASE64, _unless_key, text)
+
+
+def traceback_lines(error: BaseException, hide: Callable[[str], str] = str) -> LogLines:
+    """The traceback of an exception for the log, with stars by `hide` and for what can be nothing but a credential."""
+    return LogLines(without_keys(hide("".join(traceback.format_exception(error)).rstrip())))
 
 
 def _unless_key(found: re.Match[str]) -> str:
