@@ -1532,6 +1532,7 @@ class Size(enum.Enum):
         (Path, "a", "b//c", Path("b/c")),
         (HttpUrl, "http://a.example", "http://B.example", HttpUrl("http://b.example/")),
         (Annotated[HttpUrl, AfterValidator(lambda one: one)], "http://a.example", "http://B.example", None),
+        (Annotated[str, PlainSerializer(lambda one: one.lower())], "a", "B", None),
         (Decimal, "5", "x", None),
         (Sent, {"to": "a"}, {"to": "b", "copy": 2}, None),
         (Size, "s", "large", None),

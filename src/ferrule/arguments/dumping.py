@@ -262,11 +262,19 @@ def runs_code(node: CoreSchema) -> bool:
     if node["type"] == "enum":
         return getattr(node["cls"]._missing_, "__func__", None) is not vars(Enum)["_missing_"].__func__
     is_ours = (node.get("metadata") or {}).get("ferrule") is UNCHANGED
-    function = node.get("function")
+    is_foreign = _is_foreign(node.get("function")) and not is_ours
+    return is_foreign or any(map(node.get, ("custom_init", "post_init")))
+
+
+def has_own_serializer(node: CoreSchema) -> bool:
+    """Return whether an author's function writes the value."""
+    return _is_foreign(node.get("serialization", {}).get("function"))
+
+
+def _is_foreign(function: Any) -> bool:
     while isinstance(function, dict | partial):
         function = function["function"] if isinstance(function, dict) else function.func
-    is_foreign = function is not None and not str(getattr(function, "__module__", "")).startswith("pydantic.")
-    return (is_foreign and not is_ours) or any(map(node.get, ("custom_init", "post_init")))
+    return function is not None and not str(getattr(function, "__module__", "")).startswith("pydantic.")
 
 
 def _write_instance(declared: type, value: Any, handler: Any) -> Any:

@@ -26,7 +26,15 @@ from ferrule.arguments.closed_schema import (
     require_canonical_times,
     set_fail_fast,
 )
-from ferrule.arguments.dumping import Dumper, NotJudgeable, find_difference, is_exact, normalize_json, runs_code
+from ferrule.arguments.dumping import (
+    Dumper,
+    NotJudgeable,
+    find_difference,
+    has_own_serializer,
+    is_exact,
+    normalize_json,
+    runs_code,
+)
 from ferrule.arguments.exporting import check_same_fields
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
@@ -67,7 +75,7 @@ class TypedParameters(Parameters):
         root: CoreSchema = core["schema"] if core["type"] == "definitions" else core
         is_dict, is_root_model = root["type"] == "typed-dict", bool(root.get("root_model"))
         by_wire = {wire_names[name]: field["schema"] for name, field in fields.items()}
-        self.respells = not any(map(runs_code, nodes))
+        self.respells = not any(runs_code(node) or has_own_serializer(node) for node in nodes)
         self.exact = is_exact(core, timed=timed)
         if self.exact and not (is_dict or is_root_model):
             self.exact = self._has_all_defaults(by_wire)
