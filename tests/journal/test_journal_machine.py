@@ -467,7 +467,7 @@ class KeptCalls(RuleBasedStateMachine):
             for run in self.runs:
                 run.ending.set()
             await asyncio.gather(*(one.task for one in tries), return_exceptions=True)
-            await asyncio.gather(*self.runner._state.writing, return_exceptions=True)
+            await asyncio.gather(*self.runner._state.writes, return_exceptions=True)
 
         if self.life:
             self.run(end())
