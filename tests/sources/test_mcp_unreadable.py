@@ -495,7 +495,7 @@ def read(*parts: bytes, opened: Iterable[str] = ()) -> list[Any]:
         requests = OpenRequests()
         for request_id in opened:
             requests.on_sent(request(request_id))
-        messages = read_messages(Output(parts), requests, ServerLog("s"))
+        messages = read_messages(Output(parts).receive, requests, ServerLog("s"))
         return [one.message async for one in messages]
 
     return asyncio.run(main())
