@@ -217,23 +217,30 @@ class OpenRequests:
     """The requests that one side of a connection has sent, and which of them a lost answer belongs to.
 
     An answer that was lost without a readable id belongs to one of the requests that were open then. They are its
-    suspects; as soon as there are no more suspects than lost answers, all of them have failed.
+    suspects; as soon as there are no more suspects than lost answers, all of them have failed. It belongs to none if a
+    notification was sent just before: there are servers that answer these with an error.
     """
 
     def __init__(self) -> None:
         self._open: dict[RequestId, str] = {}  # with their methods
         self._suspects: set[RequestId] = set()
         self._lost = 0
+        self._notifications = 0  # that may be answered yet
+        self._sent_since: set[RequestId] = set()  # an answer to one of these says that no notification will be
 
     def on_sent(self, message: JSONRPCMessage) -> None:
-        """Take note of a request, or of one that is given up."""
+        """Take note of a request, of one that is given up, or of any other notification."""
         if isinstance(message, JSONRPCRequest):
             if message.method == "initialize":
                 self._open.clear()  # a probe that came before it is given up without a word
             if message.method != "subscriptions/listen":  # its answer comes when listening ends
                 self._open[coerce_request_id(message.id)] = message.method
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._give_up(coerce_request_id((message.params or {})["requestId"]))
+                self._sent_since.add(coerce_request_id(message.id))
+        elif isinstance(message, JSONRPCNotification):
+            self._notifications += 1
+            self._sent_since.clear()
+            if message.method == "notifications/cancelled":
+                self._give_up(coerce_request_id((message.params or {})["requestId"]))
 
     def parse(self, line: bytes) -> JSONRPCMessage | UnreadableLine:
         """Parse a line of the other side. An open request that it sends back is not one of its own."""
@@ -294,6 +301,9 @@ class OpenRequests:
 
     def _remove(self, request_id: RequestId) -> set[RequestId]:
         """Remove a request that was answered. Return the requests that have failed by that."""
+        if request_id in self._sent_since:
+            self._notifications = 0
+            self._sent_since.clear()
         self._open.pop(request_id, None)
         self._suspects.discard(request_id)
         return self._take_failed()
@@ -311,6 +321,9 @@ class OpenRequests:
         if request_id is not None:
             named = {request_id} & self._open.keys()
             return named | self._remove(request_id)
+        if self._notifications:
+            self._notifications -= 1
+            return set()
         if not self._open:
             return set()
         self._suspects |= self._open.keys()

@@ -1,4 +1,7 @@
-"""An MCP server that writes whatever bytes its tool `odd` is given, with `@ID@` for the id of the call."""
+"""An MCP server that writes whatever bytes its tool `odd` is given, with `@ID@` for the id of the call.
+
+python raw_server.py [ERROR]: what it answers notifications with, as some servers do.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ for line in sys.stdin.buffer:
     if method == "initialize":
         info = {"name": "raw", "version": "1"}
         answer(number, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info})
+    elif number is None and sys.argv[1:]:
+        write(sys.argv[1].encode() + b"\n")
     elif method == "tools/list":
         answer(number, {"tools": TOOLS})
     elif method == "tools/call":

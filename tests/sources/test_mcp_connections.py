@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,22 @@ def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> No
 
     pids = go(main())
     assert pids[0] != pids[1] and not any(map(is_running, pids))
+
+
+def test_one_that_dies_fails_its_call_although_what_it_has_started_holds_its_output() -> None:
+    async def main() -> None:
+        async with mcp.connect(["sh", "-c", 'sleep 600 & exec "$0" "$1"', *PROGRAM]) as toolset:
+            runner = Runner(toolset, timeout=BOUND)
+            pids = [int((await runner.run("pid")).output)]
+            try:
+                died = await runner.run("die")
+                assert (died.status, died.executed) == ("failed", None)
+                pids.append(int((await runner.run("pid")).output))
+            finally:
+                for pid in pids:
+                    os.killpg(pid, signal.SIGKILL)
+
+    go(main())
 
 
 def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> None:

@@ -113,8 +113,8 @@ UNREADABLE["a result that is no object, written into its request"] = ECHO[:-1] +
 UNREADABLE["a cut answer, written into its request"] = ECHO[:-1] + b',"result":{'
 
 
-def connect() -> mcp.Servers:
-    return mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s", mode="legacy"))
+def connect(*arguments: str) -> mcp.Servers:
+    return mcp.connect(mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], *arguments], name="s", mode="legacy"))
 
 
 async def call(runner: Runner, data: bytes, times: int = 1) -> ToolResult:
@@ -155,6 +155,22 @@ def test_a_server_that_could_not_read_the_request_refuses_the_only_open_call() -
             assert "refused the call: Parse error" in str((await call(Runner(toolset, timeout=BOUND), error)).error)
             asked = b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n'  # which nobody can answer
             assert (await call(Runner(toolset, timeout=BOUND), asked + OK + b"\n")).output == "there"
+
+    go(main())
+
+
+@pytest.mark.parametrize("start", ['{"jsonrpc":"2.0","id":null,', '{"jsonrpc":"2.0",'])
+@pytest.mark.parametrize("code", ["-32601", "-32603"])
+def test_an_answer_to_a_notification_is_none_to_a_request(start: str, code: str) -> None:
+    error = f'{start}"error":{{"code":{code},"message":"Method not found"}}}}'
+
+    async def main() -> None:
+        async with connect(error) as toolset:
+            runner = Runner(toolset, timeout=BOUND)
+            assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
+            assert [(await runner.run("s__hi")).output for _ in range(3)] == ["hi"] * 3
+            lost = await call(runner, b'{"jsonrpc":"2.0","id":null,"result":null}\n')
+            assert lost.error == LOST
 
     go(main())
 
@@ -495,7 +511,7 @@ def read(*parts: bytes, opened: Iterable[str] = ()) -> list[Any]:
         requests = OpenRequests()
         for request_id in opened:
             requests.on_sent(request(request_id))
-        messages = read_messages(Output(parts), requests, ServerLog("s"))
+        messages = read_messages(Output(parts).receive, requests, ServerLog("s"))
         return [one.message async for one in messages]
 
     return asyncio.run(main())

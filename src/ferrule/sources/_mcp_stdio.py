@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,8 @@ _LONGEST_MESSAGE = 100_000_000
 _EXIT_SECONDS = 2.0
 """How long a process has to end by itself once its input is closed, and once it was told to end."""
 _EXIT_POLL_SECONDS = 0.01
+_SILENT_SECONDS = 1.0
+"""Of silence, after which the output of a process that has ended is taken to have ended as well."""
 _PIPE_ERRORS = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 
@@ -49,21 +51,21 @@ async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> Asyn
     process = await _start_process(server, stderr)
     try:
         writer = MessageWriter(process.stdin.send)
-        yield MessageStream(read_messages(process.stdout, writer.requests, server_log)), writer
+        yield MessageStream(read_messages(partial(_receive, process), writer.requests, server_log)), writer
     finally:
         with anyio.CancelScope(shield=True):
             await _end_process(process)
 
 
 async def read_messages(
-    output: Any, requests: OpenRequests, server_log: ServerLog
+    receive: Callable[[], Awaitable[bytes]], requests: OpenRequests, server_log: ServerLog
 ) -> AsyncGenerator[SessionMessage, None]:
     """Yield the messages of a program until its output ends, or cannot be read for any other reason."""
     buffer = LineBuffer(_LONGEST_MESSAGE)
     warn = partial(server_log.say, level=logging.WARNING)
     try:
         while True:
-            for line in buffer.feed(await output.receive()):
+            for line in buffer.feed(await receive()):
                 for message in requests.read(line, warn):
                     yield SessionMessage(message)
                 await asyncio.sleep(0)  # a flood of lines must not hold the loop
@@ -71,6 +73,20 @@ async def read_messages(
         pass
     except Exception as error:  # the end of the stream fails the open calls, and the next call starts the program
         server_log.tell_error(logging.ERROR, "its output could not be read any further", error)
+
+
+async def _receive(process: Any) -> bytes:
+    """Return what a process writes next.
+
+    Raises:
+        EndOfStream: If it has ended, and says nothing more. What it has started may hold its output open.
+    """
+    while True:
+        has_ended = process.returncode is not None
+        with anyio.move_on_after(_SILENT_SECONDS):
+            return bytes(await process.stdout.receive())
+        if has_ended:
+            raise anyio.EndOfStream
 
 
 async def _start_process(server: Stdio, stderr: Any) -> Any:
