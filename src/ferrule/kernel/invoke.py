@@ -6,7 +6,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.dumping import NotJudgeable
@@ -34,16 +34,13 @@ from ferrule.kernel.tasks import start_eagerly
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import sentence
-from ferrule.values.context import CURRENT, ToolContext
+from ferrule.values.context import ToolContext
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
-if TYPE_CHECKING:
-    from ferrule.kernel.acquire import HeldSlots
 
-
-def begin_run(state: CallState, held: HeldSlots) -> None:
-    """Let the call hold its slots, and make it the current call.
+def check_alive(state: CallState) -> None:
+    """Check that a call may still run its handler.
 
     Raises:
         DefinitionError: The call has ended: a middleware called `next` too late.
@@ -51,12 +48,8 @@ def begin_run(state: CallState, held: HeldSlots) -> None:
     """
     if state.task is None:
         raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
-    if state.task.cancelling() > state.cancels and state.is_cancelled(None):
+    if state.is_cancelled(None):
         raise asyncio.CancelledError
-    state.held = held
-    if state.observers:
-        state.emit("tool:started")
-    CURRENT.set(state)  # type: ignore[arg-type]
 
 
 def invoke(

@@ -26,7 +26,7 @@ from ferrule.kernel.begin import begin_call, end_call, reject_at_once
 from ferrule.kernel.call_key import has_open_intent
 from ferrule.kernel.cancel import journaled_result, restore_current_call, settle_interrupted, undo_cancellation
 from ferrule.kernel.hooks import run_hooks
-from ferrule.kernel.invoke import begin_run, invoke
+from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journaling import invoke_once, write_missing_outcome
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import Rejected, denial
@@ -37,11 +37,8 @@ from ferrule.kernel.validate import check_replacement, set_judged_arguments, val
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.context import CURRENT, ContextFields, ToolContext
-from ferrule.values.event import EventKind
 from ferrule.values.input import Answer, InputRequired
-from ferrule.values.result import Status, ToolResult
-
-_FINAL_EVENTS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}  # all others: tool:error
+from ferrule.values.result import ToolResult
 
 
 async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> ToolResult:
@@ -74,7 +71,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     if plan.journaled and has_open_intent(state) and not isinstance(interruption, GeneratorExit):
         result, interruption = await write_missing_outcome(plan, state, result, interruption)
     if state.observers:
-        state.emit(_FINAL_EVENTS.get(result.status, "tool:error"), result)
+        state.emit_end(result)
     if origin.entry is not None:
         state.origin = NO_ORIGIN  # break the reference cycle
         origin.entry.end(result)  # the batch keeps it even if the batch is cancelled
@@ -141,7 +138,12 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
         return journaled_result(state) or reject(state, stop)
     current_before: Any = state.parent and CURRENT.get()
     try:
-        begin_run(state, held)
+        if state.task is None or state.task.cancelling() > state.cancels:
+            check_alive(state)
+        state.held = held
+        if state.observers:
+            state.emit("tool:started")
+        CURRENT.set(state)  # type: ignore[arg-type]
         handling = (invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
         result = handling if isinstance(handling, ToolResult) else await handling
     except Rejected as rejection:  # an inner middleware may suspend the call

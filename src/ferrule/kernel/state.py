@@ -17,7 +17,7 @@ from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import About, EventKind, emit
 from ferrule.values.frozen import FrozenDict, JsonObject
 from ferrule.values.input import Answer, InputRequired
-from ferrule.values.result import ToolResult
+from ferrule.values.result import Status, ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -63,6 +63,7 @@ class Origin:
 
 NO_ORIGIN = Origin()
 _MAX_INPUTS = 16
+_FINAL_EVENTS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}  # all others: tool:error
 
 
 class Attempt:
@@ -221,6 +222,10 @@ class CallState:
         if self.observers:
             shown = self.redacted_call if self.plan.hidden else self.call
             emit(self.observers, kind, shown, about, self.fields, self.run)
+
+    def emit_end(self, result: ToolResult) -> None:
+        """Emit the last event of this call."""
+        self.emit(_FINAL_EVENTS.get(result.status, "tool:error"), result)
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 
