@@ -41,7 +41,7 @@ class HeldSlots:
         nested_limiters: For calls below this one: the limiter to use in place of each limiter held here.
         nested_locks: For calls below this one: the locks to use for the keys held here.
         active_runs: How many runs of the handler and its inner middleware are in progress.
-        idle_callbacks: What to call when no run is in progress any more.
+        idle_callbacks: Callbacks for when no run is in progress any more.
         abandoned_jobs: Jobs of this call and of calls below it that were abandoned and still run.
     """
 
@@ -161,7 +161,7 @@ def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str
     """Return the keys that the tool's `resources` gives for these arguments. It may read the call's context.
 
     Raises:
-        Exception: Whatever the tool's function raises.
+        Exception: The tool's function raised it.
     """
     token = CURRENT.set(state)  # type: ignore[arg-type]
     try:

@@ -215,7 +215,7 @@ def _replace_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> T
 
     Raises:
         Invalid: They do not fit.
-        Exception: Whatever a foreign mapping raises.
+        Exception: A foreign mapping raised it.
     """
     plan.check_input(arguments)
     made = plan.parameters.validate_change(plan.name, arguments)
@@ -244,7 +244,7 @@ async def ask_and_judge(
     No slot is held meanwhile.
 
     Args:
-        handler_state: What the handler wants back with the answer.
+        handler_state: Data that the handler wants back with the answer.
 
     Raises:
         Rejected: The answer is no or does not fit, nobody answers, a guard denies, or the call is suspended.

@@ -50,7 +50,7 @@ class BackgroundJob:
         state: For the kernel: the state of the call while it runs in this process.
         progress: The last progress that it reported.
         result: The result of the job, also while it is suspended; None while it runs.
-        told: Whether the model was told of its end. Whoever tells the model sets this.
+        told: Whether the model was told of its end. The code that tells the model sets this.
     """
 
     runner: RunnerState

@@ -34,7 +34,7 @@ _DRAWS_PER_SECOND = 10
 
 @dataclass
 class BatchSummary:
-    """What came of the calls of a long batch so far.
+    """The results of a long batch so far, counted.
 
     Attributes:
         counts: How many calls came to each status.
@@ -77,7 +77,7 @@ class LongBatch:
     no further call, and those that run come to their end.
 
     Attributes:
-        summary: What came of the calls so far.
+        summary: The results so far, counted.
     """
 
     def __init__(

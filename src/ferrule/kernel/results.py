@@ -51,7 +51,7 @@ class Suspended(Rejected):
 
     Attributes:
         decision: The question. With a schema it is the handler's, which has run until it asked.
-        handler_state: What the handler wants back with the answer.
+        handler_state: Data that the handler wants back with the answer.
     """
 
     def __init__(self, plan: Plan, decision: Decision, handler_state: Any) -> None:
@@ -161,8 +161,8 @@ def busy(plan: Plan, why: str) -> Rejected:
 def result_of_error(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """Return the result of a handler that raised.
 
-    The model reads the text of a `ToolError`. Of any other exception it reads the text only if `expose` allows it, and
-    the type otherwise.
+    The model reads the text of a `ToolError`. Another exception shows its text only if `expose` allows it, and its type
+    otherwise.
     """
     origin, executed = origin_of(error), read_executed(error)
     text = safe_text(error, plan.expose, partial(hide, state))
@@ -200,7 +200,7 @@ def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
     """Return the result for a handler's value, rendered and checked against the output schema.
 
     Raises:
-        BaseException: Whatever the methods of the value raise.
+        BaseException: A method of the value raised it.
     """
     if type(value) not in plan.output.ready_classes:
         if type(value) in PUT_OFF:

@@ -80,7 +80,7 @@ class RunnerState:
         jobs: The background jobs, by ticket.
         plans: The compiled tools, by name.
         views: Copies of this runner for the tools of mounted runners, by the settings of these.
-        leaving: None while it takes every call; `"draining"` when it takes only calls of batches that began before;
+        leaving: `None` while it takes every call; `"draining"` when it takes only calls of batches that began before;
             `"closed"` when it takes none.
         abandoned: Jobs of abandoned calls that still run, with what to call when they end.
         replacements: The runners that `replace` made, which are left together with this one.

@@ -41,7 +41,7 @@ versions a cancellation comes from outside only if a `CancelledError` leaves the
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """Where a call comes from. A named tuple would be four times slower to read, and each call reads it nine times."""
+    """The origin of a call. A named tuple would be four times slower to read, and each call reads it nine times."""
 
     parent: CallState | None = None
     """The call whose `context.run` made this one."""
@@ -72,7 +72,7 @@ class Attempt:
     Attributes:
         abandoned: Whether a run was stopped. Code of it that goes on may make no calls once the call has ended.
         answer: The answer to the handler's question, for this run.
-        answered_by: Who approved the call, if the answer said so.
+        answered_by: The name of the person who approved the call, if the answer has one.
         asked: Whether a person was asked about the call, or about one that it made.
         cancels: The count of `cancelling()` that earlier runs left behind, before Python 3.13.
         chunks: The values that the handler has yielded so far.
@@ -144,7 +144,7 @@ class CallState:
         fields: The caller's context, as plain fields.
         sent: The call as the model made it.
         parent: The call whose handler made this one.
-        origin: Where the call comes from.
+        origin: The origin of the call.
         observers: The observers of its events.
         run: The arrival time by `perf_counter`, which identifies the call in its events. A resumed call keeps its own.
         task: The task that runs the call; None after its end.

@@ -119,7 +119,7 @@ def make_record(
 
     Args:
         kind: `"approval"`, `"input"` or `"work"`.
-        handler_state: What the handler wants back with the answer.
+        handler_state: Data that the handler wants back with the answer.
         within: Seconds until the record expires; None for the runner's `resume_within`.
     """
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
