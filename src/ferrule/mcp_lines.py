@@ -217,8 +217,8 @@ class OpenRequests:
     """The requests that one side of a connection has sent, and which of them a lost answer belongs to.
 
     An answer that was lost without a readable id belongs to one of the requests that were open then. They are its
-    suspects; as soon as there are no more suspects than lost answers, all of them have failed. It belongs to none if a
-    notification was sent just before: there are servers that answer these with an error.
+    suspects; as soon as there are no more suspects than lost answers, all of them have failed. An error without an id
+    belongs to none if a notification was sent just before: some servers answer these with an error.
     """
 
     def __init__(self) -> None:
@@ -261,6 +261,8 @@ class OpenRequests:
         if isinstance(found, UnreadableLine):
             # What may be an answer is taken for one: a request of the server's is lost either way.
             answers = [one.id for one in found.envelopes if one.is_answer is not False]
+            if _is_error_without_id(found, line) and self._answers_notification():
+                answers = []
             for request_id in answers:
                 yield from self.on_lost_answer(request_id)
             if (said := line[:_LONGEST_LOGGED].decode("utf-8", "replace")).strip():
@@ -286,7 +288,8 @@ class OpenRequests:
         other side could not read a request: it stands for the answer."""
         if answer.id is None:
             assert isinstance(answer, JSONRPCError)
-            yield from self._fail(self._lose(None), answer.error)
+            if not self._answers_notification():
+                yield from self._fail(self._lose(None), answer.error)
         else:
             yield answer
             yield from self._fail(self._remove(coerce_request_id(answer.id)), LOST)
@@ -294,6 +297,11 @@ class OpenRequests:
     def on_lost_answer(self, request_id: RequestId | None) -> Iterator[JSONRPCMessage]:
         """Yield an error for each request that has failed because an answer could not be read."""
         yield from self._fail(self._lose(None if request_id is None else coerce_request_id(request_id)), LOST)
+
+    def _answers_notification(self) -> bool:
+        """Take an error without an id for the answer to a notification, if one may be answered yet."""
+        self._notifications -= (is_answer := self._notifications > 0)
+        return is_answer
 
     def _fail(self, failed: set[RequestId], error: ErrorData) -> Iterator[JSONRPCMessage]:
         for request_id in failed:
@@ -321,9 +329,6 @@ class OpenRequests:
         if request_id is not None:
             named = {request_id} & self._open.keys()
             return named | self._remove(request_id)
-        if self._notifications:
-            self._notifications -= 1
-            return set()
         if not self._open:
             return set()
         self._suspects |= self._open.keys()
@@ -338,6 +343,11 @@ class OpenRequests:
             self._open.pop(request_id, None)
         self._suspects, self._lost = set(), 0
         return failed
+
+
+def _is_error_without_id(found: UnreadableLine, line: bytes) -> bool:
+    is_object = found.code == INVALID_REQUEST and [Envelope(is_answer=True, id=None)] == found.envelopes
+    return is_object and b'"error"' in line and b'"result"' not in line
 
 
 def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:

@@ -424,7 +424,9 @@ def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() ->
     assert [len(text) for text in said] == [500] and TOKEN[:3] not in str(said)
 
 
-@pytest.mark.parametrize("secret", ["correct horse battery", "a/b c+d", 'Gänse "füße" sind süß', "line\none and two"])
+@pytest.mark.parametrize(
+    "secret", ["correct horse battery", "a/b c+d", 'Gänse "füße" sind süß', "line\none and two", "p%5Cass%255cword"]
+)
 @pytest.mark.parametrize(
     "write",
     [

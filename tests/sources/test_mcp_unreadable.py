@@ -175,6 +175,31 @@ def test_an_answer_to_a_notification_is_none_to_a_request(start: str, code: str)
     go(main())
 
 
+def test_a_cut_answer_fails_its_call_although_a_notification_was_sent_before() -> None:
+    async def main() -> None:
+        async with connect() as toolset:
+            assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
+            lost = await call(Runner(toolset, timeout=BOUND), b'{"result":{"content":[{"te\n')
+            assert lost.error == LOST
+
+    go(main())
+
+
+def test_a_launcher_may_end_while_its_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.sources._mcp_stdio._SILENT_SECONDS", 0.001)
+
+    async def main() -> None:
+        launcher = ["sh", "-c", 'exec 3<&0; "$0" "$1" <&3 & exit', *PROGRAM]
+        async with mcp.connect(mcp.Stdio(launcher[0], launcher[1:], name="s", mode="legacy")) as toolset:
+            runner = Runner(toolset, timeout=BOUND)
+            held = asyncio.ensure_future(runner.run("s__hold"))
+            for _ in range(20):
+                assert (await runner.run("s__pid")).success
+            assert (await held).success
+
+    go(main())
+
+
 def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> None:
     async def main() -> None:
         async with connect() as toolset:

@@ -23,6 +23,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.similar_names import lookalike_key
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, run_in_thread
+from ferrule.kernel.hiding import make_redactor
 from ferrule.paths import real
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
@@ -169,7 +170,8 @@ class Asked:
     def _log_preview(self, error: BaseException) -> None:
         fields = getattr(self.context, "session", None), getattr(self.context, "principal", None)
         facts = call_facts(self.call.name, self.call.id, *fields)
-        write_log(logging.ERROR, facts, "the preview of tool %r broke: %s", self.call.name, traceback_lines(error))
+        lines = traceback_lines(error, make_redactor(getattr(self.context, "secrets", None)))
+        write_log(logging.ERROR, facts, "the preview of tool %r broke: %s", self.call.name, lines)
 
     def _without_preview(self, why: str) -> Asked:
         return replace(self, preview=why, binds=FrozenDict(), problem=None)

@@ -219,6 +219,8 @@ def _make_expression(secret: str) -> str:
         else _make_character_expression(char, len(slashes))
         for slashes, plain, char in parts
     )
+    if re.search(r"%(?:25)*5c", secret, re.IGNORECASE):  # the pattern reads it as an escaped backslash
+        expression = rf"(?:{re.escape(secret).replace('%', '%(?:25)*')}|{expression})"
     return expression if len(secret) >= _SHORTEST_ANYWHERE else rf"(?<!\w){expression}(?!\w)"
 
 

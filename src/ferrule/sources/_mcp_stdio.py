@@ -51,7 +51,8 @@ async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> Asyn
     process = await _start_process(server, stderr)
     try:
         writer = MessageWriter(process.stdin.send)
-        yield MessageStream(read_messages(partial(_receive, process), writer.requests, server_log)), writer
+        output = _Output(process)
+        yield MessageStream(read_messages(output.receive, writer.requests, server_log)), writer
     finally:
         with anyio.CancelScope(shield=True):
             await _end_process(process)
@@ -75,18 +76,29 @@ async def read_messages(
         server_log.tell_error(logging.ERROR, "its output could not be read any further", error)
 
 
-async def _receive(process: Any) -> bytes:
-    """Return what a process writes next.
+class _Output:
+    """The standard output of a process. What the process has started may hold it open after its end."""
 
-    Raises:
-        EndOfStream: If it has ended, and says nothing more. What it has started may hold its output open.
-    """
-    while True:
-        has_ended = process.returncode is not None
-        with anyio.move_on_after(_SILENT_SECONDS):
-            return bytes(await process.stdout.receive())
-        if has_ended:
-            raise anyio.EndOfStream
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self._has_served = False
+
+    async def receive(self) -> bytes:
+        """Return the next bytes.
+
+        A launcher ends before its server says anything. Of any other process, the output ends soon after it.
+
+        Raises:
+            EndOfStream: The output has ended.
+        """
+        while True:
+            has_ended = self._has_served and self._process.returncode is not None
+            with anyio.move_on_after(_SILENT_SECONDS):
+                data = bytes(await self._process.stdout.receive())
+                self._has_served = self._has_served or self._process.returncode is None
+                return data
+            if has_ended:
+                raise anyio.EndOfStream
 
 
 async def _start_process(server: Stdio, stderr: Any) -> Any:
