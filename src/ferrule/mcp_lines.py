@@ -300,8 +300,10 @@ class OpenRequests:
 
     def _answers_notification(self) -> bool:
         """Take an error without an id for the answer to a notification, if one may be answered yet."""
-        self._notifications -= (is_answer := self._notifications > 0)
-        return is_answer
+        if not self._notifications:
+            return False
+        self._notifications -= 1
+        return True
 
     def _fail(self, failed: set[RequestId], error: ErrorData) -> Iterator[JSONRPCMessage]:
         for request_id in failed:
