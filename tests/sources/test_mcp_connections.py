@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def test_one_that_dies_fails_its_call_although_what_it_has_started_holds_its_out
                 pids.append(int((await runner.run("pid")).output))
             finally:
                 for pid in pids:
-                    os.killpg(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # its group was ended with the connection
+                        os.killpg(pid, signal.SIGKILL)
 
     go(main())
 

@@ -189,7 +189,8 @@ def test_a_launcher_may_end_while_its_server_is_silent(monkeypatch: pytest.Monke
     monkeypatch.setattr("ferrule.sources._mcp_stdio._SILENT_SECONDS", 0.001)
 
     async def main() -> None:
-        launcher = ["sh", "-c", 'exec 3<&0; "$0" "$1" <&3 & exit', *PROGRAM]
+        wait = "while kill -0 $$ 2>/dev/null; do sleep 0.01; done"  # until the launcher has ended
+        launcher = ["sh", "-c", f'exec 3<&0; ({wait}; exec "$0" "$1" <&3) & exit', *PROGRAM]
         async with mcp.connect(mcp.Stdio(launcher[0], launcher[1:], name="s", mode="legacy")) as toolset:
             runner = Runner(toolset, timeout=BOUND)
             held = asyncio.ensure_future(runner.run("s__hold"))

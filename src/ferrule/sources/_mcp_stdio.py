@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -37,7 +38,7 @@ _EXIT_SECONDS = 2.0
 """How long a process has to end by itself once its input is closed, and once it was told to end."""
 _EXIT_POLL_SECONDS = 0.01
 _SILENT_SECONDS = 1.0
-"""Of silence, after which the output of a process that has ended is taken to have ended as well."""
+"""Seconds of silence after which the output of an ended process counts as ended, too."""
 _PIPE_ERRORS = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 
@@ -86,7 +87,7 @@ class _Output:
     async def receive(self) -> bytes:
         """Return the next bytes.
 
-        A launcher ends before its server says anything. Of any other process, the output ends soon after it.
+        A launcher may end before its server says anything. The output of any other process ends soon after the process.
 
         Raises:
             EndOfStream: The output has ended.
@@ -127,6 +128,10 @@ async def _end_process(process: Any) -> None:
             await _has_ended(process)
         if sys.platform == "win32":  # pragma: no cover
             close_process_job(process)
+        else:  # a launcher, or a process that died, may have left others in its group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.wait([reading], timeout=_EXIT_SECONDS)
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
