@@ -77,7 +77,7 @@ AROUND = {
     "models",
     "remote",
 }
-PROGRAMS = {"suspended_run", "keyed_run", "loop", "serve", "testing", "cli", "__main__"}
+PROGRAMS = {"suspended_run", "keyed_run", "loop", "long_batch", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}, "interop": {"journal"}}
 
 Graph = dict[str, set[str]]

@@ -80,7 +80,7 @@ async def offered_by_name() -> None:
     runner = Runner([add])
     await runner.run("add", {"a": 1}, offered=["add"])  # type: ignore[arg-type]
     await runner.run_all([ToolCall("1", "add")], offered=["add"])  # type: ignore[arg-type]
-    runner.batch([ToolCall("1", "add")], offered={"add"})  # type: ignore[call-overload]
+    runner.batch([ToolCall("1", "add")], offered={"add"})  # type: ignore[arg-type]
     await runner.decide(ToolCall("1", "add"), offered=runner.tools)  # type: ignore[call-arg]
     await add.run({"a": 1}, offered=runner.tools)  # type: ignore[call-arg]
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 from ferrule import own_loop
 from ferrule.definition import options
@@ -37,7 +37,6 @@ from ferrule.kernel.batch import Batch
 from ferrule.kernel.begin import find_plan
 from ferrule.kernel.hiding import hide
 from ferrule.kernel.live_call import LiveCall
-from ferrule.kernel.long_batch import LongBatch
 from ferrule.kernel.plan import Mount, Settings
 from ferrule.kernel.receive import receive, resume_call, unknown_tool
 from ferrule.kernel.recovery import deferred_record, recover
@@ -387,7 +386,6 @@ class Runner:
         """
         return await self.batch(calls, context, offered=offered, turn=turn, **given)
 
-    @overload
     def batch(
         self,
         calls: Iterable[ToolCall],
@@ -396,46 +394,14 @@ class Runner:
         observers: Iterable[Observer] = (),
         offered: Toolset | None = None,
         turn: str | None = None,
-        concurrency: None = None,
         **given: Unpack[ContextOptions],
-    ) -> Batch: ...
+    ) -> Batch:
+        """Return a handle on the calls of one turn: await it, or iterate over the results as they come.
 
-    @overload
-    def batch(
-        self,
-        calls: Iterable[ToolCall] | AsyncIterable[ToolCall],
-        context: ToolContext[Any] | None = None,
-        *,
-        observers: Iterable[Observer] = (),
-        offered: Toolset | None = None,
-        turn: str | None = None,
-        concurrency: int,
-        progress: bool = False,
-        **given: Unpack[ContextOptions],
-    ) -> LongBatch: ...
-
-    def batch(
-        self,
-        calls: Iterable[ToolCall] | AsyncIterable[ToolCall],
-        context: ToolContext[Any] | None = None,
-        *,
-        observers: Iterable[Observer] = (),
-        offered: Toolset | None = None,
-        turn: str | None = None,
-        concurrency: int | None = None,
-        progress: bool = False,
-        **given: Unpack[ContextOptions],
-    ) -> Batch | LongBatch:
-        """Return a handle on several calls: await it, or iterate over the results as they come.
-
-        Without `concurrency` these are the calls of one turn, as in `run_all`. They begin at once, and the handle has
-        `.results`, complete at any time, and `.cancel()`. With `concurrency` they are a long batch of independent calls
-        from any iterable, also an async one. It holds no more than so many at once, and awaiting it gives a summary.
-        See docs/long-work.md#many-calls.
+        The calls begin at once, in the order of `run_all`. The handle has `.results`, complete at any time, and
+        `.cancel()`. For thousands of independent calls see `ferrule.long_batch.run_many`.
 
         Args:
-            concurrency: Calls of a long batch that run at once.
-            progress: Show the progress of a long batch on standard error, if that is a terminal.
             observers: See the events of these calls only.
             offered: The tools that the model was offered, as in `run`.
             turn: The turn of the conversation, if call ids may repeat in another turn; see docs/journal.md.
@@ -443,26 +409,13 @@ class Runner:
         Raises:
             RuntimeError: No event loop runs, or the runner is busy on another one.
         """
-        names = ("observers", "offered", "turn", "concurrency", "progress")
-        fields = build_context(context, given, "batch", names).fields
+        fields = build_context(context, given, "batch", ("observers", "offered", "turn")).fields
         given_calls: Any = calls
-        if progress and concurrency is None:
-            raise DefinitionError("progress=True is for a long batch: give it a concurrency=…")
-        if concurrency is not None:
-            origin = Origin(
-                observers=_seen_by("observers", observers),
-                offered=_offer("offered", offered),
-                turn=_turn("turn", turn),
-                brief_log=True,
-            )
-            run = partial(receive, self._state, fields=fields, origin=origin)
-            at_once, needs_ids = check_count("concurrency", concurrency) or 1, self._state.journal is not None
-            return LongBatch(given_calls, run, at_once, self._state.clock, needs_ids=needs_ids, progress=progress)
-        listed: list[Any] = list(given_calls) if isinstance(given_calls, Iterable) else [None]
+        listed: list[Any] = list(calls) if isinstance(given_calls, Iterable) else [None]
         if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(
-                f"a batch takes a list of calls, such as [ToolCall('', name, {{}})], or any iterable of calls with "
-                f"concurrency=…; not {calls!r}"
+                f"a batch takes a list of calls, such as [ToolCall('', name, {{}})]; not {calls!r}. For an async "
+                "iterable, or thousands of calls, there is ferrule.long_batch.run_many"
             )
         offered = _offer("offered", offered)
         seen_by = _seen_by("observers", observers)

@@ -21,7 +21,7 @@ from ferrule.values.content import text_of
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.logged import CallFacts, LogLines, call_facts, log, write_log
+from ferrule.values.logged import BRIEF_LOG, CallFacts, LogLines, call_facts, log, write_log
 from ferrule.values.masking import without_keys
 from ferrule.values.redaction import redact_result, redact_value
 
@@ -90,7 +90,7 @@ def _hide_in_schema(node: Any, hiding: Callable[[str], str]) -> Any:
 
 def log_exception(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
     """Log an exception with its traceback and with stars for secrets. A call of a long batch logs one line."""
-    if getattr(getattr(call, "origin", None), "brief_log", False) and not log.isEnabledFor(DEBUG):
+    if BRIEF_LOG.get() and not log.isEnabledFor(DEBUG):
         line = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {text_of(error)}"))
         write_log(level, get_log_facts(call), "%s", line[:_LONGEST_BRIEF_LINE])
         return

@@ -55,8 +55,6 @@ class Origin:
     """For a resumed call: its record and the answer."""
     offered: Toolset | None = None
     """The tools that the model was offered; None allows all."""
-    brief_log: bool = False
-    """Log one line for an exception, and the traceback only at DEBUG."""
     turn: str | None = None
     """The turn of a loop, if call ids may repeat in another turn."""
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import traceback
 from contextlib import suppress
+from contextvars import ContextVar
 from logging import Logger, LogRecord, getLogger
 from typing import Any
 
 CallFacts = dict[str, "str | None"]
 _NEXT_LINE = "\n  "
+BRIEF_LOG: ContextVar[bool] = ContextVar("BRIEF_LOG", default=False)
+"""Whether an exception is logged in one line, and its traceback only at DEBUG."""
 
 
 class LogLines(str):

@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import go
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
 from ferrule.journal import memory
-from ferrule.kernel.long_batch import BatchSummary
+from ferrule.long_batch import BatchSummary, run_many
 
 
 class Works:
@@ -63,26 +62,26 @@ def test_each_call_has_a_result_and_no_more_than_the_concurrency_is_held(
         works, read = Works(count), []
         works.released.set()
         calls = works.calls_that_come() if is_async else works.calls()
-        batch = Runner([works.tool]).batch(calls, concurrency=concurrency)
+        batch = run_many(Runner([works.tool]), calls, concurrency=concurrency)
         async for result in batch:
             read.append(result.output)
             assert works.taken - len(read) <= concurrency  # one is taken ahead
         assert sorted(read) == list(range(count)) and works.most_at_once <= concurrency
         assert batch.summary.counts == ({"ok": count} if count else {})
 
-    go(main())
+    asyncio.run(main())
 
 
 def test_calls_of_a_tool_that_runs_alone_in_a_turn_run_side_by_side() -> None:
     async def main() -> int:
         works = Works(10)
-        reading = asyncio.ensure_future(Runner([works.tool]).batch(works.calls(), concurrency=4))
+        reading = asyncio.ensure_future(run_many(Runner([works.tool]), works.calls(), concurrency=4))
         await works.begins(4)
         works.released.set()
         await reading
         return works.most_at_once
 
-    assert go(main()) == 4
+    assert asyncio.run(main()) == 4
 
 
 def test_results_come_while_the_source_waits() -> None:
@@ -96,12 +95,12 @@ def test_results_come_while_the_source_waits() -> None:
                 await more.wait()
 
         read = []
-        async for result in Runner([works.tool]).batch(calls(), concurrency=8):
+        async for result in run_many(Runner([works.tool]), calls(), concurrency=8):
             read.append(result.output)
             more.set()
         return read
 
-    assert go(main()) == [0, 1]
+    assert asyncio.run(main()) == [0, 1]
 
 
 def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
@@ -109,7 +108,7 @@ def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
         works, journal = Works(6), memory()
         works.released.set()
         runner = Runner([works.tool], journal=journal)
-        async for _ in runner.batch(list(works.calls())[:3], concurrency=2, session="night"):
+        async for _ in run_many(runner, list(works.calls())[:3], concurrency=2, session="night"):
             pass
         works.released = asyncio.Event()
         cut_off = asyncio.ensure_future(runner.run(list(works.calls())[3], session="night"))
@@ -117,12 +116,12 @@ def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
         journal.cut_off()
         works.released = asyncio.Event()
         works.released.set()
-        batch = runner.batch(works.calls(), concurrency=2, session="night")
+        batch = run_many(runner, works.calls(), concurrency=2, session="night")
         summary = await batch
         cut_off.cancel()
         return str(summary), summary.unknown, works.began
 
-    text, unknown, began = go(main())
+    text, unknown, began = asyncio.run(main())
     assert "4 of them from the journal" in text and "5 ok" in text and unknown == ["c3"]
     assert sorted(began) == list(range(6))
 
@@ -139,10 +138,10 @@ def test_a_wrong_call_ends_the_batch_once_those_that_run_have_ended(calls: Itera
         works = Works(0)
         works.released.set()
         with pytest.raises(DefinitionError, match=wrong):
-            await Runner([works.tool], journal=memory()).batch(calls, concurrency=2)
+            await run_many(Runner([works.tool], journal=memory()), calls, concurrency=2)
         return works
 
-    assert go(main()).at_once == 0
+    assert asyncio.run(main()).at_once == 0
 
 
 def test_a_source_that_breaks_ends_the_batch_once_those_that_run_have_ended() -> None:
@@ -153,35 +152,35 @@ def test_a_source_that_breaks_ends_the_batch_once_those_that_run_have_ended() ->
     async def main() -> BatchSummary:
         works = Works(1)
         works.released.set()
-        batch = Runner([works.tool]).batch(calls(), concurrency=2)
+        batch = run_many(Runner([works.tool]), calls(), concurrency=2)
         with pytest.raises(OSError, match="no more rows"):
             await batch
         return batch.summary
 
-    assert go(main()).counts == {"ok": 1}
+    assert asyncio.run(main()).counts == {"ok": 1}
 
 
-@pytest.mark.parametrize("wrong", [0, -1, True, "4"])
+@pytest.mark.parametrize("wrong", [0, -1, True, "4", None])
 def test_a_concurrency_that_is_none_is_refused(wrong: object) -> None:
     with pytest.raises(DefinitionError, match="concurrency"):
-        Runner([]).batch([], concurrency=wrong)  # type: ignore[call-overload]
+        run_many(Runner([]), [], concurrency=wrong)  # type: ignore[arg-type]
 
 
 def test_a_long_batch_is_read_once() -> None:
     async def main() -> None:
-        batch = Runner([]).batch([], concurrency=1)
+        batch = run_many(Runner([]), [], concurrency=1)
         await batch
         with pytest.raises(RuntimeError, match="is read once"):
             await batch
 
-    go(main())
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("how", ["cancel", "break", "cancelled"])
 def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
     async def main() -> tuple[Works, list[str]]:
         works, read = Works(100), list[str]()
-        batch = Runner([works.tool]).batch(works.calls(), concurrency=3)
+        batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
 
         async def reads() -> None:
             async for result in batch:
@@ -203,7 +202,7 @@ def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
             await asyncio.sleep(0)
         return works, read
 
-    works, read = go(main())
+    works, read = asyncio.run(main())
     assert (len(works.began), works.taken) in {(3, 4), (4, 5)}  # one may have begun before the reader left
     assert read == {"cancel": ["ok"] * 3, "break": ["ok"], "cancelled": []}[how]
 
@@ -218,7 +217,7 @@ def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
                 yield call
             await asyncio.Event().wait()
 
-        batch = Runner([works.tool]).batch(calls(), concurrency=3)
+        batch = run_many(Runner([works.tool]), calls(), concurrency=3)
         reading = asyncio.ensure_future(_statuses(batch))
         await works.begins(1)
         batch.cancel(now=now)
@@ -226,7 +225,7 @@ def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
         works.released.set()
         return await reading
 
-    assert go(main()) == ([] if now else ["ok"])
+    assert asyncio.run(main()) == ([] if now else ["ok"])
 
 
 @pytest.mark.parametrize("turns", [None, 0, 1, 2])
@@ -234,7 +233,7 @@ def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int | None)
     async def main() -> list[str]:
         works = Works(9)
         works.released.set()
-        batch = Runner([works.tool]).batch(works.calls(), concurrency=3)
+        batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
         if turns is None:
             batch.cancel()
         reading = asyncio.ensure_future(_statuses(batch))
@@ -243,24 +242,19 @@ def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int | None)
         batch.cancel()
         return await reading
 
-    assert len(go(main())) <= 3
-
-
-def test_progress_is_for_a_long_batch() -> None:
-    with pytest.raises(DefinitionError, match="give it a concurrency"):
-        Runner([]).batch([], progress=True)  # type: ignore[call-overload]
+    assert len(asyncio.run(main())) <= 3
 
 
 def test_cancelling_now_stops_what_runs() -> None:
     async def main() -> list[str]:
         works = Works(9)
-        batch = Runner([works.tool]).batch(works.calls(), concurrency=3)
+        batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
         reading = asyncio.ensure_future(_statuses(batch))
         await works.begins(3)
         batch.cancel(now=True)
         return await reading
 
-    assert go(main()) == []
+    assert asyncio.run(main()) == []
 
 
 async def _statuses(batch: object) -> list[str]:
@@ -277,9 +271,9 @@ def test_a_failed_call_logs_one_line_and_its_traceback_at_debug(caplog: pytest.L
     caplog.set_level(level, "ferrule")
 
     async def main() -> list[ToolResult]:
-        return [result async for result in Runner([fail]).batch([ToolCall("c0", "fail", {"n": 0})], concurrency=1)]
+        return [result async for result in run_many(Runner([fail]), [ToolCall("c0", "fail", {"n": 0})], concurrency=1)]
 
-    [result] = go(main())
+    [result] = asyncio.run(main())
     errors = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(errors) == 1
     assert ("Traceback" in (errors[0].exc_text or "")) is (level == logging.DEBUG)
@@ -300,9 +294,9 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_
     async def main() -> None:
         works = Works(20)
         works.released.set()
-        await Runner([works.tool]).batch(list(works.calls()), concurrency=4, progress=True)
+        await run_many(Runner([works.tool]), list(works.calls()), concurrency=4, progress=True)
 
-    go(main())
+    asyncio.run(main())
     _, *lines = screen.getvalue().split("\r\x1b[K")
     assert bool(lines) is is_terminal
     if is_terminal:

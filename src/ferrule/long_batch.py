@@ -1,4 +1,11 @@
-"""A long batch: thousands of independent calls, some at once, with results as they end and bounded memory."""
+"""Run thousands of independent calls, some at once, with results as they end and bounded memory.
+
+    batch = run_many(runner, calls, concurrency=32, session="2026-11-29")
+    async for result in batch: ...
+    print(batch.summary)
+
+See docs/long-work.md#many-calls.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +18,64 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
-    Callable,
     Generator,
     Iterable,
     Sized,
 )
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import partial
+from time import monotonic
+from typing import Any, TypeAlias, Unpack
 
+from ferrule.definition.options import ContextOptions, build_context, check_count
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.scheduling.clock import Clock
+from ferrule.runner import Runner
+from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.logged import BRIEF_LOG
 from ferrule.values.result import ToolResult
 
 Calls: TypeAlias = Iterable[ToolCall] | AsyncIterable[ToolCall]
 _MOST_UNKNOWN_IDS = 1000
 _IDS_IN_TEXT = 3
 _DRAWS_PER_SECOND = 10
+
+
+def run_many(
+    runner: Runner,
+    calls: Calls,
+    context: ToolContext[Any] | None = None,
+    *,
+    concurrency: int,
+    observers: Iterable[Observer] = (),
+    offered: Toolset | None = None,
+    turn: str | None = None,
+    progress: bool = False,
+    **given: Unpack[ContextOptions],
+) -> LongBatch:
+    """Return a handle on independent calls from any iterable, also an async one.
+
+    The calls begin when you read the handle: iterate over it for the results as they come, or await it for a summary.
+
+    Args:
+        concurrency: Calls that run at once. The batch holds no more calls and results than that.
+        progress: Show the progress on standard error, if that is a terminal.
+        observers, offered, turn: As in `Runner.run`, for each call.
+
+    Raises:
+        DefinitionError: An option is not valid.
+    """
+    names = ("concurrency", "observers", "offered", "turn", "progress")
+    context = build_context(context, given, "run_many", names)
+    at_once = check_count("concurrency", concurrency)
+    if at_once is None:
+        raise DefinitionError("run_many needs concurrency=…, the number of calls that run at once, such as 32")
+    options: dict[str, Any] = {"observers": observers, "offered": offered, "turn": turn}
+    run = partial(runner.run, context=context, **{name: one for name, one in options.items() if one})
+    return LongBatch(calls, run, at_once, needs_ids=runner.journal is not None, progress=progress)
 
 
 @dataclass
@@ -67,7 +113,7 @@ class BatchSummary:
 
 
 class LongBatch:
-    """A handle on many independent calls, made by `runner.batch(calls, concurrency=…)`.
+    """A handle on many independent calls, made by `run_many`.
 
     Iterate over it by `async for` for each result as it comes, or await it for the summary. It takes the next call when
     fewer than `concurrency` run or wait to be read, so it holds no more than that many calls and results. Calls do not
@@ -83,9 +129,8 @@ class LongBatch:
     def __init__(
         self,
         calls: Calls,
-        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        run: partial[Coro[ToolResult]],
         concurrency: int,
-        clock: Clock,
         *,
         needs_ids: bool,
         progress: bool,
@@ -96,7 +141,6 @@ class LongBatch:
         self._room = asyncio.Semaphore(concurrency)
         self._results: asyncio.Queue[ToolResult | None] = asyncio.Queue()
         self._running: set[asyncio.Task[None]] = set()
-        self._clock = clock
         self._needs_ids = needs_ids
         self._bar = _Bar(calls) if progress and sys.stderr.isatty() else None
         self._failure: Exception | None = None
@@ -121,8 +165,8 @@ class LongBatch:
 
     async def __aiter__(self) -> AsyncIterator[ToolResult]:
         if self._begun:
-            raise RuntimeError("a long batch is read once: call runner.batch(...) again")
-        self._begun, began = True, self._clock.time()
+            raise RuntimeError("a long batch is read once: call run_many(...) again")
+        self._begun, began = True, monotonic()
         starting = self._pulling = asyncio.ensure_future(self._start_calls())
         _STARTING.add(starting)
         starting.add_done_callback(self._end_results)
@@ -130,7 +174,7 @@ class LongBatch:
             while (result := await self._next_result(starting)) is not None:
                 self._room.release()
                 self.summary.add(result)
-                self.summary.seconds = self._clock.time() - began
+                self.summary.seconds = monotonic() - began
                 if self._bar is not None:
                     self._bar.draw(self.summary)
                 yield result
@@ -175,6 +219,7 @@ class LongBatch:
             raise self._failure
 
     async def _run_one(self, call: ToolCall) -> None:
+        BRIEF_LOG.set(True)
         try:
             self._results.put_nowait(await self._run(call))
         except Exception as error:  # a mistake of the program: nothing else is raised
