@@ -19,7 +19,7 @@ from pydantic import BaseModel, Discriminator
 
 from ferrule import Runner, Tool
 from ferrule.values.json_text import check_digits, loads_repaired, to_object
-from ferrule.values.masking import without_credentials
+from ferrule.security.masking import without_credentials
 
 SIZE = 240_000
 

@@ -18,6 +18,7 @@ ROOMS = (
     "values",
     "types",
     "patterns",
+    "security",
     "arguments",
     "scheduling",
     "definition",

@@ -26,12 +26,12 @@ from pydantic import Field
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import FerruleError
-from ferrule.kernel.call_key import call_key
 from ferrule.models import Message, Model, Reply
 from ferrule.providers import Stop
 from ferrule.providers._read import plain
 from ferrule.suspended_run import Part, SavedCall, SavedResult, with_bytes, without_bytes
 from ferrule.types import Journal
+from ferrule.values.call_key import call_key
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.kept import RUN_NAME, Intent, Kept

@@ -35,15 +35,15 @@ from ferrule.kernel.authorize import VALUE_MISSING, explain, find_objection, for
 from ferrule.kernel.background import BackgroundJob
 from ferrule.kernel.batch import Batch
 from ferrule.kernel.begin import find_plan
-from ferrule.kernel.hiding import hide
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.plan import Mount, Settings
 from ferrule.kernel.receive import receive, resume_call, unknown_tool
 from ferrule.kernel.recovery import deferred_record, recover
+from ferrule.kernel.redact import redact
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.runner_state import ResumedRecords, RunnerState
 from ferrule.kernel.state import NO_ORIGIN, Origin
-from ferrule.kernel.suspension import NOT_SEALED, open_record, parse_resume_keys
+from ferrule.kernel.suspension import NOT_SEALED, open_record
 from ferrule.kernel.validate import set_judged_arguments, validate
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
@@ -180,7 +180,7 @@ class Runner:
             queue_timeout=check_seconds("queue_timeout", queue_timeout),
             drain=0.0 if drain == 0 else check_seconds("drain", drain),
             questions=Limiter(limit or _ASKERS),
-            resume_keys=parse_resume_keys(resume_key),
+            resume_keys=options.check_resume_keys(resume_key),
             resume_within=check_seconds("resume_within", resume_within) or 86_400.0,
             receive=receive,
             clock=clock,
@@ -482,7 +482,7 @@ class Runner:
         try:
             set_judged_arguments(plan, state, *validate(plan, named, state))
         except Rejected as rejection:
-            raise Rejected("denied", hide(state, rejection.error)) from None
+            raise Rejected("denied", redact(state, rejection.error)) from None
         return state
 
     def is_sealed(self, record: ToolResult | JsonObject) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Text, ToolError, ToolResult, deny, events, tool
 from ferrule.middleware import limit_output, redact, sanitize, untrusted
-from ferrule.values.masking import without_keys
+from ferrule.security.masking import without_keys
 from products import sampled
 
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD"

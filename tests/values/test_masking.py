@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
 from ferrule import Runner, deny, tool
-from ferrule.values.masking import without_credentials
+from ferrule.security.masking import without_credentials
 from steps import peak
 
 SECRET = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=20, max_size=40)

@@ -23,8 +23,9 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.similar_names import lookalike_key
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, run_in_thread
-from ferrule.kernel.hiding import make_redactor
 from ferrule.paths import real
+from ferrule.security.masking import traceback_lines
+from ferrule.security.redactor import make_redactor
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.content import text_of
@@ -33,7 +34,6 @@ from ferrule.values.decision import Decision, Diff, allow, deny
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
 from ferrule.values.logged import call_facts, write_log
-from ferrule.values.masking import traceback_lines
 
 if TYPE_CHECKING:
     from ferrule.approval.offer import Offer

@@ -13,9 +13,9 @@ from pydantic_core import ErrorDetails, ValidationError
 
 from ferrule.arguments.closed_schema import CHOICES
 from ferrule.arguments.similar_names import NameIndex
+from ferrule.security.masking import without_credentials
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import kind_of
-from ferrule.values.masking import without_credentials
 
 Path = tuple[str | int, ...]
 _Label = tuple[Path, str]

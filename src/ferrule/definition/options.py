@@ -37,6 +37,7 @@ PROVIDERS = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "o
 
 _T = TypeVar("_T")
 _UNSET = object()
+_RESUME_KEY_BYTES = 32
 _OF_ARGUMENTS = "a function of the arguments, which takes them as one mapping and is not async"
 
 
@@ -216,6 +217,23 @@ def check_exceptions(key: str, value: object) -> tuple[type[BaseException], ...]
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise wrong_option(key, value, "a tuple of exception classes")
     return cast("tuple[type[BaseException], ...]", kinds)
+
+
+def check_resume_keys(given: object) -> tuple[bytes, ...]:
+    """Return the keys of `Runner(resume_key=…)`: the first signs, all verify. Without one, make a random key.
+
+    Raises:
+        DefinitionError: It is neither at least 32 bytes nor a list of such keys.
+    """
+    if given is None:
+        return (os.urandom(_RESUME_KEY_BYTES),)
+    keys = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not keys or not all(isinstance(key, bytes) and len(key) >= _RESUME_KEY_BYTES for key in keys):
+        raise DefinitionError(
+            f"resume_key must be at least {_RESUME_KEY_BYTES} bytes, such as secrets.token_bytes({_RESUME_KEY_BYTES}) "
+            "made once, or a list of such keys: the first signs, all verify"
+        )
+    return keys
 
 
 def accept_anything(key: str, value: object) -> object:

@@ -14,10 +14,10 @@ from ferrule.arguments.argument_errors import ArgumentError, Path, from_json_sch
 from ferrule.arguments.exporting import export_output_schema
 from ferrule.arguments.schema_parameters import JsonSchemaValidator, copy_schema
 from ferrule.definition.handler import UNANNOTATED
+from ferrule.security.masking import without_credentials
 from ferrule.values.content import Media, NotShowable, Text, is_json
 from ferrule.values.deferred import PUT_OFF
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
-from ferrule.values.masking import without_credentials
 from ferrule.values.result import ToolResult, rendered
 
 _BLOCK_KINDS = (Text, Media)

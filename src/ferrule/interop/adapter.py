@@ -34,12 +34,12 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.journal import memory
-from ferrule.kernel.call_key import call_key
 from ferrule.kernel.results import RESUMED_ALREADY
 from ferrule.runner import Runner
 from ferrule.store import Store, StoreError
 from ferrule.types import Coro, Guard
 from ferrule.values.call import ToolCall
+from ferrule.values.call_key import call_key
 from ferrule.values.content import Text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny

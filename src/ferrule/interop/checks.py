@@ -13,19 +13,19 @@ from typing import Any, TypeAlias
 
 from ferrule.arguments.dumping import NotJudgeable
 from ferrule.arguments.typed_parameters import TypedParameters
+from ferrule.definition.guard_forms import guard_name
 from ferrule.definition.handler import Handler
 from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
-from ferrule.kernel.guards import guard_name
-from ferrule.kernel.hiding import hide, log_exception
+from ferrule.kernel.redact import log_exception, redact
+from ferrule.security.masking import masked_text
 from ferrule.types import Guard, GuardFunction, Verdict
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import same
-from ferrule.values.masking import masked_text
 
 _FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
 
@@ -77,7 +77,7 @@ def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Ma
             if not isinstance(error, PermissionError):
                 level = logging.WARNING
                 log_exception(running, "the guard %r of tool %r raised", guard, call.name, error=error, level=level)
-            raise GuardError(masked_text(error, partial(hide, running))) from error
+            raise GuardError(masked_text(error, partial(redact, running))) from error
 
     ask_guard.__name__ = guard_name(guard)
     return ask_guard

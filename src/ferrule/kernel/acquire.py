@@ -19,8 +19,8 @@ from contextlib import suppress
 from functools import partial
 
 from ferrule.executors import Job
-from ferrule.kernel.hiding import log_exception
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import log_exception
 from ferrule.kernel.results import NOTHING_RUN, Rejected, busy, denial
 from ferrule.kernel.state import CallState, ancestors
 from ferrule.scheduling.limiter import Limiter

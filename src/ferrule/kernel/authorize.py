@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.schema_parameters import SchemaParameters
+from ferrule.definition.guard_forms import BROKEN, LATE, decision_for_error, guard_name, to_decision
 from ferrule.definition.handler import is_async
 from ferrule.errors import NotStartedError
 from ferrule.executors.threads import Raised, start_job
-from ferrule.kernel.call_key import journal_status
-from ferrule.kernel.guards import BROKEN, LATE, decision_for_error, guard_name, to_decision
-from ferrule.kernel.hiding import get_log_facts, hide, hide_question, log_exception
+from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import get_log_facts, log_exception, redact, redact_question
 from ferrule.kernel.results import Suspended, denial
 from ferrule.kernel.state import CallState, ancestors
 from ferrule.kernel.suspension import Answered, find_supplied_names, omit_names, refusal_by_person
@@ -192,12 +192,12 @@ async def _read_verdict(plan: Plan, guard: Guard, verdict: object, state: CallSt
         except BaseException as error:  # a foreign mapping may raise anything
             verdict = Raised(error)
     if isinstance(verdict, Raised):
-        raised, verdict = verdict.error, decision_for_error(verdict.error, partial(hide, state))
+        raised, verdict = verdict.error, decision_for_error(verdict.error, partial(redact, state))
         if verdict in (BROKEN, LATE):
             log_exception(state, "the guard %r of tool %r broke", guard, plan.name, error=raised)
-    return (
-        verdict if verdict is ALLOW else hide_question(state, replace(verdict, rule=verdict.rule or guard_name(guard)))
-    )
+    if verdict is ALLOW:
+        return verdict
+    return redact_question(state, replace(verdict, rule=verdict.rule or guard_name(guard)))
 
 
 def _combine_decisions(one: Decision, other: Decision) -> Decision:
@@ -227,7 +227,7 @@ def _deny_bad_arguments(plan: Plan, state: CallState, whose: str, given: JsonObj
     if not isinstance(error, Invalid):
         log_exception(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
         return deny(f"{whose} arguments cannot be read")
-    text = hide(state, str(error), given)
+    text = redact(state, str(error), given)
     write_log(logging.ERROR, get_log_facts(state), "%s arguments for tool %r do not fit: %r", whose, plan.name, text)
     misfit = "" if plan.hidden else f": {text.partition(' Nothing was run')[0]}"
     return deny(f"{whose} arguments do not fit{misfit}")
@@ -259,8 +259,9 @@ async def ask_and_judge(
         decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
     if decision.kind != "ask":
         decision = replace(decision, by=answer.by, rule=decision.rule or answer.rule or asked.rule)
-    decision = hide_question(state, decision)  # a handler may have written the question
-    state.emit("tool:decided", decision if answer.by is None else {"decision": decision, "by": hide(state, answer.by)})
+    decision = redact_question(state, decision)  # a handler may have written the question
+    by = answer.by and redact(state, answer.by)
+    state.emit("tool:decided", decision if by is None else {"decision": decision, "by": by})
     if decision.kind == "ask":
         raise Suspended(plan, decision, handler_state)
     _check_allowed(plan, state, decision)
@@ -280,7 +281,7 @@ async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) ->
 
 def make_question(state: CallState, wanted: InputRequired) -> Decision:
     """Return the question of a handler for the approver, without secrets."""
-    return hide_question(state, Decision("ask", wanted.reason, schema=wanted.schema))
+    return redact_question(state, Decision("ask", wanted.reason, schema=wanted.schema))
 
 
 async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:
@@ -290,7 +291,7 @@ async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Ap
     """
     answer = await _ask_approver(plan, approve, asked, state)
     if answer.kind != "allow":
-        return hide_question(state, answer)
+        return redact_question(state, answer)
     given = answer.arguments
     try:
         if asked.schema is not None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule.definition.output import TICKET_OUTPUT
 from ferrule.executors.threads import Raised
-from ferrule.kernel.call_key import TICKET, journal_status, ticket_result
 from ferrule.kernel.cancel import interrupt
+from ferrule.kernel.journal_status import TICKET, journal_status, ticket_result
 from ferrule.kernel.journaling import describe_unknown
 from ferrule.kernel.path import run_call
 from ferrule.kernel.plan import Plan

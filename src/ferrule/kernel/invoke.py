@@ -10,11 +10,11 @@ from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.dumping import NotJudgeable
+from ferrule.definition.hooks import run_hooks
 from ferrule.errors import DefinitionError
 from ferrule.kernel.attempts import begin_inner_attempt, reject
 from ferrule.kernel.cancel import undo_cancellation
 from ferrule.kernel.deadline import Deadline, inherited_deadline
-from ferrule.kernel.hooks import run_hooks
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import (
     CANCELLED,

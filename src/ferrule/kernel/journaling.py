@@ -20,10 +20,10 @@ from typing import Any
 
 from ferrule.executors.threads import Raised
 from ferrule.kernel.acquire import wait_deadline
-from ferrule.kernel.call_key import get_reference, journal_status, ticket_result
-from ferrule.kernel.hiding import get_log_facts, hide, log_exception
 from ferrule.kernel.invoke import invoke, is_still_running
+from ferrule.kernel.journal_status import get_reference, journal_status, ticket_result
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import get_log_facts, log_exception, redact
 from ferrule.kernel.results import (
     NOTHING_RUN,
     RESUMED_ALREADY,
@@ -272,7 +272,7 @@ def _make_intent(plan: Plan, state: CallState) -> Intent:
         session=fields.session,
         parent=state.call.parent,
         fingerprint=plan.fingerprint,
-        arguments=hide(state, jsonable(state.redacted_call.arguments.plain())),
+        arguments=redact(state, jsonable(state.redacted_call.arguments.plain())),
         at=plan.runner.clock.now(),
         run=run_id(state.run),
     )

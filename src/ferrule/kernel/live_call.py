@@ -12,10 +12,10 @@ from ferrule.errors import NotStartedError
 from ferrule.executors import Job
 from ferrule.kernel.acquire import leave_running, wait_deadline
 from ferrule.kernel.authorize import ask_during_run
-from ferrule.kernel.call_key import journal_status
 from ferrule.kernel.deadline import inherited_deadline, paused, report_progress
-from ferrule.kernel.hiding import hide
 from ferrule.kernel.invoke import settle_error
+from ferrule.kernel.journal_status import journal_status
+from ferrule.kernel.redact import redact
 from ferrule.kernel.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, running_loop, wait_until, waiter_for_end
 from ferrule.types import Coro, Observer
@@ -99,7 +99,7 @@ class LiveCall(CallState):
         loop = self.plan.runner.loop
         if not self.observers or self.ended or loop is None:
             return
-        shown = hide(self, jsonable(data))
+        shown = redact(self, jsonable(data))
         if isinstance(message := shown.get("message"), str):  # cutting it before could leave half of a secret
             shown = {**shown, "message": message[:_MAX_MESSAGE]}
         frozen = freeze(shown)  # the handler may go on to change a chunk
@@ -119,7 +119,7 @@ class LiveCall(CallState):
     def keep(self, name: str, text: str) -> None:
         if self.inside:
             raise RuntimeError("context.keep(...) is for middleware around a call, and this one runs")
-        shown = cut(hide(self, text), _MAX_MESSAGE)  # cutting it before could leave half of a secret
+        shown = cut(redact(self, text), _MAX_MESSAGE)  # cutting it before could leave half of a secret
         self.attempt.record_notes = {**self.attempt.record_notes, name: shown}
 
     def kept(self, name: str) -> str | None:

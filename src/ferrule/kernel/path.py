@@ -19,14 +19,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ferrule.definition.hooks import run_hooks
 from ferrule.kernel.acquire import HeldSlots, acquire, release
 from ferrule.kernel.attempts import begin_attempt, begin_next, end_next, reject
 from ferrule.kernel.authorize import authorize
 from ferrule.kernel.begin import begin_call, end_call, reject_at_once
-from ferrule.kernel.call_key import has_open_intent
 from ferrule.kernel.cancel import journaled_result, restore_current_call, settle_interrupted, undo_cancellation
-from ferrule.kernel.hooks import run_hooks
 from ferrule.kernel.invoke import check_alive, invoke
+from ferrule.kernel.journal_status import has_open_intent
 from ferrule.kernel.journaling import invoke_once, write_missing_outcome
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import Rejected, denial

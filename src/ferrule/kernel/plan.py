@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from ferrule.arguments.parameters import Invalid
+from ferrule.definition.guard_forms import guard_function, make_asking_guard
+from ferrule.definition.hooks import split_chain
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
 from ferrule.executors.event_loop import LoopExecutor, StreamExecutor
 from ferrule.executors.threads import ThreadExecutor
-from ferrule.kernel.guards import guard_function, make_asking_guard
-from ferrule.kernel.hooks import split_chain
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Coro, Guard, GuardFunction, Leases, Middleware, Next
 from ferrule.values.call import ToolCall

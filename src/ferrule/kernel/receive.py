@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ferrule.definition.toolset import Toolset
 from ferrule.kernel.begin import find_plan, reject_at_once
-from ferrule.kernel.call_key import TICKET
+from ferrule.kernel.journal_status import TICKET
 from ferrule.kernel.path import run_call
 from ferrule.kernel.results import NOTHING_RUN, Rejected, denial, problem
 from ferrule.kernel.state import NO_ORIGIN, Origin

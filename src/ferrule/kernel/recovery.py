@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError
-from ferrule.kernel.call_key import JournalStatus
+from ferrule.kernel.journal_status import JournalStatus
 from ferrule.kernel.journaling import MAY_GO_ON, is_over, is_repeatable, make_unknown_result, reconcile
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.receive import resume_call

@@ -11,15 +11,15 @@ from typing import Any
 from ferrule.definition.output import RenderedOutput
 from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
 from ferrule.executors.event_loop import join_chunks
-from ferrule.kernel.hiding import hide, log_exception, log_text
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import log_exception, log_text, redact
 from ferrule.kernel.state import CallState
+from ferrule.security.masking import masked_text
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Text, clean, cut, render, sentence, text_of
 from ferrule.values.decision import Decision
 from ferrule.values.deferred import PUT_OFF
 from ferrule.values.input import InputRequired
-from ferrule.values.masking import masked_text
 from ferrule.values.result import Status, ToolResult, success
 
 NOTHING_RUN = "Nothing was run."
@@ -79,7 +79,7 @@ def unsuccessful(
             this result.
     """
     chunks, content = state.attempt.chunks, None
-    error = hide(state, error)
+    error = redact(state, error)
     if chunks and keep_chunks:
         output = join_chunks(chunks) if output is None else output
         content = (Text(error), *render(output))
@@ -133,7 +133,7 @@ def describe_effect(executed: bool | None, *, running: bool = False, changes: bo
 
 def _clean_text(state: CallState, text: str) -> str:
     """Return a text without secrets, at most 500 characters. Cutting it first could leave half of a secret."""
-    return cut(clean(hide(state, text)), 500)
+    return cut(clean(redact(state, text)), 500)
 
 
 def _format_failure(state: CallState, why: str, executed: bool | None) -> str:
@@ -165,7 +165,7 @@ def result_of_error(plan: Plan, state: CallState, error: BaseException) -> ToolR
     otherwise.
     """
     origin, executed = origin_of(error), read_executed(error)
-    text = safe_text(error, plan.expose, partial(hide, state))
+    text = safe_text(error, plan.expose, partial(redact, state))
     of_its_own = getattr(origin, "result", None) is None and not isinstance(origin, WorkerDiedError)
     to_model = of_its_own and _is_instance(origin, (ToolError,))
     if to_model:
@@ -190,7 +190,7 @@ def read_executed(error: BaseException) -> bool | None:
 def result_of_unstarted(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """Return the result of a handler that did not start, or says that it has done nothing. Earlier runs count still."""
     status: Status = "limited" if isinstance(error, NotStartedError) and error.limited else "failed"
-    executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(hide, state))
+    executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(redact, state))
     log_text(state, "tool %r did nothing", text)
     text = _format_failure(state, text, executed)
     return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
@@ -248,7 +248,7 @@ def result_of_middleware_error(state: CallState, error: BaseException) -> ToolRe
     return unsuccessful(state, "failed", text, executed=executed, exception=error)
 
 
-def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], hide: Callable[[str], str] = str) -> str:
+def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], redact: Callable[[str], str] = str) -> str:
     """Return what a model may read of an exception.
 
     That is all of a `ToolError`'s text, a bounded text without credentials for the types in `expose`, and the type's
@@ -257,10 +257,10 @@ def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], hid
     origin = origin_of(error)
     name = origin.name if isinstance(origin, RemoteError) else type(origin).__name__
     if _is_instance(origin, (ToolError,)):
-        return hide(text_of(error)) or name
+        return redact(text_of(error)) or name
     if not _is_instance(origin, expose):
         return name if error is origin else f"a tool that it called raised {name}"
-    text = masked_text(error, hide)
+    text = masked_text(error, redact)
     return f"{name}: {text}" if text and error is origin else text or name
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ferrule.kernel.acquire import HeldSlots, release
 from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, make_question, resume
-from ferrule.kernel.call_key import journal_status
 from ferrule.kernel.invoke import invoke
+from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.journaling import find_earlier_entry, invoke_once, replay
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, Rejected

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ferrule.kernel.acquire import HeldSlots
     from ferrule.kernel.background import BackgroundJob
     from ferrule.kernel.batch import Entry
-    from ferrule.kernel.call_key import JournalStatus
     from ferrule.kernel.deadline import Deadline
+    from ferrule.kernel.journal_status import JournalStatus
     from ferrule.kernel.plan import Plan
     from ferrule.kernel.results import Rejected
     from ferrule.kernel.suspension import Answered

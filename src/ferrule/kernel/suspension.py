@@ -5,7 +5,6 @@ The seal is an HMAC over the whole record. A record without the seal of one of t
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,14 +14,15 @@ from typing import Any, NamedTuple
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
-from ferrule.kernel.call_key import call_key, journal_status
-from ferrule.kernel.hiding import hide, log_exception
+from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import log_exception, redact
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import CallState
 from ferrule.kernel.tasks import run_within
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, run_id
+from ferrule.values.call_key import call_key
 from ferrule.values.content import clean, jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import ALLOW, Decision, deny
@@ -30,11 +30,11 @@ from ferrule.values.deferred import Deferred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
 from ferrule.values.result import ToolResult, pending_of
+from ferrule.values.sealed import canonical_json, open_sealed, seal, sign
 
 _VERSION = 1
 _PENDING = f"pending {_VERSION}"
 _NOT_KEPT = ("deps", "secrets")
-_KEY_BYTES = 32
 NOT_SEALED = (
     "The record of the suspended call was changed, or another runner has sealed it: give both the same resume_key. "
     "Without one, only the runner that suspended a call and its replacements resume it."
@@ -88,28 +88,11 @@ def refusal_by_person(asked: Decision) -> Decision:
     return deny(f"refused by the person who was asked{reason}")
 
 
-def parse_resume_keys(given: object) -> tuple[bytes, ...]:
-    """Return the keys of `Runner(resume_key=…)`: the first signs, all verify. Without one, make a random key.
-
-    Raises:
-        DefinitionError: It is neither at least 32 bytes nor a list of such keys.
-    """
-    if given is None:
-        return (os.urandom(_KEY_BYTES),)
-    keys = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if not keys or not all(isinstance(key, bytes) and len(key) >= _KEY_BYTES for key in keys):
-        raise DefinitionError(
-            f"resume_key must be at least {_KEY_BYTES} bytes, such as secrets.token_bytes({_KEY_BYTES}) made once, or "
-            "a list of such keys: the first signs, all verify"
-        )
-    return keys
-
-
 def make_deferred_record(state: CallState, work: Deferred) -> FrozenDict:
     """Return the record of a call whose work ends elsewhere."""
     poll_at = None if work.poll_after is None else state.plan.runner.clock.now() + work.poll_after
     kept = {"ticket": work.ticket, "poll_at": poll_at}
-    return make_record(state, "work", Decision("ask", hide(state, work.reason)), kept, work.expires_in)
+    return make_record(state, "work", Decision("ask", redact(state, work.reason)), kept, work.expires_in)
 
 
 def make_record(
@@ -152,7 +135,7 @@ def make_record(
         ),
         "tool": _tool_digest(plan, judged, key, secret),
     }
-    return freeze({**kept, "seal": _sign(secret, _PENDING, _canonical_json(kept))})  # type: ignore[no-any-return]
+    return freeze(seal(kept, secret, _PENDING))  # type: ignore[no-any-return]
 
 
 def find_supplied_names(plan: Plan, arguments: JsonObject) -> set[str]:
@@ -170,18 +153,10 @@ def open_record(
     Raises:
         DefinitionError: It is no record of a suspended call, or the answer does not fit it.
     """
-    given = pending_of("resume", record)
-    try:
-        from hmac import compare_digest  # loads OpenSSL, which most programs never need
-
-        seal = str(given.get("seal")).encode("utf-8", "replace")
-        text = _canonical_json({name: value for name, value in thaw(given).items() if name != "seal"})
-    except Exception:  # no JSON, or a foreign mapping that raises anything
+    opened = open_sealed(pending_of("resume", record), keys, _PENDING)
+    if opened is None:
         return None
-    signed_with = [key for key in keys if compare_digest(_sign(key, _PENDING, text).encode(), seal)]
-    if not signed_with:
-        return None
-    kept = json.loads(text)  # read the sealed text itself, not a mapping that may change
+    kept, key = opened
     is_work, decision = kept["kind"] == "work", getattr(answer, "kind", None)
     if not is_work and isinstance(answer, ToolResult):
         raise DefinitionError("a ToolResult is what deferred work came to, and this call waits for a decision")
@@ -190,7 +165,7 @@ def open_record(
             "deferred work is resumed with the ToolResult that it came to, with True, which looks, or with False, "
             f"which gives it up; not with {answer!r}"
         )
-    return Answered(kept, signed_with[0], answer, by, perf_counter())
+    return Answered(kept, key, answer, by, perf_counter())
 
 
 def restore_arguments(plan: Plan, answered: Answered) -> Arguments:
@@ -259,14 +234,4 @@ def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes)
         "traits": {name: tool.trait(name, arguments) for name in JUDGED_TRAITS},
         **({} if tool.server is None else {"server": tool.server}),
     }
-    return _sign(secret, "tool", _canonical_json(facts))
-
-
-def _canonical_json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _sign(key: bytes, purpose: str, text: str) -> str:
-    from hmac import digest  # loads OpenSSL, which most programs never need
-
-    return digest(key, f"ferrule {purpose} {text}".encode(), "sha256").hex()
+    return sign(secret, "tool", canonical_json(facts))

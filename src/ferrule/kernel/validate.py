@@ -7,8 +7,8 @@ from typing import Any
 from ferrule.arguments.dumping import NotJudgeable
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
-from ferrule.kernel.hiding import log_exception
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import log_exception
 from ferrule.kernel.results import NOTHING_RUN, Rejected, problem
 from ferrule.kernel.state import CallState
 from ferrule.values.call import ToolCall, judged_call

@@ -33,14 +33,14 @@ from opentelemetry.trace import (
 )
 
 from ferrule.errors import RemoteError, origin_of
-from ferrule.kernel.hiding import hide
+from ferrule.kernel.redact import redact
+from ferrule.security.masking import without_keys
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import cut, jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
-from ferrule.values.masking import without_keys
 from ferrule.values.result import Status, ToolResult
 
 OPERATION = "execute_tool"
@@ -368,5 +368,5 @@ def _error_type(result: ToolResult) -> str:
 def _content_facts(event: Event, result: ToolResult, running: RunningCall | None) -> dict[str, str]:
     """Arguments and result without what is known to be secret or a credential, within bounds."""
     told = {"arguments": json.dumps(jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
-    hidden = told if running is None else hide(running, told)
+    hidden = told if running is None else redact(running, told)
     return {f"gen_ai.tool.call.{name}": cut(without_keys(text), _MOST_CONTENT) for name, text in hidden.items()}

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ferrule.kernel.hooks import Hook
+from ferrule.definition.hooks import Hook
 from ferrule.middleware.before import takes_two
 from ferrule.types import Middleware
 from ferrule.values.context import ToolContext

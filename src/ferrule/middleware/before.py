@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from ferrule.definition.hooks import Hook
 from ferrule.definition.signature import CONTEXT_NAMES, read_signature
 from ferrule.errors import DefinitionError
-from ferrule.kernel.hooks import Hook
 from ferrule.types import Middleware
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext

@@ -6,11 +6,11 @@ from itertools import groupby
 
 from ferrule.characters import visible
 from ferrule.middleware._texts import with_texts
+from ferrule.security.masking import MASK, without_keys
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
 from ferrule.values.context import ToolContext
-from ferrule.values.masking import MASK, without_keys
 from ferrule.values.redaction import is_secret_member
 from ferrule.values.result import ToolResult
 

@@ -20,14 +20,14 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import DefinitionError, Runner, ToolContext
-from ferrule.kernel.hiding import make_redactor
 from ferrule.mcp_lines import UnreadableLine, parse_line
+from ferrule.security.masking import MASK, traceback_lines, without_keys
+from ferrule.security.redactor import make_redactor
 from ferrule.serve._caller import Tokens, identity_of
 from ferrule.serve._server import Principal, RunnerServer
 from ferrule.serve._sessions import SessionRoom
 from ferrule.values.content import text_of
 from ferrule.values.logged import own_logger
-from ferrule.values.masking import MASK, traceback_lines, without_keys
 
 log = own_logger("ferrule.serve")
 _HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"

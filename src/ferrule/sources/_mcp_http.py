@@ -28,9 +28,9 @@ from pydantic_core import to_json
 from ferrule import FerruleError
 from ferrule.http import HTTP_LOGS_ARE_OFF, NotReachableError
 from ferrule.mcp_lines import LOST, MOST_VALUES, UNREADABLE_ANSWER, LineBuffer, OpenRequests, has_too_many_values
+from ferrule.security.masking import masked_text
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
-from ferrule.values.masking import masked_text
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""

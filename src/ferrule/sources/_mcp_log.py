@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from ferrule import ToolError
 from ferrule.characters import visible
+from ferrule.security.masking import MASK, masked_text
 from ferrule.values.content import cut
 from ferrule.values.logged import LogLines, own_logger
-from ferrule.values.masking import MASK, masked_text
 
 log = own_logger("ferrule.mcp")
 _MOST_LINE = 1_000

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ferrule import DefinitionError, ToolContext
 from ferrule.arguments.similar_names import lookalike_key
-from ferrule.values.masking import without_credentials
+from ferrule.security.masking import without_credentials
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
 """Which revisions are spoken with a server. See docs/mcp.md."""

@@ -17,7 +17,7 @@ import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
 from ferrule.http import NotReachableError, Transport, without_http_logs
-from ferrule.kernel.hiding import make_redactor
+from ferrule.security.redactor import make_redactor
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json

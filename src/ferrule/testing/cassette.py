@@ -18,8 +18,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
-from ferrule.kernel.hiding import make_call_redactor
+from ferrule.kernel.redact import make_call_redactor
 from ferrule.paths import read_file
+from ferrule.security.masking import without_keys
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
 from ferrule.values.arguments import starred
@@ -28,7 +29,6 @@ from ferrule.values.content import jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.kept import restored, stored
-from ferrule.values.masking import without_keys
 from ferrule.values.redaction import redact_result, redact_value
 from ferrule.values.result import Status, ToolResult
 

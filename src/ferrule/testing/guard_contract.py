@@ -10,10 +10,10 @@ from inspect import isawaitable
 from typing import Any, Literal, TypeAlias
 from unittest import SkipTest
 
+from ferrule.definition.guard_forms import guard_function
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError
-from ferrule.kernel.guards import guard_function
 from ferrule.runner import Runner
 from ferrule.testing.bounded import in_time
 from ferrule.testing.fake import replaced, toolset_of

@@ -93,9 +93,9 @@ def without_keys(text: str) -> str:
     return re.sub(_BASE64, _unless_key, text)
 
 
-def traceback_lines(error: BaseException, hide: Callable[[str], str] = str) -> LogLines:
-    """The traceback of an exception for the log, with stars by `hide` and for what can be nothing but a credential."""
-    return LogLines(without_keys(hide("".join(traceback.format_exception(error)).rstrip())))
+def traceback_lines(error: BaseException, redact: Callable[[str], str] = str) -> LogLines:
+    """Return the traceback of an exception for the log, with stars by `redact` and for certain credentials."""
+    return LogLines(without_keys(redact("".join(traceback.format_exception(error)).rstrip())))
 
 
 def _unless_key(found: re.Match[str]) -> str:
@@ -131,12 +131,12 @@ def _without_password(found: re.Match[str]) -> str:
     return re.sub(_USER, f"://{MASK}", before) + at + after
 
 
-def masked_text(error: BaseException, hide: Callable[[str], str] = str) -> str:
-    """The text of an exception, as a model may read it, with stars by `hide` for what is known to be secret."""
+def masked_text(error: BaseException, redact: Callable[[str], str] = str) -> str:
+    """The text of an exception, as a model may read it, with stars by `redact` for what is known to be secret."""
     if isinstance(error, ValidationError):
         found = error.errors(include_input=False, include_url=False, include_context=False)
         lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:10]]
         text = f"{error.error_count()} validation error(s) for {error.title}: {'; '.join(lines)}"
     else:
         text = text_of(error.args[0] if isinstance(error, KeyError) and error.args else error)
-    return without_credentials(hide(clean(text)))
+    return without_credentials(redact(clean(text)))

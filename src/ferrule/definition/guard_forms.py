@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from ferrule.definition.forms import call_interop
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
+from ferrule.security.masking import masked_text
 from ferrule.types import Guard, GuardFunction
 from ferrule.values.decision import ALLOW, Decision, allow, ask, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.masking import masked_text
 
 LATE = deny("a guard did not answer in time")
 BROKEN = deny("a guard broke, so the call may not run")
@@ -60,7 +60,7 @@ def guard_name(guard: Guard) -> str:
     return name.lstrip("_") if ours else name
 
 
-def decision_for_error(error: BaseException, hide: Callable[[str], str] = str) -> Decision:
+def decision_for_error(error: BaseException, redact: Callable[[str], str] = str) -> Decision:
     """Return the decision for a guard that raised. Every exception denies.
 
     A `GuardError`, or a `PermissionError` without an errno, denies with its own text.
@@ -68,5 +68,5 @@ def decision_for_error(error: BaseException, hide: Callable[[str], str] = str) -
     if isinstance(error, GuardError):
         return deny(str(error) or "not permitted")
     if isinstance(error, PermissionError) and error.errno is None:
-        return deny(masked_text(error, hide) or "not permitted")
+        return deny(masked_text(error, redact) or "not permitted")
     return LATE if isinstance(error, TimeoutError) else BROKEN

@@ -1,47 +1,23 @@
-"""Redact known secrets in everything that leaves a call: errors, reasons, progress, log lines.
-
-A call that succeeds runs none of this.
-"""
+"""Find secrets in a text, also as JSON, Python, URLs, HTML, base64 and hex write them, and put stars in their place."""
 
 from __future__ import annotations
 
 import re
 import struct
-import traceback
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from enum import Enum
 from functools import lru_cache, partial
-from logging import DEBUG, ERROR, INFO
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any
 
-from ferrule.values.content import text_of
-from ferrule.values.decision import Decision
-from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
+from ferrule.values.frozen import fields_of
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.logged import BRIEF_LOG, CallFacts, LogLines, call_facts, log, write_log
-from ferrule.values.masking import without_keys
-from ferrule.values.redaction import redact_result, redact_value
 
-if TYPE_CHECKING:
-    from ferrule.kernel.state import CallState
-    from ferrule.values.context import RunningCall
-    from ferrule.values.result import ToolResult
-
-    AnyCall: TypeAlias = RunningCall | CallState
-
-Json = TypeVar("Json")
 _AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:bearer|token) (\S{8,})\Z", re.I).match
 """Match the password of a URL, or the token after the scheme of an `Authorization` header."""
-_IN_WORDS = ("title", "description", "$comment")
-_IN_DATA = ("const", "enum", "default", "examples")
-_NOTHING: JsonObject = FrozenDict()
-_LONGEST_LOGGED_TEXT = 5_000
-_LONGEST_BRIEF_LINE = 500
 _LONGEST_ESCAPED = 10_000
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
@@ -53,92 +29,12 @@ _MANY_STEPS = 20_000_000
 """Bytes of a text times number of forms; beyond that, searching for all forms at once is faster."""
 
 
-def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
-    """Return a text or JSON data with stars for the secrets of the call, and for hidden values in `given` arguments."""
-    hiding = make_call_redactor(call, given)
-    return value if hiding is str else redact_value(value, hiding)
-
-
-def hide_result(call: AnyCall, result: ToolResult) -> ToolResult:
-    """Return a result with stars for the secrets of the call, in every part of it."""
-    hiding = make_call_redactor(call)
-    return result if hiding is str else redact_result(result, hiding)
-
-
-def hide_question(call: AnyCall, decision: Decision) -> Decision:
-    """Return a decision that may leave the call.
-
-    Its texts have stars for secrets. In its schema, which is enforced, only titles and descriptions have. It has
-    arguments only if it allows.
-    """
-    reason, by, rule = hide(call, (decision.reason, decision.by, decision.rule))
-    schema = decision.schema
-    if schema is not None:
-        schema = freeze(_hide_in_schema(schema, partial(hide, call)))
-    arguments = decision.arguments if decision.kind == "allow" else None
-    return replace(decision, reason=reason, by=by, rule=rule, schema=schema, arguments=arguments)
-
-
-def _hide_in_schema(node: Any, hiding: Callable[[str], str]) -> Any:
-    if isinstance(node, list | tuple):
-        return [_hide_in_schema(item, hiding) for item in node]
-    if not isinstance(node, Mapping):
-        return node
-    made = {key: item if key in _IN_DATA else _hide_in_schema(item, hiding) for key, item in node.items()}
-    return made | {key: hiding(made[key]) for key in _IN_WORDS if isinstance(made.get(key), str)}
-
-
-def log_exception(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
-    """Log an exception with its traceback and with stars for secrets. A call of a long batch logs one line."""
-    if BRIEF_LOG.get() and not log.isEnabledFor(DEBUG):
-        line = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {text_of(error)}"))
-        write_log(level, get_log_facts(call), "%s", line[:_LONGEST_BRIEF_LINE])
-        return
-    hiding, whole = make_call_redactor(call), "".join(traceback.format_exception(error)).rstrip()
-    shown = without_keys(hiding(whole))
-    if hiding is str and shown == whole:
-        write_log(level, get_log_facts(call), message, *about, error=error)
-    else:
-        write_log(level, get_log_facts(call), "%s%s", hiding(message % about), LogLines(shown))
-
-
-def log_text(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
-    """Log the name of a tool and the beginning of its text. Known secrets are hidden in the text already."""
-    shown = without_keys(text[:_LONGEST_LOGGED_TEXT])
-    write_log(level, get_log_facts(call), f"{message}: %.500r", call.tool.name, shown)
-
-
-def get_log_facts(call: AnyCall) -> CallFacts:
-    """Return the attributes of a log record about a call: its tool, id, session and principal."""
-    return call_facts(call.tool.name, call.call.id, call.context.session, call.context.principal)
-
-
-def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
-    """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none."""
-    try:
-        known = list(filter(None, _iter_known_secrets(call, given)))  # mostly empty, which saves 9 µs
-        return make_redactor(known) if known else str
-    except Exception:  # a foreign mapping may raise anything
-        return lambda text: SECRET_STARS
-
-
 def make_redactor(secrets: object) -> Callable[[str], str]:
     """Return a function that puts stars for all secrets of a value into a text; `str` if there are none."""
     forms = [_find_written_forms(secret) for secret in set(_iter_secrets(secrets))]
     texts = sorted({one for found, _ in forms for one in found}, key=lambda one: len(one[1]), reverse=True)
     encoded = sorted({one for _, found in forms for one in found}, key=len, reverse=True)
     return partial(_redact_text, texts, encoded) if texts else str
-
-
-def _iter_known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
-    """Yield the secrets and hidden values of a call and of the calls that made it."""
-    while call is not None:
-        tool: Any = call.tool
-        parameters = tool.handling.parameters
-        yield call.context.secrets
-        yield parameters.bound
-        yield [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
-        call = call.parent
 
 
 def _iter_secrets(value: Any) -> Iterator[str | bytes]:

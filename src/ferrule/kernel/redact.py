@@ -1,0 +1,116 @@
+"""Redact known secrets in everything that leaves a call: errors, reasons, progress, log lines.
+
+A call that succeeds runs none of this.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from logging import DEBUG, ERROR, INFO
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from ferrule.security.masking import without_keys
+from ferrule.security.redactor import make_redactor
+from ferrule.values.content import text_of
+from ferrule.values.decision import Decision
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.logged import BRIEF_LOG, CallFacts, LogLines, call_facts, log, write_log
+from ferrule.values.redaction import redact_result, redact_value
+
+if TYPE_CHECKING:
+    from ferrule.kernel.state import CallState
+    from ferrule.values.context import RunningCall
+    from ferrule.values.result import ToolResult
+
+    AnyCall: TypeAlias = RunningCall | CallState
+
+Json = TypeVar("Json")
+_IN_WORDS = ("title", "description", "$comment")
+_IN_DATA = ("const", "enum", "default", "examples")
+_NOTHING: JsonObject = FrozenDict()
+_LONGEST_LOGGED_TEXT = 5_000
+_LONGEST_BRIEF_LINE = 500
+
+
+def redact(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
+    """Return a text or JSON data with stars for the secrets of the call, and for hidden values in `given` arguments."""
+    redactor = make_call_redactor(call, given)
+    return value if redactor is str else redact_value(value, redactor)
+
+
+def redact_result_of_call(call: AnyCall, result: ToolResult) -> ToolResult:
+    """Return a result with stars for the secrets of the call, in every part of it."""
+    redactor = make_call_redactor(call)
+    return result if redactor is str else redact_result(result, redactor)
+
+
+def redact_question(call: AnyCall, decision: Decision) -> Decision:
+    """Return a decision that may leave the call.
+
+    Its texts have stars for secrets. In its schema, which is enforced, only titles and descriptions have. It has
+    arguments only if it allows.
+    """
+    reason, by, rule = redact(call, (decision.reason, decision.by, decision.rule))
+    schema = decision.schema
+    if schema is not None:
+        schema = freeze(_hide_in_schema(schema, partial(redact, call)))
+    arguments = decision.arguments if decision.kind == "allow" else None
+    return replace(decision, reason=reason, by=by, rule=rule, schema=schema, arguments=arguments)
+
+
+def _hide_in_schema(node: Any, redactor: Callable[[str], str]) -> Any:
+    if isinstance(node, list | tuple):
+        return [_hide_in_schema(item, redactor) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    made = {key: item if key in _IN_DATA else _hide_in_schema(item, redactor) for key, item in node.items()}
+    return made | {key: redactor(made[key]) for key in _IN_WORDS if isinstance(made.get(key), str)}
+
+
+def log_exception(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
+    """Log an exception with its traceback and with stars for secrets. A call of a long batch logs one line."""
+    if BRIEF_LOG.get() and not log.isEnabledFor(DEBUG):
+        line = without_keys(redact(call, f"{message % about}: {type(error).__name__}: {text_of(error)}"))
+        write_log(level, get_log_facts(call), "%s", line[:_LONGEST_BRIEF_LINE])
+        return
+    redactor, whole = make_call_redactor(call), "".join(traceback.format_exception(error)).rstrip()
+    shown = without_keys(redactor(whole))
+    if redactor is str and shown == whole:
+        write_log(level, get_log_facts(call), message, *about, error=error)
+    else:
+        write_log(level, get_log_facts(call), "%s%s", redactor(message % about), LogLines(shown))
+
+
+def log_text(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
+    """Log the name of a tool and the beginning of its text. Known secrets are hidden in the text already."""
+    shown = without_keys(text[:_LONGEST_LOGGED_TEXT])
+    write_log(level, get_log_facts(call), f"{message}: %.500r", call.tool.name, shown)
+
+
+def get_log_facts(call: AnyCall) -> CallFacts:
+    """Return the attributes of a log record about a call: its tool, id, session and principal."""
+    return call_facts(call.tool.name, call.call.id, call.context.session, call.context.principal)
+
+
+def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
+    """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none."""
+    try:
+        known = list(filter(None, _iter_known_secrets(call, given)))  # mostly empty, which saves 9 µs
+        return make_redactor(known) if known else str
+    except Exception:  # a foreign mapping may raise anything
+        return lambda text: SECRET_STARS
+
+
+def _iter_known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
+    """Yield the secrets and hidden values of a call and of the calls that made it."""
+    while call is not None:
+        tool: Any = call.tool
+        parameters = tool.handling.parameters
+        yield call.context.secrets
+        yield parameters.bound
+        yield [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
+        call = call.parent
