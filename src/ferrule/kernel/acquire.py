@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 
 from ferrule.executors import Job
+from ferrule.kernel.deadline import wait_deadline
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import log_exception
 from ferrule.kernel.results import NOTHING_RUN, Rejected, busy, denial
@@ -27,9 +28,6 @@ from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.types import Coro, Lease
 from ferrule.values.context import CURRENT
-
-NESTED_TIMEOUT = 60.0
-"""Seconds that a nested call waits at most if the runner has no `queue_timeout`."""
 
 
 class HeldSlots:
@@ -128,15 +126,6 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
     finally:
         plan.runner.waiting.discard(state)
     return held
-
-
-def wait_deadline(state: CallState) -> float | None:
-    """Return when a wait that starts now has to end, or None if it may last forever."""
-    runner = state.plan.runner
-    timeout = runner.queue_timeout
-    if timeout is None and state.parent is not None:
-        timeout = NESTED_TIMEOUT
-    return None if timeout is None else runner.timer.time() + timeout
 
 
 def _queue_for_keys(plan: Plan, state: CallState) -> tuple[Hold, ...]:

@@ -17,13 +17,14 @@ from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.content import clean, cut
 from ferrule.values.context import CURRENT, ContextFields
-from ferrule.values.event import emit
-from ferrule.values.result import ToolResult, keep_told
+from ferrule.values.event import EventKind, emit
+from ferrule.values.result import Status, ToolResult, keep_told
 
 if TYPE_CHECKING:
     from ferrule.kernel.runner_state import RunnerState
 
 MAX_NESTING = 32
+_FINAL_EVENTS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}  # all others: tool:error
 
 
 def find_plan(runner: RunnerState, name: str, offered: Toolset | None = None) -> Plan | None:
@@ -89,6 +90,15 @@ def end_call(state: CallState) -> None:
         report_progress(parent)
     if runner.idle is not None:
         runner.notify_idle()
+
+
+def report_end(state: CallState, result: ToolResult) -> None:
+    """Emit the last event of a call, and give the result to its batch, which keeps it even if it is cancelled."""
+    if state.observers:
+        state.emit(_FINAL_EVENTS.get(result.status, "tool:error"), result)
+    if (entry := state.origin.entry) is not None:
+        state.origin = NO_ORIGIN  # break the reference cycle
+        entry.end(result)
 
 
 def _find_parent(runner: RunnerState, origin: Origin) -> CallState | None:

@@ -1,4 +1,4 @@
-"""The deadline of one run of a handler."""
+"""The deadline of one run of a handler, and of a wait for slots."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 from ferrule.kernel.state import CallState, ancestors
 from ferrule.scheduling.clock import Timer, wait_until, waiter_for_end, wake
+
+NESTED_TIMEOUT = 60.0
+"""Seconds that a nested call waits at most for slots if the runner has no `queue_timeout`."""
 
 
 class Deadline:
@@ -95,3 +98,12 @@ def inherited_deadline(state: CallState) -> float:
     """
     found = [call.attempt.deadline for call in ancestors(state) if call.inside]
     return min([deadline.at for deadline in found if deadline is not None], default=inf)
+
+
+def wait_deadline(state: CallState) -> float | None:
+    """Return when a wait that starts now has to end, or None if it may last forever."""
+    runner = state.plan.runner
+    timeout = runner.queue_timeout
+    if timeout is None and state.parent is not None:
+        timeout = NESTED_TIMEOUT
+    return None if timeout is None else runner.timer.time() + timeout

@@ -184,12 +184,6 @@ def settle_error(plan: Plan, state: CallState, error: BaseException) -> ToolResu
     return result
 
 
-def is_still_running(state: CallState) -> bool:
-    """Return whether code of the handler, or of the middleware inside, still runs."""
-    held = state.held
-    return state.attempt.left_running or (held is not None and bool(held.active_runs or held.abandoned_jobs))
-
-
 def _record_suspension(state: CallState, value: Any) -> None:
     """Record that the handler asks for input, or that its work ends elsewhere."""
     if isinstance(value, InputRequired):
@@ -250,7 +244,7 @@ async def _wait_until_deadline(
         if undo_cancellation(state) is None:  # somebody else than the runner has cancelled the call
             raise
     attempt = state.attempt
-    attempt.result = result_of_timeout(plan, state, reason, running=is_still_running(state))
+    attempt.result = result_of_timeout(plan, state, reason, running=state.is_still_running)
     attempt.abandoned = True
     return attempt.result
 

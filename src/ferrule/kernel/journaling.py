@@ -3,8 +3,8 @@
 find_earlier_entry   look the call up before the guards judge it; wait if an earlier run of it is in progress
 replay               return the recorded result without running anything; if nobody knows the outcome, ask the tool's
                      `reconcile` first
-invoke_once          commit the intent, run the handler, commit the outcome
-write_outcome        commit the outcome before anybody sees the result, `around` middleware included
+commit_intent        commit the intent before the handler runs
+record_outcome       commit the outcome before anybody sees the result, `around` middleware included
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from os import urandom
 from typing import Any
 
 from ferrule.executors.threads import Raised
-from ferrule.kernel.acquire import wait_deadline
-from ferrule.kernel.invoke import invoke, is_still_running
+from ferrule.kernel.deadline import wait_deadline
 from ferrule.kernel.journal_status import get_reference, journal_status, ticket_result
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import get_log_facts, log_exception, redact
@@ -28,11 +27,12 @@ from ferrule.kernel.results import (
     NOTHING_RUN,
     RESUMED_ALREADY,
     Rejected,
+    bound_result,
     busy,
+    copy_result,
     result_of_value,
     unsuccessful,
 )
-from ferrule.kernel.seal import bound_result, copy_result
 from ferrule.kernel.state import CallState
 from ferrule.kernel.tasks import run_within
 from ferrule.scheduling.clock import waiter_for_end
@@ -41,7 +41,6 @@ from ferrule.values.call import run_id
 from ferrule.values.content import jsonable
 from ferrule.values.context import CURRENT
 from ferrule.values.frozen import freeze, thaw
-from ferrule.values.input import Answer
 from ferrule.values.kept import Intent, Kept, is_unknown, restored, stored
 from ferrule.values.logged import write_log
 from ferrule.values.result import ToolResult
@@ -188,19 +187,12 @@ async def _call_reconcile(function: Any, state: CallState) -> object:
     return await found if inspect.isawaitable(found) else found
 
 
-async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:
-    """Run the handler between its intent and its outcome, or return the result of another run that was first.
+async def record_outcome(plan: Plan, state: CallState, begun: Begun, result: ToolResult) -> ToolResult:
+    """Commit the outcome of a run, and return its result. If the outcome is unknown, ask the tool's `reconcile` first.
 
     The call keeps its slots and keys until the outcome is written, so that the next call finds it in the journal.
-
-    Raises:
-        Rejected: The intent could not be written, or the other run does not end in time.
     """
-    begun = await _commit_intent(plan, state)
-    if isinstance(begun, ToolResult):
-        return begun
-    handling = invoke(plan, values, state, answer)
-    result = _adopt_result(state, handling if isinstance(handling, ToolResult) else await handling)
+    result = _adopt_result(state, result)
     if result.executed is None and result.status != "suspended":
         result = await _reconcile_unknown(plan, state, result)
     if begun.other_arguments:
@@ -214,7 +206,7 @@ async def _reconcile_unknown(plan: Plan, state: CallState, result: ToolResult) -
     """Return the result that `reconcile` gives for a call with an unknown outcome, or else the result as it is."""
     attempt, after = state.attempt, journal_status(state).replaces
     is_deferred = after is not None and after.state == "deferred"
-    has_ended = not (is_deferred or is_still_running(state)) and is_over(plan, {"status": result.status})
+    has_ended = not (is_deferred or state.is_still_running) and is_over(plan, {"status": result.status})
     found = await reconcile(plan, state)
     if found is None or not (found.executed or has_ended):
         return result
@@ -235,7 +227,7 @@ def is_over(plan: Plan, outcome: Mapping[str, object] | None) -> bool:
     return outcome is None or (outcome.get("status") == "unknown" and not outcome.get(MAY_GO_ON))
 
 
-async def _commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
+async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
     """Commit the intent. Return the result of another run instead if that was first.
 
     The other run has its slots already, so it does not wait for this call.

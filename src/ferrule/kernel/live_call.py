@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ferrule.errors import NotStartedError
 from ferrule.executors import Job
-from ferrule.kernel.acquire import leave_running, wait_deadline
+from ferrule.kernel.acquire import leave_running
 from ferrule.kernel.authorize import ask_during_run
-from ferrule.kernel.deadline import inherited_deadline, paused, report_progress
+from ferrule.kernel.deadline import inherited_deadline, paused, report_progress, wait_deadline
 from ferrule.kernel.invoke import settle_error
 from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.redact import redact

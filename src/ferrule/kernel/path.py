@@ -6,12 +6,9 @@ run_call         emit the first and the last event, and return exactly one seale
     ├ validate         parse the text into arguments: strictly, then with recorded repairs
     ├ replay           if the journal knows the call, have the guards judge it and return its recorded result
     ├ authorize        ask the guards, then a person if a guard says so
-    ├ acquire          take keys and slots, with a bounded wait
-    ├ invoke           run the handler under its deadline; a journaled call between its intent and its outcome
-    └ release          give keys and slots back
+    ├ acquire          take keys and slots, with a bounded wait, until `release` after the run
+    └ invoke           run the handler under its deadline; a journaled call between its intent and its outcome
 seal             bind, bound, clean and measure the result
-
-`receive.py` comes before: it gives the call an id and finds its tool.
 """
 
 from __future__ import annotations
@@ -23,29 +20,25 @@ from ferrule.definition.hooks import run_hooks
 from ferrule.kernel.acquire import HeldSlots, acquire, release
 from ferrule.kernel.attempts import begin_attempt, begin_next, end_next, reject
 from ferrule.kernel.authorize import authorize
-from ferrule.kernel.begin import begin_call, end_call, reject_at_once
+from ferrule.kernel.begin import begin_call, end_call, reject_at_once, report_end
 from ferrule.kernel.cancel import journaled_result, restore_current_call, settle_interrupted, undo_cancellation
 from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journal_status import has_open_intent
-from ferrule.kernel.journaling import invoke_once, write_missing_outcome
+from ferrule.kernel.journaling import commit_intent, record_outcome, write_missing_outcome
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import Rejected, denial
 from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
 from ferrule.kernel.seal import seal
-from ferrule.kernel.state import NO_ORIGIN, CallState, Origin, find_state
+from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
 from ferrule.kernel.validate import check_replacement, set_judged_arguments, validate
-from ferrule.types import Coro
 from ferrule.values.call import ToolCall
-from ferrule.values.context import CURRENT, ContextFields, ToolContext
+from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 
 async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> ToolResult:
-    """Run the call and return its sealed result, whatever happens inside.
-
-    An interruption, such as a cancellation from outside, is raised only after the result has its event and its record.
-    """
+    """Run the call and return its sealed result. An interruption is raised after the result has its event and record."""
     try:
         state = begin_call(plan, sent, fields, origin)
     except Rejected as rejection:
@@ -70,19 +63,11 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         end_call(state)
     if plan.journaled and has_open_intent(state) and not isinstance(interruption, GeneratorExit):
         result, interruption = await write_missing_outcome(plan, state, result, interruption)
-    if state.observers:
-        state.emit_end(result)
-    if origin.entry is not None:
-        state.origin = NO_ORIGIN  # break the reference cycle
-        origin.entry.end(result)  # the batch keeps it even if the batch is cancelled
+    if state.observers or origin.entry is not None:
+        report_end(state, result)
     if interruption is not None:
         raise interruption from None
     return result
-
-
-def run_core_as_next(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
-    """Run the core as the innermost `next` of the `around` middleware."""
-    return run_core(plan, call, find_state(plan, context))
 
 
 async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
@@ -100,13 +85,9 @@ async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
 
 
 async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None) -> ToolResult:
-    """Run the steps from `validate` to `release`, and start over each time that the handler asks for input.
-
-    Args:
-        wanted: The input that the previous run of the handler asked for.
-    """
-    values: Any = None
-    answer: Answer | None = None
+    """Run the steps from `validate` to `release`. They start over each time that the handler has `wanted` input."""
+    answered, values = state.origin.answered, None
+    answer: Any = None
     try:
         if call is not state.call:
             check_replacement(plan, call, state)
@@ -114,11 +95,9 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
             raise denial(plan.disabled)
         if wanted is not None:
             answer = await ask_for_input(plan, call, state, wanted)
-        elif state.origin.answered is not None:
-            resumed = await continue_suspended(plan, state, state.origin.answered)
-            if isinstance(resumed, ToolResult):
-                return resumed
-            answer = resumed
+        elif answered is not None:
+            if isinstance(answer := await continue_suspended(plan, state, answered), ToolResult):
+                return answer
         else:
             values, text = validate(plan, call, state)
             if plan.judged:
@@ -128,7 +107,8 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
                 if (authorizing := authorize(plan, state)) is not None:
                     await authorizing
                 values = state.call.arguments.validated
-        acquiring = acquire(plan, state)
+        ends_work = answered is not None and answered.ends_work  # no handler runs: the result is recorded, with no slot
+        acquiring = HeldSlots(()) if ends_work else acquire(plan, state)
         held = acquiring if isinstance(acquiring, HeldSlots) else await acquiring
     except Rejected as rejection:
         return reject(state, rejection)
@@ -141,10 +121,10 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
         if state.task is None or state.task.cancelling() > state.cancels:
             check_alive(state)
         state.held = held
-        if state.observers:
+        if state.observers and not ends_work:
             state.emit("tool:started")
         CURRENT.set(state)  # type: ignore[arg-type]
-        handling = (invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
+        handling = (_invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
         result = handling if isinstance(handling, ToolResult) else await handling
     except Rejected as rejection:  # an inner middleware may suspend the call
         return reject(state, rejection)
@@ -157,3 +137,12 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
         return result
     begin_attempt(state)
     return await _run_steps(plan, call, state, wanted)
+
+
+async def _invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:
+    """Run the handler between its intent and its outcome, or return the result of another run that was first."""
+    begun = await commit_intent(plan, state)
+    if isinstance(begun, ToolResult):
+        return begun
+    handling = invoke(plan, values, state, answer)
+    return await record_outcome(plan, state, begun, handling if isinstance(handling, ToolResult) else await handling)

@@ -12,15 +12,15 @@ from ferrule.definition.output import RenderedOutput
 from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
 from ferrule.executors.event_loop import join_chunks
 from ferrule.kernel.plan import Plan
-from ferrule.kernel.redact import log_exception, log_text, redact
+from ferrule.kernel.redact import log_exception, log_text, redact, redact_result_of_call
 from ferrule.kernel.state import CallState
 from ferrule.security.masking import masked_text
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Text, clean, cut, render, sentence, text_of
+from ferrule.values.content import Text, as_output, bound, clean, cut, jsonable, render, sentence, text_of
 from ferrule.values.decision import Decision
 from ferrule.values.deferred import PUT_OFF
 from ferrule.values.input import InputRequired
-from ferrule.values.result import Status, ToolResult, success
+from ferrule.values.result import Status, ToolResult, gave, keep, success
 
 NOTHING_RUN = "Nothing was run."
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
@@ -267,3 +267,40 @@ def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], red
 def _is_instance(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     """Return whether the exception is an instance of `kinds`, judged in the process that raised it."""
     return error.matches(kinds) if isinstance(error, RemoteError) else isinstance(error, kinds)
+
+
+def copy_result(state: CallState, found: Any) -> ToolResult:
+    """Return a copy of a result that middleware made. The original may come from a cache that returns it again."""
+    attempt, problem = state.attempt, None
+    if not isinstance(found, ToolResult):
+        problem = f"{type(found).__name__}, which is no ToolResult"
+    elif found.status == "suspended" and attempt.pending is None:
+        problem = "the suspended result of another call"
+    if problem is not None:
+        found = result_of_middleware_error(state, TypeError(f"a middleware of {state.plan.name!r} returned {problem}"))
+    is_rendered = attempt.result is not None and found.output is attempt.result.output
+    copied: ToolResult = found.replace(
+        call=state.sent,
+        tool_name=state.plan.name,
+        repairs=(),
+        executed=attempt.executed if found.executed is False else found.executed,  # the kernel knows better
+        output=found.output if is_rendered else as_output(found.output, strict=False),
+        metadata=found.metadata and jsonable(found.metadata),
+        content=found._content,
+    )
+    keep(copied, "_gave", gave(found))
+    return copied
+
+
+def bound_result(state: CallState, result: ToolResult) -> ToolResult:
+    """Return the result within the limits of its runner. An unsuccessful one has stars for known secrets."""
+    limit = state.plan.max_output
+    if result.error is not None or not result.success:
+        result = redact_result_of_call(state, result)
+    error = result.error
+    if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
+        result = result.replace(error=cut(clean(error), limit))
+    content = bound(result.content, limit, max_media=state.plan.max_media)
+    if content is not result.content:
+        result = result.replace(content=content)
+    return result

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ferrule.kernel.acquire import HeldSlots, release
 from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, make_question, resume
-from ferrule.kernel.invoke import invoke
 from ferrule.kernel.journal_status import journal_status
-from ferrule.kernel.journaling import find_earlier_entry, invoke_once, replay
+from ferrule.kernel.journaling import find_earlier_entry, replay
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, Rejected
 from ferrule.kernel.state import CallState
@@ -46,15 +44,7 @@ async def continue_suspended(plan: Plan, state: CallState, answered: Answered) -
         return result
     if not is_first and journal_status(state).replaces is None:
         raise Rejected("invalid", RESUMED_ALREADY)
-    answer = await resume(plan, state, answered)
-    if not answered.ends_work:
-        return answer
-    state.held = held = HeldSlots(())  # the handler does not run: its deferred result is recorded, with no slot
-    try:
-        recording = (invoke_once if plan.journaled else invoke)(plan, None, state, None)
-        return recording if isinstance(recording, ToolResult) else await recording
-    finally:
-        release(state, held)
+    return await resume(plan, state, answered)
 
 
 async def ask_for_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:

@@ -21,17 +21,17 @@ from ferrule.executors.threads import Raised, ThreadJob
 from ferrule.kernel.background import BackgroundJob, find_job, make_starting_plan
 from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.invoke import run_handler_as_next
-from ferrule.kernel.path import run_core_as_next
+from ferrule.kernel.path import run_core
 from ferrule.kernel.plan import Mount, Plan, Settings
 from ferrule.kernel.results import NOTHING_RUN, Rejected, denial
-from ferrule.kernel.state import CallState, Origin
+from ferrule.kernel.state import CallState, Origin, find_state
 from ferrule.kernel.tasks import get_task_outcome
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_in_real_time
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
 from ferrule.values.call import ToolCall
-from ferrule.values.context import ContextFields, running
+from ferrule.values.context import ContextFields, ToolContext, running
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
@@ -135,7 +135,7 @@ class RunnerState:
 
     def compile(self, tool: Tool) -> Plan:
         """Compile a tool for this runner."""
-        compile_tool = partial(Plan, tool, self, self.settings, run_core_as_next, run_handler_as_next)
+        compile_tool = partial(Plan, tool, self, self.settings, _run_core_as_next, run_handler_as_next)
         plan = compile_tool()
         return make_starting_plan(compile_tool(), plan) if tool.background else plan
 
@@ -301,3 +301,8 @@ class RunnerState:
             reason = call.plan.disabled
             if reason is not None and call.attempt.executed is False:
                 interrupt(call, denial(reason))
+
+
+def _run_core_as_next(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
+    """Run the core of a call as the innermost `next` of its `around` middleware."""
+    return run_core(plan, call, find_state(plan, context))

@@ -17,7 +17,7 @@ from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import About, EventKind, emit
 from ferrule.values.frozen import FrozenDict, JsonObject
 from ferrule.values.input import Answer, InputRequired
-from ferrule.values.result import Status, ToolResult
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -61,7 +61,6 @@ class Origin:
 
 NO_ORIGIN = Origin()
 _MAX_INPUTS = 16
-_FINAL_EVENTS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}  # all others: tool:error
 
 
 class Attempt:
@@ -196,6 +195,12 @@ class CallState:
         return self.held is not None
 
     @property
+    def is_still_running(self) -> bool:
+        """Whether code of the handler, or of the middleware inside, still runs."""
+        held = self.held
+        return self.attempt.left_running or (held is not None and bool(held.active_runs or held.abandoned_jobs))
+
+    @property
     def context(self) -> ToolContext:
         """The context for guards, middleware and the handler."""
         context = self.bound
@@ -220,10 +225,6 @@ class CallState:
         if self.observers:
             shown = self.redacted_call if self.plan.hidden else self.call
             emit(self.observers, kind, shown, about, self.fields, self.run)
-
-    def emit_end(self, result: ToolResult) -> None:
-        """Emit the last event of this call."""
-        self.emit(_FINAL_EVENTS.get(result.status, "tool:error"), result)
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 
