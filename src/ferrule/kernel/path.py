@@ -38,7 +38,7 @@ from ferrule.values.result import ToolResult
 
 
 async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> ToolResult:
-    """Run the call and return its sealed result. An interruption is raised after the result has its event and record."""
+    """Run the call and return its sealed result. An interruption is raised only after its event and its record."""
     try:
         state = begin_call(plan, sent, fields, origin)
     except Rejected as rejection:
