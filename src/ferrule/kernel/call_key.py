@@ -11,9 +11,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from ferrule.kernel.state import CallState
-from ferrule.values.content import jsonable
+from ferrule.values.content import to_jsonable
 from ferrule.values.frozen import thaw
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 TICKET = "work_"
@@ -32,7 +32,7 @@ class JournalStatus:
     """The intent that was committed, or was about to be."""
     is_open: bool = False
     """Whether the intent has no outcome yet."""
-    replaces: Kept | None = None
+    replaces: JournalEntry | None = None
     """The earlier entry of the call, which the intent replaces."""
 
 
@@ -121,4 +121,4 @@ def _sorted_json(value: object) -> str:
     try:
         return _WRITE_SORTED(value)
     except (TypeError, ValueError, RecursionError):  # a foreign value, which `run` does not check
-        return _WRITE_SORTED(jsonable(value))
+        return _WRITE_SORTED(to_jsonable(value))

@@ -10,7 +10,7 @@ from ferrule.errors import DefinitionError, GuardError
 from ferrule.types import Guard, GuardFunction
 from ferrule.values.decision import ALLOW, Decision, allow, ask, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.masking import masked_text
+from ferrule.values.masking import format_masked_error
 
 LATE = deny("a guard did not answer in time")
 BROKEN = deny("a guard broke, so the call may not run")
@@ -68,5 +68,5 @@ def decision_for_error(error: BaseException, hide: Callable[[str], str] = str) -
     if isinstance(error, GuardError):
         return deny(str(error) or "not permitted")
     if isinstance(error, PermissionError) and error.errno is None:
-        return deny(masked_text(error, hide) or "not permitted")
+        return deny(format_masked_error(error, hide) or "not permitted")
     return LATE if isinstance(error, TimeoutError) else BROKEN

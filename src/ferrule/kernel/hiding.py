@@ -17,12 +17,12 @@ from logging import DEBUG, ERROR, INFO
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ferrule.values.content import text_of
+from ferrule.values.content import safe_str
 from ferrule.values.decision import Decision
-from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, get_fields
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.logged import CallFacts, LogLines, call_facts, log, write_log
-from ferrule.values.masking import without_keys
+from ferrule.values.log import LogAttributes, LogLines, log, log_attributes, write_log
+from ferrule.values.masking import mask_certain_credentials
 from ferrule.values.redaction import redact_result, redact_value
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ def _hide_in_schema(node: Any, hiding: Callable[[str], str]) -> Any:
 def log_exception(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
     """Log an exception with its traceback and with stars for secrets. A call of a long batch logs one line."""
     if getattr(getattr(call, "origin", None), "brief_log", False) and not log.isEnabledFor(DEBUG):
-        line = without_keys(hide(call, f"{message % about}: {type(error).__name__}: {text_of(error)}"))
+        line = mask_certain_credentials(hide(call, f"{message % about}: {type(error).__name__}: {safe_str(error)}"))
         write_log(level, get_log_facts(call), "%s", line[:_LONGEST_BRIEF_LINE])
         return
     hiding, whole = make_call_redactor(call), "".join(traceback.format_exception(error)).rstrip()
-    shown = without_keys(hiding(whole))
+    shown = mask_certain_credentials(hiding(whole))
     if hiding is str and shown == whole:
         write_log(level, get_log_facts(call), message, *about, error=error)
     else:
@@ -104,13 +104,13 @@ def log_exception(call: AnyCall, message: str, *about: object, error: BaseExcept
 
 def log_text(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
     """Log the name of a tool and the beginning of its text. Known secrets are hidden in the text already."""
-    shown = without_keys(text[:_LONGEST_LOGGED_TEXT])
+    shown = mask_certain_credentials(text[:_LONGEST_LOGGED_TEXT])
     write_log(level, get_log_facts(call), f"{message}: %.500r", call.tool.name, shown)
 
 
-def get_log_facts(call: AnyCall) -> CallFacts:
+def get_log_facts(call: AnyCall) -> LogAttributes:
     """Return the attributes of a log record about a call: its tool, id, session and principal."""
-    return call_facts(call.tool.name, call.call.id, call.context.session, call.context.principal)
+    return log_attributes(call.tool.name, call.call.id, call.context.session, call.context.principal)
 
 
 def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
@@ -176,7 +176,7 @@ def _iter_secret_texts(text: str) -> Iterator[str]:
 def _iter_members(value: Any) -> Iterable[Any]:
     if isinstance(value, Enum):
         return (value.value,)
-    value = fields_of(value) or value
+    value = get_fields(value) or value
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, Iterable) else ()

@@ -8,8 +8,8 @@ from typing import Any
 from ferrule.kernel.hiding import hide, hide_result
 from ferrule.kernel.results import result_of_middleware_error
 from ferrule.kernel.state import CallState
-from ferrule.values.content import as_output, bound, clean, cut, jsonable
-from ferrule.values.result import ToolResult, gave, keep, keep_duration, keep_told
+from ferrule.values.content import clean_text, to_jsonable, to_output, truncate_blocks, truncate_text
+from ferrule.values.result import ToolResult, get_original, set_duration, set_kernel_facts, set_slot
 
 _INT_RANGE = -(1 << 63), 1 << 63
 _SHORT_TYPES = frozenset({float, bool, type(None)})
@@ -22,13 +22,13 @@ def seal(state: CallState, result: object) -> ToolResult:
     if not _is_within_limit(sealed, state.plan.max_output):
         sealed = bound_result(state, sealed)
     run, answered = state.run, state.origin.answered
-    keep_duration(sealed, (perf_counter() - (run if answered is None else answered.at)) * 1000)  # type: ignore[operator]
+    set_duration(sealed, (perf_counter() - (run if answered is None else answered.at)) * 1000)  # type: ignore[operator]
     if state.repairs:
-        keep(sealed, "repairs", state.repairs)
+        set_slot(sealed, "repairs", state.repairs)
     fields, now = state.fields, state.plan.runner.clock.now()
     shown = state.redacted_call if state.plan.hidden else state.call
-    by = attempt.answered_by and hide(state, attempt.answered_by)
-    keep_told(sealed, (shown, fields.session, fields.principal, now, attempt.pending, by))
+    by = attempt.approved_by and hide(state, attempt.approved_by)
+    set_kernel_facts(sealed, (shown, fields.session, fields.principal, now, attempt.pending, by))
     return sealed
 
 
@@ -47,11 +47,11 @@ def copy_result(state: CallState, found: Any) -> ToolResult:
         tool_name=state.plan.name,
         repairs=(),
         executed=attempt.executed if found.executed is False else found.executed,  # the kernel knows better
-        output=found.output if is_rendered else as_output(found.output, strict=False),
-        metadata=found.metadata and jsonable(found.metadata),
+        output=found.output if is_rendered else to_output(found.output, strict=False),
+        metadata=found.metadata and to_jsonable(found.metadata),
         content=found._content,
     )
-    keep(copied, "_gave", gave(found))
+    set_slot(copied, "_original", get_original(found))
     return copied
 
 
@@ -62,8 +62,8 @@ def bound_result(state: CallState, result: ToolResult) -> ToolResult:
         result = hide_result(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
-        result = result.replace(error=cut(clean(error), limit))
-    content = bound(result.content, limit, max_media=state.plan.max_media)
+        result = result.replace(error=truncate_text(clean_text(error), limit))
+    content = truncate_blocks(result.content, limit, max_media=state.plan.max_media)
     if content is not result.content:
         result = result.replace(content=content)
     return result

@@ -10,7 +10,7 @@ from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
 from ferrule.values.context import ToolContext
-from ferrule.values.masking import MASK, without_keys
+from ferrule.values.masking import MASK, mask_certain_credentials
 from ferrule.values.redaction import is_secret_member
 from ferrule.values.result import ToolResult
 
@@ -39,8 +39,8 @@ redact.__dict__["only_around"] = (
 def _redacted(text: str, name: str) -> str:
     """A key that has characters between its own which nobody sees is one, too; so is what is one under its name."""
     seen, hidden = visible(text)
-    masked = without_keys(seen)
-    if name and masked == seen and is_secret_member(name, seen, without_keys):
+    masked = mask_certain_credentials(seen)
+    if name and masked == seen and is_secret_member(name, seen, mask_certain_credentials):
         return MASK
     return masked if not hidden or masked != seen else text
 

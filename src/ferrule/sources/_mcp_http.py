@@ -30,7 +30,7 @@ from ferrule.http import HTTP_LOGS_ARE_OFF, NotReachableError
 from ferrule.mcp_lines import LOST, MOST_VALUES, UNREADABLE_ANSWER, LineBuffer, OpenRequests, has_too_many_values
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
-from ferrule.values.masking import masked_text
+from ferrule.values.masking import format_masked_error
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
@@ -443,7 +443,7 @@ def _is_json(response: httpx2.Response) -> bool:
 
 
 def _text_of(error: Exception) -> str:
-    text = masked_text(error)
+    text = format_masked_error(error)
     if text and isinstance(error, OAuthFlowError | FerruleError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
