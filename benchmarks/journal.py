@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrule import Event, Journal, Runner, ToolCall, ToolResult, tool
-from ferrule.values.kept import Intent
+from ferrule.values.journal_entry import Intent
 
 CALLERS = 64
 ROUNDS = 7

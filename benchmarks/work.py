@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Discriminator
 
 from ferrule import Runner, Tool
-from ferrule.values.json_text import check_digits, loads_repaired, to_object
-from ferrule.security.masking import without_credentials
+from ferrule.security.masking import mask_credentials
+from ferrule.values.json_text import check_digits, parse_json_object, repair_and_parse_json
 
 SIZE = 240_000
 
@@ -118,7 +118,7 @@ SECRETS = [
 
 
 def read(text: str) -> None:
-    for way in (loads_repaired, to_object, check_digits):
+    for way in (repair_and_parse_json, parse_json_object, check_digits):
         with suppress(ValueError):
             way(text)
 
@@ -168,7 +168,7 @@ if __name__ == "__main__":
         )
     worst(
         "masked",
-        lambda text: without_credentials(text, 5_000),
+        lambda text: mask_credentials(text, 5_000),
         lambda size: [p * (size // len(p)) for p in SECRETS],
         25_000,
     )

@@ -290,7 +290,7 @@ def nothing_is_deleted(call: ToolCall, context: ToolContext) -> Decision | None:
 runner = Runner(operations(), guards=[nothing_is_deleted, ask_before_changes], timeout=30)
 
 
-def answered_by(yes: Collection[str]) -> Any:
+def approved_by(yes: Collection[str]) -> Any:
     """An approver that runs the tools in `yes` without asking, and asks at the terminal about all others."""
     ask_at_the_terminal = console()
 
@@ -303,7 +303,7 @@ def answered_by(yes: Collection[str]) -> Any:
 def everything(of_servers: Iterable[Tool], yes: Collection[str] = (), ranker: Ranker | None = None) -> Runner:
     """The company's operations, what the servers offer, and one tool that searches all of it."""
     catalogue = Toolset([*runner.tools, *of_servers])
-    return runner.replace(tools=[*catalogue, search_tool(catalogue, ranker)], approve=answered_by(yes))
+    return runner.replace(tools=[*catalogue, search_tool(catalogue, ranker)], approve=approved_by(yes))
 
 
 def summary(offered: Collection[Tool], every: Collection[Tool]) -> str:

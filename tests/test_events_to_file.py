@@ -27,7 +27,7 @@ KEYS = [
     "status",
     "executed",
     "duration_ms",
-    "answered_by",
+    "approved_by",
 ]
 
 
@@ -103,7 +103,7 @@ def test_each_call_has_one_line_whatever_it_came_to(tmp_path: Path) -> None:
     asyncio.run(main())
     found = lines(file)
     assert all(list(line) == KEYS for line in found)
-    assert [(line["call_id"], line["status"], line["executed"], line["answered_by"]) for line in found] == [
+    assert [(line["call_id"], line["status"], line["executed"], line["approved_by"]) for line in found] == [
         ("call 0", "ok", True, None),
         ("call 1", "denied", False, None),
         ("call 2", "invalid", False, None),

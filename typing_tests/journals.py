@@ -12,33 +12,33 @@ from ferrule.testing import JournalContract
 from ferrule.tools import background
 from ferrule.types import Begun
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 
 
 class OwnJournal(Journal):
     """The shape of one's own."""
 
     def __init__(self) -> None:
-        self.calls: dict[str, Kept] = {}
+        self.calls: dict[str, JournalEntry] = {}
         self.kept = Memory()
 
     def note(self, event: Event) -> None:
         print(event.kind)
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         return self.calls.get(key)
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
-        self.calls[intent.key] = Kept(intent=intent, state="running")
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        self.calls[intent.key] = JournalEntry(intent=intent, state="running")
         return Begun(after, other_arguments=False)
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
-        self.calls[intent.key] = Kept(intent=intent, state="ended", outcome=outcome)
+        self.calls[intent.key] = JournalEntry(intent=intent, state="ended", outcome=outcome)
 
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         return [kept for kept in self.calls.values() if kept.state != "ended"]
 
-    async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: JsonObject | None) -> bool:
         return kept.intent.key in self.calls and outcome is not None
 
     async def take(self, key: str, expires_at: float) -> bool:

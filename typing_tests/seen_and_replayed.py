@@ -23,7 +23,7 @@ async def find_order(order: str) -> dict[str, int]:
 async def kept(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
     """A middleware that looks at the events of its call."""
     context.observe(lambda event: print(event.kind))
-    context.keep("mine", "a text")
+    context.store_note("mine", "a text")
     return await next(call, context)
 
 

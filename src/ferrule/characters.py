@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from ferrule.values.content import clean
-from ferrule.values.invisible import INVISIBLE
+from ferrule.values.content import clean_text
+from ferrule.values.invisible_characters import INVISIBLE
 
 __all__ = ["HIDDEN", "REFERENCE", "inert", "reference", "visible"]
 
@@ -38,7 +38,7 @@ _ESCAPES = (
 def visible(text: str) -> tuple[str, int]:
     """The text without what nobody sees and what moves a cursor, every line break as `\\n`; and how many characters it
     had too many."""
-    text = clean(text)
+    text = clean_text(text)
     if text.isascii() and text.isprintable():
         return text, 0
     lines = re.sub(_LINE_BREAKS, "\n", text)

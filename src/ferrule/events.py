@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import clean, cut
+from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.result import ToolResult
@@ -36,7 +36,7 @@ def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisi
     suspended. See docs/events.md#a-log-of-what-was-done.
 
     Each line has `time` (UTC, when it came to its end), `tool_name`, `call_id`, `parent` (the call that made it),
-    `principal`, `session`, `status`, `executed`, `duration_ms` and `answered_by`, and no arguments and no results.
+    `principal`, `session`, `status`, `executed`, `duration_ms` and `approved_by`, and no arguments and no results.
 
     Args:
         path: The file, opened now; one that is not there is made, readable for nobody else.
@@ -103,7 +103,7 @@ class FileLog:
             "status": result.status,
             "executed": result.executed,
             "duration_ms": round(result.duration_ms, 3),
-            "answered_by": result.answered_by,
+            "approved_by": result.approved_by,
         }
         if self._include:
             record = result.record()
@@ -130,8 +130,8 @@ def _told_of(event: Event) -> dict[str, Any]:
     call = event.call
     return {
         "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
-        "tool_name": cut(clean(call.name), _MOST_OF_A_NAME),
-        "call_id": cut(clean(call.id), _MOST_OF_A_NAME),
+        "tool_name": truncate_text(clean_text(call.name), _MOST_OF_A_NAME),
+        "call_id": truncate_text(clean_text(call.id), _MOST_OF_A_NAME),
         "parent": call.parent,
         "principal": event.principal,
         "session": event.session,
@@ -142,7 +142,7 @@ def _decided(event: Event) -> dict[str, Any]:
     decision: Decision = event.data["decision"]
     return {
         "decision": decision.kind,
-        "reason": cut(clean(decision.reason), _MOST_OF_A_REASON),
+        "reason": truncate_text(clean_text(decision.reason), _MOST_OF_A_REASON),
         "rule": decision.rule,
         "by": event.data.get("by"),
     }

@@ -34,7 +34,7 @@ from ferrule.types import Journal
 from ferrule.values.call_key import call_key
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.kept import RUN_NAME, Intent, Kept
+from ferrule.values.journal_entry import KEYED_RUN_NAME, Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 
@@ -104,7 +104,7 @@ class SavedTurn(Part):
 
 def run_row(key: str, context: ToolContext) -> str:
     """Return what the journal knows a run by: its principal, its session and its key."""
-    return call_key((RUN_NAME, context.principal, context.session, key), None)
+    return call_key((KEYED_RUN_NAME, context.principal, context.session, key), None)
 
 
 def request_digest(model: Model, messages: list[Message], tools: Toolset) -> str:
@@ -157,23 +157,23 @@ class KeyedRun:
             JournalError: where the journal cannot be read or written.
         """
         while True:
-            kept = await self._journal.find(self.id)
-            if kept is not None:
-                self._check_request(kept.intent)
-                kept = await self._journal.find(self.id, wait=kept.state == "running")
-            if kept is None and self._digest is None:
+            entry = await self._journal.find(self.id)
+            if entry is not None:
+                self._check_request(entry.intent)
+                entry = await self._journal.find(self.id, wait=entry.state == "running")
+            if entry is None and self._digest is None:
                 raise RunKeyError(self.key, "is not in this journal: give the runner the journal that it began with")
-            if kept is not None:
-                self._read(kept)
+            if entry is not None:
+                self._read(entry)
             if self.final_status is not None:
                 return
-            intent = self._intent = self._new_intent(kept)
+            intent = self._intent = self._new_intent(entry)
             try:
-                begun = await self._journal.begin(intent, after=kept)
+                begun = await self._journal.begin(intent, after=entry)
             except BaseException:  # it may have been written all the same
                 await self.close()
                 raise
-            if begun.kept is None:
+            if begun.earlier is None:
                 return
             self._intent = None
 
@@ -185,26 +185,26 @@ class KeyedRun:
                 "same request; give another request a key of its own",
             )
 
-    def _read(self, kept: Kept) -> None:
-        self._check_request(kept.intent)
+    def _read(self, entry: JournalEntry) -> None:
+        self._check_request(entry.intent)
         try:
-            turns = map(json.loads, kept.intent.arguments["turns"])
+            turns = map(json.loads, entry.intent.arguments["turns"])
             self.turns = [SavedTurn.model_validate(with_bytes(turn)) for turn in turns]
         except (ValueError, LookupError, TypeError) as error:
             raise RunKeyError(self.key, f"cannot be read in the journal: {error}") from error
-        self.final_status = (kept.outcome or {}).get("final_status")
+        self.final_status = (entry.outcome or {}).get("final_status")
 
-    def _new_intent(self, kept: Kept | None) -> Intent:
+    def _new_intent(self, entry: JournalEntry | None) -> Intent:
         return Intent(
             key=self.id,
             reference=self.id,
             claim=urandom(16).hex(),
             call_id=self.key,
-            tool_name=RUN_NAME,
-            principal=self._context.principal if kept is None else kept.intent.principal,
-            session=self._context.session if kept is None else kept.intent.session,
+            tool_name=KEYED_RUN_NAME,
+            principal=self._context.principal if entry is None else entry.intent.principal,
+            session=self._context.session if entry is None else entry.intent.session,
             parent=None,
-            fingerprint=self._digest or "" if kept is None else kept.intent.fingerprint,
+            fingerprint=self._digest or "" if entry is None else entry.intent.fingerprint,
             arguments=self._arguments(),
             at=time.time(),
         )
@@ -225,7 +225,7 @@ class KeyedRun:
         at = max([time.time(), *(pending["expires_at"] for pending in self.turns[-1].waiting.values())])
         self._intent = replace(self._intent, arguments=self._arguments(), at=at)
         begun = await self._journal.begin(self._intent)
-        if begun.kept is not None:
+        if begun.earlier is not None:
             self._intent = None
             raise RunKeyError(self.key, "was taken over by another process")
 

@@ -35,7 +35,7 @@ from ferrule.runner import Runner
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.logged import BRIEF_LOG
+from ferrule.values.log import BRIEF_LOG
 from ferrule.values.result import ToolResult
 
 Calls: TypeAlias = Iterable[ToolCall] | AsyncIterable[ToolCall]

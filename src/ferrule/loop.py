@@ -51,7 +51,7 @@ from ferrule.selection.matching import ToolSelector
 from ferrule.selection.search_tool import finds_tools, found, searched_by
 from ferrule.suspended_run import SavedResult, SuspendedRun, read_suspended
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import Text, cut
+from ferrule.values.content import Text, truncate_text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
@@ -982,7 +982,7 @@ class Run:
         if result.call is None:
             raise NotResumed(call_id, result.error or "")
         if self._record is None and result.metadata.get("resumed_already"):
-            raise NotResumed(call_id, f"{RESUMED_ALREADY} It came to: {cut(result.text, 500)}")
+            raise NotResumed(call_id, f"{RESUMED_ALREADY} It came to: {truncate_text(result.text, 500)}")
         if self._record is None and result.error == RESUMED_ALREADY:  # with a key nobody else goes on with the run
             raise NotResumed(call_id, result.error)
         fields = self.context.fields
@@ -1023,7 +1023,7 @@ def _about(work: BackgroundJob) -> dict[str, object]:
     """What the model is told of a call in the background that has ended."""
     result = work.result
     assert result is not None
-    text = cut(result.text, _MOST_OF_WORK)
+    text = truncate_text(result.text, _MOST_OF_WORK)
     about: dict[str, object] = {"ticket": work.ticket, "tool": work.tool_name, "status": result.status, "result": text}
     whole = text == result.text and all(isinstance(block, Text) for block in result.content)
     return about if whole else {**about, "more": "check_call gives all of it"}

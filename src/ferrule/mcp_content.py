@@ -17,8 +17,8 @@ from pydantic_core import from_json
 from ferrule.definition.tool import Tool
 from ferrule.values.content import TEXT_TYPE, Block, Media, Text
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import dumps
-from ferrule.values.result import ToolResult, gave
+from ferrule.values.json_text import format_json
+from ferrule.values.result import ToolResult, get_original
 
 _MISSHAPEN = (
     "The tool was run, and its result follows. It is not in the form that the tool declares: it was cut or changed on "
@@ -70,7 +70,7 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
         told: Whether the client was told an output schema for this tool.
         untold: The classes of outputs that are structured content where it was not.
     """
-    own = gave(result)[1]
+    own = get_original(result)[1]
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
     if own is not None and result.content == own:  # or else a middleware has cut, masked or wrapped it
         _add_details(content, result)
@@ -173,7 +173,7 @@ def _add_details(content: list[dict[str, Any]], result: ToolResult) -> None:
     it, where that is little: no middleware has looked at it."""
     about = result.metadata.get("mcp")
     found = about.get("content", ()) if isinstance(about, Mapping) else ()
-    if found and len(dumps(thaw(found))) > _MOST_DETAILS:
+    if found and len(format_json(thaw(found))) > _MOST_DETAILS:
         return
     for said in found:
         place = said.get("block")

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import mcp_types as wire
 
 from ferrule.arguments.schema_parameters import SchemaParameters
-from ferrule.values.content import cut
+from ferrule.values.content import truncate_text
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import loads
+from ferrule.values.json_text import parse_json
 
 _YES: dict[str, Any] = {
     "type": "object",
@@ -65,7 +65,7 @@ def form_of(message: str, wanted: JsonObject | None, binds: JsonObject) -> Form:
     flat = _flat(wanted)
     if flat is not None:
         return Form("object", key, message, flat)
-    text = cut(json.dumps(thaw(wanted), ensure_ascii=False), MOST_IN_A_MESSAGE)
+    text = truncate_text(json.dumps(thaw(wanted), ensure_ascii=False), MOST_IN_A_MESSAGE)
     field = {"type": "string", "title": "JSON", "description": f"A JSON object that fits this JSON Schema: {text}"}
     return Form("json", key, message, {"type": "object", "properties": {"json": field}, "required": ["json"]})
 
@@ -88,7 +88,7 @@ def answer_of(form: Form, given: wire.ElicitResult, by: str | None, arguments: J
     if form.kind == "object":
         return allow(content, by=by)
     try:
-        value = loads(str(content.get("json", "")))
+        value = parse_json(str(content.get("json", "")))
     except ValueError as error:
         return deny(f"the answer is no JSON: {error}")
     return allow(value, by=by) if isinstance(value, dict) else deny("the answer is no JSON object")

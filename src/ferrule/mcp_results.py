@@ -10,7 +10,7 @@ from typing import Any
 import mcp_types as types
 
 from ferrule.errors import ToolError
-from ferrule.values.content import TEXT_TYPE, Media, Text, as_output, render, to_text
+from ferrule.values.content import TEXT_TYPE, Media, Text, to_blocks, to_json_text, to_output
 from ferrule.values.result import ToolResult
 
 _MOST_MEDIA = 50_000_000
@@ -43,7 +43,7 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
     output: Any = "\n".join(texts) if only_texts else blocks
     if structured:
         output = answer.structured_content
-        blocks = blocks or [*render(as_output(output))]
+        blocks = blocks or [*to_blocks(to_output(output))]
     if answer.is_error:
         error = "\n".join(texts).strip() or _SAID_NOTHING
         return ToolResult(
@@ -77,7 +77,7 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
             beside.append({"block": index, **kept})
     if beside:
         about["content"] = beside
-    length = len(to_text(about))
+    length = len(to_json_text(about))
     if length > _MOST_METADATA:
         about = {"left_out": f"{length:,} characters of JSON; at most {_MOST_METADATA:,} are kept"}
     return {"mcp": about} if about else None

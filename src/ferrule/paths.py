@@ -59,8 +59,8 @@ RESERVED: Final[set[tuple[int, int]]] = set()
 """Files that nothing here opens, by device and number: those of the journals that this process has open, whose locks
 the system drops when the process closes another descriptor of them. See docs/journal.md#where-to-keep-it."""
 ALLOWED_PATHS: Final[WeakKeyDictionary[object, frozenset[str]]] = WeakKeyDictionary()
-"""The real paths that a `within` guard lets a call have, by the call (`context.running`), for handlers that read files
-only under such a guard. See docs/openapi.md#uploads."""
+"""The real paths that a `within` guard allows, by the call (`context.running_call`). Handlers that read files only
+under such a guard use them. See docs/openapi.md#uploads."""
 LONGEST: Final = 32_767
 """Characters that a path has at most on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
 

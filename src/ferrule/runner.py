@@ -49,8 +49,8 @@ from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Leases, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import MOST_MEDIA, clean
-from ferrule.values.context import NO_CONTEXT, ToolContext, running
+from ferrule.values.content import MAX_MEDIA_BYTES, clean_text
+from ferrule.values.context import NO_CONTEXT, ToolContext, find_running_call
 from ferrule.values.decision import Decision
 from ferrule.values.event import emit
 from ferrule.values.frozen import JsonObject
@@ -144,7 +144,7 @@ class Runner:
         queue_timeout: float | None = 60.0,
         drain: float | None = 60.0,
         max_output: int = 100_000,
-        max_media: int = MOST_MEDIA,
+        max_media: int = MAX_MEDIA_BYTES,
         max_input: int | None = 1_000_000,
         resume_key: bytes | Sequence[bytes] | None = None,
         resume_within: float = 86_400.0,
@@ -166,7 +166,7 @@ class Runner:
             idle_timeout=check_seconds("idle_timeout", idle_timeout),
             expose=options.check_exceptions("expose", expose) or (),
             max_output=check_count("max_output", max_output) or 100_000,
-            max_media=check_count("max_media", max_media) or MOST_MEDIA,
+            max_media=check_count("max_media", max_media) or MAX_MEDIA_BYTES,
             max_input=check_count("max_input", max_input),
         )
         clock = options.check_clock("clock", clock) or MONOTONIC
@@ -476,7 +476,7 @@ class Runner:
         if plan is None or wrong is not None:
             raise Rejected("denied", wrong or "")
         named = call if call.name == plan.name else call.replace(name=plan.name)
-        current: object = running()
+        current: object = find_running_call()
         parent = current if isinstance(current, LiveCall) else None
         state = LiveCall(plan, fields, call, named, parent)
         try:
@@ -526,7 +526,7 @@ class Runner:
         """
         if by is not None and not isinstance(by, str):
             raise DefinitionError(f"resume(by=…) is the name of who answers, not {type(by).__name__}")
-        answered = open_record(record, self._state.resume_keys, answer, by and clean(by))
+        answered = open_record(record, self._state.resume_keys, answer, by and clean_text(by))
         if answered is None:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)

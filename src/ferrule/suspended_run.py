@@ -25,7 +25,7 @@ from ferrule.providers._read import plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.frozen import freeze
-from ferrule.values.result import Status, ToolResult, keep_told
+from ferrule.values.result import Status, ToolResult, set_kernel_facts
 
 
 class Part(BaseModel):
@@ -78,7 +78,7 @@ class SavedMedia(Part):
 SavedBlock: TypeAlias = Annotated[SavedText | SavedMedia, Field(discriminator="kind")]
 
 
-_IN_RECORD = ("input", "session", "principal", "at", "answered_by")
+_IN_RECORD = ("input", "session", "principal", "at", "approved_by")
 """What the runner alone puts into the record of a result."""
 
 
@@ -101,7 +101,7 @@ class SavedResult(Part):
     session: str | None = None
     principal: str | None = None
     at: float | None = None
-    answered_by: str | None = None
+    approved_by: str | None = None
 
     @classmethod
     def of(cls, result: ToolResult) -> SavedResult:
@@ -132,7 +132,7 @@ class SavedResult(Part):
         result = ToolResult(**fields)
         told = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
         ended_at = None if self.at is None else self.at + self.duration_ms / 1000
-        keep_told(result, (told, self.session, self.principal, ended_at, freeze(pending), self.answered_by))
+        set_kernel_facts(result, (told, self.session, self.principal, ended_at, freeze(pending), self.approved_by))
         return result
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -156,11 +156,11 @@ class Begun(NamedTuple):
     """The answer of `Journal.begin`. See docs/journal.md.
 
     Attributes:
-        kept: The unchanged entry of an earlier run of the call, or None if the intent was committed.
+        earlier: The unchanged entry of an earlier run of the call, or None if the intent was committed.
         other_arguments: Whether the journal has a call with the same id and other arguments.
     """
 
-    kept: Kept | None
+    earlier: JournalEntry | None
     other_arguments: bool = False
 
 
@@ -190,11 +190,11 @@ class Journal(ABC):
         """Record an event soon. This runs on the loop of the calls, does not block and does not raise."""
 
     @abstractmethod
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         """Return the entry of this key, or None. With `wait`, wait first until no living process runs the call."""
 
     @abstractmethod
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         """Commit that a call is about to run, unless its key is there already. This is one step for all programs.
 
         It replaces an entry with the same `claim`, and the entry `after` if `settle` may change that.
@@ -205,13 +205,13 @@ class Journal(ABC):
         """Commit the outcome of a call, if the entry has its `claim`. `None` withdraws the intent."""
 
     @abstractmethod
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         """Return the entries that are cut off or deferred, the oldest first; with `ticket`, only the one with it."""
 
     @abstractmethod
-    async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
+    async def settle(self, entry: JournalEntry, outcome: JsonObject | None) -> bool:
         """Commit the outcome of a call that was cut off, is deferred, or ended with an outcome that nobody knows
-        (`executed` is `None`). Return whether the call still was as `kept` says. `None` forgets the call."""
+        (`executed` is `None`). Return whether the call still was as `entry` says. `None` forgets the call."""
 
     @abstractmethod
     async def take(self, key: str, expires_at: float) -> bool:

@@ -73,12 +73,12 @@ def ran(
 
 
 def test_the_record_says_who_allowed_it(terminal: Terminal) -> None:
-    assert ran(terminal, (PROMPT, "y\n")).record()["answered_by"] == "ann"
+    assert ran(terminal, (PROMPT, "y\n")).record()["approved_by"] == "ann"
 
 
 def test_it_is_the_user_of_the_system_where_nobody_is_named(terminal: Terminal, monkeypatch: Any) -> None:
     monkeypatch.setenv("LOGNAME", "kim")
-    assert ran(terminal, (PROMPT, "y\n"), by=None).record()["answered_by"] == "kim"
+    assert ran(terminal, (PROMPT, "y\n"), by=None).record()["approved_by"] == "kim"
 
 
 @pytest.mark.parametrize("said", ["n too much\n", "no too much\n", "N  too much \n"])

@@ -822,7 +822,7 @@ def test_events_and_results_say_which_grant_answered_and_whose_it_is() -> None:
     [grant] = grants.listed()
     last = [event.data for event in seen if event.kind == "tool:decided"][-1]
     assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", f"grant {grant.id}", "ada")
-    assert result.answered_by == "ada"
+    assert result.approved_by == "ada"
     assert (grant.tool, grant.principal, grant.session, grant.rule, grant.by) == ("note", "kim", None, "asks", "ada")
     assert grant.text == person.asked[0].offers[-1].text
     assert grant.text.startswith("note with any to and any text and copies")

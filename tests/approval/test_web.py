@@ -58,7 +58,7 @@ def test_a_yes_runs_what_was_shown_and_the_record_says_by_whom() -> None:
         shown = await desk.waits(queue)
         assert "euros = 5" in shown.text and "by rule: ask_before_changes" in shown.text
         result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
-        assert result.output == "paid ada 5" and result.record()["answered_by"] == "bob"
+        assert result.output == "paid ada 5" and result.record()["approved_by"] == "bob"
         assert desk.paid == [("ada", 5)] and await queue.waiting() == []
 
     go(main)
@@ -94,7 +94,7 @@ def test_of_fifty_answers_at_once_one_counts(kept_in: str, tmp_path: Path) -> No
         [taken] = [one for one in given if isinstance(one, Taken)]
         assert sum(isinstance(one, AlreadyAnswered) for one in given) == 49
         result = await desk.resume(taken)
-        assert (result.status == "ok") is (taken.decision.kind == "allow") and result.answered_by == taken.by
+        assert (result.status == "ok") is (taken.decision.kind == "allow") and result.approved_by == taken.by
         assert len(desk.paid) == (1 if taken.decision.kind == "allow" else 0)
         again = await asyncio.gather(*(desk.resume(taken) for _ in range(50)))
         assert {one.status for one in again} == {"invalid"} and len(desk.paid) <= 1

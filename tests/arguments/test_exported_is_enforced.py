@@ -35,7 +35,7 @@ from ferrule import Tool, ToolCall, ToolHandler, ToolResult, tool
 from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.parameters import Invalid, Parameters
 from ferrule.runner import Runner
-from ferrule.values.json_text import SHORT, Malformed, check_digits, loads, same
+from ferrule.values.json_text import SHORT_TEXT, Malformed, check_digits, is_same_json, parse_json
 from steps import lines, steps
 
 
@@ -448,10 +448,10 @@ def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObj
     space = data.draw(st.sampled_from(["", " ", "\n"]))
     values = [json.dumps(value, indent=indent, ensure_ascii=False) for _, value in pairs]
     text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
-    differ = any(one[0] == other[0] and not same(one[1], other[1]) for one in pairs for other in pairs)
+    differ = any(one[0] == other[0] and not is_same_json(one[1], other[1]) for one in pairs for other in pairs)
     shown: list[Any] = []
     result = run(order, text, guards=[lambda call, context: shown.append(dict(call.arguments))])
-    assert result.status == ("invalid" if differ and len(text) <= SHORT else result.status if differ else "ok")
+    assert result.status == ("invalid" if differ and len(text) <= SHORT_TEXT else result.status if differ else "ok")
     texts = {name: value for name, value in dict(pairs).items() if isinstance(value, str)}
     assert result.status == "invalid" or texts.items() <= dict(shown[0]).items()
 
@@ -487,10 +487,10 @@ def test_keys_are_compared_in_few_steps_for_each() -> None:
 
     def twice() -> None:
         with pytest.raises(Malformed, match="'k0' came twice"):
-            loads(f'{{{many}, "k0": 1}}')
+            parse_json(f'{{{many}, "k0": 1}}')
 
-    assert len(loads(f"{{{many}}}")) == 40_000
-    assert lines(lambda: loads(f"{{{many}}}")) < 20 * 40_000
+    assert len(parse_json(f"{{{many}}}")) == 40_000
+    assert lines(lambda: parse_json(f"{{{many}}}")) < 20 * 40_000
     assert lines(twice) < 20 * 40_000
 
 
@@ -862,9 +862,9 @@ def test_no_key_comes_twice_beside_such_types(one: Tool, data: st.DataObject) ->
     space, ascii_only = data.draw(st.sampled_from(["", " ", "\r\n\t"])), data.draw(st.booleans())
     values = [json.dumps(value, ensure_ascii=ascii_only) for _, value in pairs]
     text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
-    differ = any(a[0] == b[0] and not same(a[1], b[1]) for a in pairs for b in pairs)
+    differ = any(a[0] == b[0] and not is_same_json(a[1], b[1]) for a in pairs for b in pairs)
     status = run(one, text).status
-    assert status == ("invalid" if differ and len(text) <= SHORT else status if differ else "ok"), text
+    assert status == ("invalid" if differ and len(text) <= SHORT_TEXT else status if differ else "ok"), text
 
 
 # Tags

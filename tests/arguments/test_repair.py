@@ -17,7 +17,7 @@ import probe
 from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import Malformed, loads
+from ferrule.values.json_text import Malformed, parse_json
 from levels import writes_all_levels
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "data" / "malformed_calls.json").read_text())[
@@ -584,14 +584,14 @@ def test_a_reading_that_leaves_out_what_its_form_requires_gives_way_to_the_next(
 def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(levels: int, fits: bool) -> None:
     text = '{"say": "[{[{\\"[{", "value": ' + "[" * levels + "]" * levels + "}"
     if fits:
-        assert loads(text)["say"] == '[{[{"[{'
+        assert parse_json(text)["say"] == '[{[{"[{'
     else:
         with pytest.raises(Malformed, match="recursion limit"):
-            loads(text)
+            parse_json(text)
 
 
 def test_brackets_beside_each_other_are_not_deep() -> None:
-    assert len(loads("[" + ",".join(["[{}]"] * 1000) + "]")) == 1000
+    assert len(parse_json("[" + ",".join(["[{}]"] * 1000) + "]")) == 1000
 
 
 class Plus(BaseModel):

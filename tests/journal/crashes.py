@@ -31,7 +31,7 @@ from typing import Any
 from ferrule import Deferred, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.journal import SQLiteJournal
 from ferrule.types import Begun
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 
 PRINCIPAL = "ann"
 RESUME_KEY = b"0123456789abcdef0123456789abcdef"
@@ -86,7 +86,7 @@ class Journal(SQLiteJournal):
         elif "wal_checkpoint" in statement:
             self._stops.at("checkpoint")
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         self._doing = "intent"
         found = await super().begin(intent, after=after)
         self._doing = "nothing"
@@ -100,7 +100,7 @@ class Journal(SQLiteJournal):
         self._doing = "nothing"
         self._stops.at("outcome committed")
 
-    async def settle(self, kept: Kept, outcome: Any) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: Any) -> bool:
         self._doing = "settling"
         found = await super().settle(kept, outcome)
         self._doing = "nothing"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ferrule.values.kept import Intent
+from ferrule.values.journal_entry import Intent
 
 SECONDS = 60
 """How long a test waits for what has to come."""

@@ -28,7 +28,7 @@ from ferrule.errors import UnknownOutcomeError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
 from ferrule.tools import background
-from ferrule.values.kept import Intent
+from ferrule.values.journal_entry import Intent
 
 WHO = {"session": "s1", "principal": "ann"}
 KEY = b"k" * 32

@@ -19,21 +19,21 @@ from ferrule.store import Memory
 from ferrule.testing import JournalContract
 from ferrule.types import Begun
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 
 
 class MakesUp(MemoryJournal):
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         kept = await super().find(key, wait=wait)
-        return kept or (Kept(intent=self.last, state="running") if hasattr(self, "last") else None)
+        return kept or (JournalEntry(intent=self.last, state="running") if hasattr(self, "last") else None)
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         self.last = intent
         return await super().begin(intent, after=after)
 
 
 class CleansTexts(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         return await super().begin(dataclasses.replace(intent, call_id=intent.call_id.strip("\0")[:5]), after=after)
 
 
@@ -45,7 +45,7 @@ class RoundsNumbers(MemoryJournal):
 class Shares(MemoryJournal):
     """It gives out what it has."""
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         return self._calls.get(key) if not wait else await super().find(key, wait=True)
 
 
@@ -58,7 +58,7 @@ class TakesAnything(MemoryJournal):
 
 
 class BeginsAlways(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         kept = self._calls.get(intent.key)
         if kept is not None:
             self._calls[intent.key] = dataclasses.replace(kept, intent=intent)
@@ -66,13 +66,13 @@ class BeginsAlways(MemoryJournal):
 
 
 class KnowsNoClaim(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         kept = self._calls.get(intent.key)
         return Begun(kept) if kept is not None else await super().begin(intent)
 
 
 class LooksThenBegins(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         kept = await self.find(intent.key)
         await asyncio.sleep(0)
         if kept is None:
@@ -99,29 +99,29 @@ class ForgetsNothing(MemoryJournal):
 
 
 class TellsNoOthers(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
-        return Begun((await super().begin(intent, after=after)).kept)
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        return Begun((await super().begin(intent, after=after)).earlier)
 
 
 class NeverCutsOff(MemoryJournal):
     def cut_off(self) -> None:
         """What runs, runs for ever."""
 
-    def _kept(self, key: str) -> Kept | None:
+    def _kept(self, key: str) -> JournalEntry | None:
         return self._calls.get(key)
 
 
 class BeginsWhatIsOpen(MemoryJournal):
     """Whoever has read it may begin it, whatever has become of it."""
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         if after is not None:
             self._calls.pop(intent.key, None)
         return await super().begin(intent)
 
 
 class SettlesAnything(MemoryJournal):
-    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
         await super().begin(kept.intent)
         await super().end(kept.intent, outcome)
         return True
@@ -130,7 +130,7 @@ class SettlesAnything(MemoryJournal):
 class SettlesByState(MemoryJournal):
     """It does not look whether the outcome is the one that was read."""
 
-    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
         found = self._calls.get(kept.intent.key)
         if found is None or found.state != kept.state or kept.state not in ("cut_off", "deferred"):
             return False
@@ -139,19 +139,19 @@ class SettlesByState(MemoryJournal):
 
 
 class InNoOrder(MemoryJournal):
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         return (await super().unfinished())[::-1]
 
 
 class NeverWaits(MemoryJournal):
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         return await super().find(key)
 
 
 class WaitsInOneLoop(MemoryJournal):
     """Who waits is woken by a future, from whatever thread."""
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         kept = await super().find(key)
         if wait and kept is not None and kept.state == "running":
             self.waiting = asyncio.get_running_loop().create_future()
@@ -169,7 +169,7 @@ class WaitsInOneLoop(MemoryJournal):
 class WaitsTogether(MemoryJournal):
     """Who gives up takes all others with it."""
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         if not wait:
             return await super().find(key)
         shared = self.__dict__.setdefault("shared", {})
@@ -232,7 +232,7 @@ class NoJournal:
 
 
 class TellsAllAsUnfinished(MemoryJournal):
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         return await super().unfinished(ticket=ticket) if ticket is not None else list(self._calls.values())
 
 
@@ -244,14 +244,14 @@ class KeepsTickets(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tickets: dict[str, Kept] = {}
+        self.tickets: dict[str, JournalEntry] = {}
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
         await super().end(intent, outcome)
         if outcome and "pending" in outcome and (self.ended or outcome["status"] == "suspended"):
             self.tickets[outcome["pending"]["state"]["ticket"]] = self._calls[intent.key]
 
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         if ticket is None:
             return await super().unfinished()
         return [self.tickets[ticket]] if ticket in self.tickets else []
@@ -262,7 +262,7 @@ class KeepsTicketsOfAll(KeepsTickets):
 
 
 class TakesEmptyForNone(MemoryJournal):
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         return await super().unfinished(ticket=ticket or None)
 
 
@@ -271,9 +271,9 @@ class ShowsWhatWasForgotten(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.forgotten: dict[str, Kept] = {}
+        self.forgotten: dict[str, JournalEntry] = {}
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         self.forgotten.pop(intent.key, None)
         return await super().begin(intent, after=after)
 
@@ -282,40 +282,40 @@ class ShowsWhatWasForgotten(MemoryJournal):
             self.forgotten[intent.key] = self._calls[intent.key]
         await super().end(intent, outcome)
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         return self.forgotten.get(key) or await super().find(key, wait=wait)
 
 
 class GivesWhatWasForgotten(MemoryJournal):
     """To those who waited for it."""
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         before = await super().find(key)
         return await super().find(key, wait=True) or before if wait else before
 
 
 class TellsOfTheSameKey(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         runs = intent.key in self._calls and self._calls[intent.key].state == "running"
         kept, other = await super().begin(intent, after=after)
         return Begun(kept, other or runs)
 
 
 class TellsOfTheLaterAlone(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         first = self.__dict__.setdefault("first", {}).setdefault(intent.reference, intent.key)
         kept, other = await super().begin(intent, after=after)
         return Begun(kept, other and first != intent.key)
 
 
 class TellsOfAnyReference(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         kept, other = await super().begin(intent, after=after)
         return Begun(kept, other or (kept is None and any(len(keys) > 1 for keys in self._of_reference.values())))
 
 
 class TellsOfWhatWasForgotten(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         kept, other = await super().begin(intent, after=after)
         keys = self.__dict__.setdefault("keys", {}).setdefault(intent.reference, set())
         keys.add(intent.key)
@@ -323,23 +323,23 @@ class TellsOfWhatWasForgotten(MemoryJournal):
 
 
 class StaysCutOff(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         begun = await super().begin(intent, after=after)
-        if begun.kept is None and after is not None:
+        if begun.earlier is None and after is not None:
             self._calls[intent.key] = dataclasses.replace(self._calls[intent.key], state="cut_off")
         return begun
 
 
 class KeepsTheOldOutcome(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         begun = await super().begin(intent, after=after)
-        if begun.kept is None and after is not None:
+        if begun.earlier is None and after is not None:
             self._calls[intent.key] = dataclasses.replace(self._calls[intent.key], outcome=after.outcome)
         return begun
 
 
 class LooksThenBeginsAgain(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         if after is None or self._calls[intent.key] != after or after.state == "running":
             return await super().begin(intent, after=after)
         await asyncio.sleep(0)
@@ -348,18 +348,18 @@ class LooksThenBeginsAgain(MemoryJournal):
 
 
 class LooksThenSettles(MemoryJournal):
-    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
         is_open = self._kept(kept.intent.key) == kept and kept.state in ("cut_off", "deferred")
         await asyncio.sleep(0)
         await super().settle(kept, outcome)
         return is_open
 
 
-def says_that_it_settled(where: Callable[[Kept | None, Kept], bool]) -> type[MemoryJournal]:
+def says_that_it_settled(where: Callable[[JournalEntry | None, JournalEntry], bool]) -> type[MemoryJournal]:
     """A journal that changes nothing where this holds of what it has and what it is given, and says that it has."""
 
     class SaysThatItSettled(MemoryJournal):
-        async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+        async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
             found = self._kept(kept.intent.key)
             return await super().settle(kept, outcome) or where(found, kept)
 

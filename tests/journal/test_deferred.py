@@ -140,7 +140,7 @@ def test_what_the_work_came_to_ends_the_call_once_and_runs_nothing(journal: Any)
         del judged[:]
         ended = await runner.resume(record, ToolResult("3 pages", metadata={"paper": "a4"}), by="printer")
         assert (ended.status, ended.output, ended.executed) == ("ok", "3 pages", True)
-        assert (ended.call_id, ended.metadata["paper"], ended.answered_by) == ("c1", "a4", "printer")
+        assert (ended.call_id, ended.metadata["paper"], ended.approved_by) == ("c1", "a4", "printer")
         assert (printer.begun, printer.looks, judged, seen.ends) == ([3], [], [], ["tool:post"])
         assert seen.kinds.count("tool:started") == 1
         second = await runner.resume(record, ToolResult("4 pages"))

@@ -49,7 +49,7 @@ async def main():
     kept = await journal.find("began")
     say(await refused(journal.take("key", time.time() + 100)), await refused(journal.settle(kept, {})))
     space()
-    say((await journal.begin(intent("one"))).kept, (await journal.find("one")).state)
+    say((await journal.begin(intent("one"))).earlier, (await journal.find("one")).state)
     say(*(await journal.find("began", wait=True)).outcome.items())
     say(await journal.take("key", time.time() + 100))
     journal.close()

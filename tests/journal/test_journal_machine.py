@@ -37,7 +37,7 @@ from ferrule.testing import ManualClock
 from ferrule.testing.clock import settled
 from ferrule.types import Begun
 from ferrule.values.frozen import thaw
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 
 pytestmark = pytest.mark.slow
 
@@ -92,13 +92,13 @@ class InMemory(MemoryJournal):
         super().__init__()
         self.holds = Holds()
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         return await self.holds.around("begin", super().begin(intent, after=after))
 
     async def end(self, intent: Intent, outcome: Any) -> None:
         await self.holds.around("end", super().end(intent, outcome))
 
-    async def settle(self, kept: Kept, outcome: Any) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: Any) -> bool:
         return await self.holds.around("settle", super().settle(kept, outcome))
 
     async def take(self, key: str, expires_at: float) -> bool:
@@ -112,7 +112,7 @@ class InMemory(MemoryJournal):
         found.cut_off()
         return found
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[JournalEntry]:
         return list(self._calls.values())
 
 
@@ -123,13 +123,13 @@ class InFile(SQLiteJournal):
         super().__init__(path)
         self.holds = Holds()
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         return await self.holds.around("begin", super().begin(intent, after=after))
 
     async def end(self, intent: Intent, outcome: Any) -> None:
         await self.holds.around("end", super().end(intent, outcome))
 
-    async def settle(self, kept: Kept, outcome: Any) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: Any) -> bool:
         return await self.holds.around("settle", super().settle(kept, outcome))
 
     async def take(self, key: str, expires_at: float) -> bool:
@@ -144,7 +144,7 @@ class InFile(SQLiteJournal):
         self.close()
         return InFile(place / "calls.db")
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[JournalEntry]:
         query = "SELECT key FROM calls"
         found = [self._look(key) for (key,) in self._reads.rows(query, ())]
         return [kept for kept in found if kept is not None]

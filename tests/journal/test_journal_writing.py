@@ -69,7 +69,7 @@ def test_while_another_process_holds_the_lock_nothing_is_committed_and_all_is_re
                 assert await journal.find("two") is None and await journal.find("one") is not None
                 assert not beginning.done()
             other.tell()
-            assert (await beginning).kept is None
+            assert (await beginning).earlier is None
             assert await journal.find("two") is not None
 
         run(begin())
@@ -188,7 +188,7 @@ def test_a_change_that_cannot_be_written_is_no_reason_to_write_no_other(journal:
     found = run(begin())
     refused = found.pop(5)
     assert isinstance(refused, JournalError) and isinstance(refused.__cause__, OverflowError)
-    assert [one.kept for one in found] == [None] * 10
+    assert [one.earlier for one in found] == [None] * 10
     assert rows(journal, "SELECT count(*) FROM calls") == [(10,)]
 
 
@@ -240,7 +240,7 @@ def test_the_thread_that_writes_is_called_once_for_all_changes_of_a_turn_of_the_
 
     async def begin() -> None:
         begun = await asyncio.gather(*(journal.begin(intent(f"k{n}")) for n in range(64)))
-        assert [one.kept for one in begun] == [None] * 64
+        assert [one.earlier for one in begun] == [None] * 64
 
     run(begin())
     assert len(calls) == 2, "it is told that something waits, and once that the turn is over"

@@ -23,7 +23,7 @@ from ferrule.models import ModelError, Reply, Scripted, Step
 from ferrule.selection import pinned, search_tool
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 
 SEALED = b"k" * 32
 ASK = [{"role": "user", "content": "Pay them."}]
@@ -237,7 +237,7 @@ class Process(Journal):
         work.close()
         raise Killed("killed")
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Any:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Any:
         return await self._step(self.shared.begin(intent, after=after))
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
@@ -246,13 +246,13 @@ class Process(Journal):
     async def take(self, key: str, expires_at: float) -> bool:
         return bool(await self._step(self.shared.take(key, expires_at)))
 
-    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+    async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
         return bool(await self._step(self.shared.settle(kept, outcome)))
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         return await self.shared.find(key, wait=wait)
 
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         return await self.shared.unfinished(ticket=ticket)
 
     def note(self, event: Event) -> None:

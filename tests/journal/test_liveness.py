@@ -17,7 +17,7 @@ from processes import SECONDS, Program, intent, program
 
 from ferrule import Journal
 from ferrule.journal._lockfile import LockFile
-from ferrule.values.kept import Kept
+from ferrule.values.journal_entry import JournalEntry
 
 T = TypeVar("T")
 pytestmark = pytest.mark.slow
@@ -63,12 +63,12 @@ def test_a_call_of_another_process_runs_until_that_is_killed(tmp_path: Path) -> 
         running = run(journal.find("one"))
         assert running is not None and running.state == "running"
         assert run(journal.unfinished()) == []
-        assert run(journal.begin(intent("one"), after=running)).kept == running
+        assert run(journal.begin(intent("one"), after=running)).earlier == running
         other.kill()
     found = run(journal.find("one"))
     assert found is not None and found.state == "cut_off"
     assert [kept.intent.key for kept in run(journal.unfinished())] == ["one", "two"]
-    assert run(journal.begin(intent("one"), after=found)).kept is None
+    assert run(journal.begin(intent("one"), after=found)).earlier is None
     assert run(journal.settle(run(journal.unfinished())[0], {"status": "unknown"}))
     assert run(journal.unfinished()) == []
     journal.close()
@@ -84,7 +84,7 @@ def test_who_waits_for_a_call_of_another_process_hears_that_it_has_ended_or_was_
     with program(BEGINS, journal.path, "one") as other:
         assert other.heard() == "begun"
 
-        async def wait() -> Kept | None:
+        async def wait() -> JournalEntry | None:
             waiting = asyncio.ensure_future(journal.find("one", wait=True))
             await journal.flush()
             assert not waiting.done()
@@ -277,7 +277,7 @@ async def main():
     journal = Journal.open(path)
     say("ready"); wait()
     async def one(key):
-        return (await journal.begin(intent(key, claim=f"{os.getpid()} {key}"))).kept is None
+        return (await journal.begin(intent(key, claim=f"{os.getpid()} {key}"))).earlier is None
     say(*await asyncio.gather(*(one(f"k{n}") for n in range(200))))
     wait()
 asyncio.run(main())

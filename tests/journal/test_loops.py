@@ -13,7 +13,7 @@ import pytest
 
 from ferrule import Journal, Runner, ToolCall, ToolResult, tool
 from ferrule.journal import MemoryJournal, memory
-from ferrule.values.kept import Intent
+from ferrule.values.journal_entry import Intent
 
 WHO = {"session": "s1", "principal": "ann"}
 

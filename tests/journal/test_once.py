@@ -18,8 +18,8 @@ from ferrule.journal import MemoryJournal, memory
 from ferrule.journal._lockfile import LockFile
 from ferrule.testing import ManualClock
 from ferrule.types import Begun
-from ferrule.values.kept import Intent, Kept, stored
-from ferrule.values.result import OF_KERNEL
+from ferrule.values.journal_entry import Intent, JournalEntry, outcome_from_result
+from ferrule.values.result import KERNEL_METADATA
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -238,7 +238,7 @@ def test_what_was_suspended_limited_or_cancelled_before_its_start_is_not_kept() 
         assert (await later.run(call(), **WHO)).status == "suspended"
 
         class Slow(MemoryJournal):
-            async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+            async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
                 begun = await super().begin(intent, after=after)
                 committed.set()
                 await asyncio.Event().wait()
@@ -476,7 +476,7 @@ def test_where_another_program_settles_a_call_first_what_it_kept_is_told() -> No
 
         async def reconcile(call: ToolCall, context: ToolContext) -> ToolResult:
             [kept] = await journal.unfinished()
-            assert await journal.settle(kept, stored(ToolResult("it was paid by card")))
+            assert await journal.settle(kept, outcome_from_result(ToolResult("it was paid by card")))
             return ToolResult("it was paid")
 
         bank.pay = bank.pay.replace(reconcile=reconcile)
@@ -492,7 +492,9 @@ def test_what_is_kept_of_a_call_and_cannot_be_read_stops_no_recovery_and_counts_
         bank, journal = Bank(), memory()
         runner = await cut_off(bank, journal)
         [kept] = await journal.unfinished()
-        await journal.settle(kept, {**stored(ToolResult("?")), "status": "suspended"})  # with nothing to resume it by
+        await journal.settle(
+            kept, {**outcome_from_result(ToolResult("?")), "status": "suspended"}
+        )  # with nothing to resume it by
         assert [(one.status, one.executed) for one in (await runner.run(call(), **WHO), *await runner.recover())] == [
             ("unknown", None),
             ("unknown", None),
@@ -542,7 +544,7 @@ def test_recover_settles_many_calls_side_by_side_but_not_all_at_once() -> None:
         return ToolResult(f"paid by {call.id}")
 
     class Fails(MemoryJournal):
-        async def settle(self, kept: Kept, outcome: Any) -> bool:
+        async def settle(self, kept: JournalEntry, outcome: Any) -> bool:
             if kept.intent.call_id == "c7":
                 raise JournalError("the disk is full")
             return await super().settle(kept, outcome)
@@ -675,7 +677,7 @@ def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_runs_ag
 
 @pytest.mark.parametrize("journal", [None, memory()], ids=["no journal", "journal"])
 def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(journal: MemoryJournal | None) -> None:
-    said = {**dict.fromkeys(OF_KERNEL, True), "of": "mine"}
+    said = {**dict.fromkeys(KERNEL_METADATA, True), "of": "mine"}
 
     @tool
     async def pay(euros: int) -> ToolResult:

@@ -10,7 +10,7 @@ import pytest
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, ask, deny, models, tool
 from ferrule.journal import MemoryJournal
 from ferrule.loop import NotResumed, resume, run
-from ferrule.values.kept import Intent
+from ferrule.values.journal_entry import Intent
 
 KEY = b"k" * 32
 

@@ -17,7 +17,7 @@ from ferrule.loop import LoopResult, run
 from ferrule.middleware import breaker, budget, rate, retry
 from ferrule.models import Scripted
 from ferrule.testing import Recorder
-from ferrule.values.kept import Intent
+from ferrule.values.journal_entry import Intent
 
 WHO = {"session": "s1", "principal": "ann"}
 

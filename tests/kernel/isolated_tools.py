@@ -23,7 +23,7 @@ from ferrule.executors.process import Recipe
 from ferrule.executors.process.order import Order
 from ferrule.executors.process.pool import shared_pool
 from ferrule.executors.threads import Raised
-from ferrule.values.context import running
+from ferrule.values.context import find_running_call
 
 shared_pool().warm(2)
 
@@ -151,7 +151,7 @@ def context(context: ToolContext) -> dict[str, Any]:
         "traits": [traits.name, traits.read_only],
         "remaining": context.remaining(),
         "own": dict(CONTEXT.get()),
-        "running": running() is not None,
+        "running": find_running_call() is not None,
     }
 
 

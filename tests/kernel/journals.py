@@ -9,7 +9,7 @@ from typing import Any
 from ferrule.journal import MemoryJournal
 from ferrule.types import Begun
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 
 First = Callable[[], Awaitable[object]]
 
@@ -45,7 +45,7 @@ class WatchedJournal(MemoryJournal):
         self.outcomes: list[JsonObject] = []
         self._begins, self._ends = begins, ends
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         """Commit the intent."""
         if self._begins is not None:
             await self._begins()

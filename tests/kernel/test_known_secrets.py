@@ -184,7 +184,7 @@ def test_what_is_known_to_be_secret_is_stars_in_all_that_who_decides_says(
     left = [str(event.data) for event in noted] + [str(result.record()) for result in results]
     left += [caplog.text, str(journal.intents), str(journal.outcomes)]
     assert [leaked(text) for text in left] == [[]] * len(left)
-    assert STARS in str(results[-1].record()["answered_by"]) or way.startswith("a guard")
+    assert STARS in str(results[-1].record()["approved_by"]) or way.startswith("a guard")
 
 
 def test_the_log_of_a_guard_that_breaks_shows_no_secret_that_it_holds(caplog: pytest.LogCaptureFixture) -> None:

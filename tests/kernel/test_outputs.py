@@ -209,7 +209,7 @@ def test_an_iterator_in_a_value_is_refused_and_not_read(way: Any, make: Callable
     ],
 )
 def test_a_value_without_end_ends(way: Any, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "MOST_VALUES", 20_000)  # it is reached sooner
+    monkeypatch.setattr(content, "MAX_VALUES", 20_000)  # it is reached sooner
     result, watch = run(way(make), "give")
     assert (result.executed, watch.ends()) == (True, ["tool:post" if result.success else "tool:error"])
     assert result.success or "return fewer of them" in (result.error or "")
@@ -225,7 +225,7 @@ from typing import Any
 from ferrule import Runner, tool
 from ferrule.values import content
 
-content.MOST_VALUES = 20_000  # it is reached sooner
+content.MAX_VALUES = 20_000  # it is reached sooner
 
 @dataclass
 class Held:

@@ -695,7 +695,7 @@ def test_who_answered_is_in_the_event_and_in_the_record(answer: Any) -> None:
     result = go(made([write], observers=[watch]).resume(record, answer, by="ada"))
     [decided] = [event for event in watch.events if event.kind == "tool:decided"]
     assert decided.data["by"] == "ada" and decided.data["decision"].kind in {"allow", "deny", "ask"}
-    assert result.answered_by == result.record()["answered_by"] == "ada"
+    assert result.approved_by == result.record()["approved_by"] == "ada"
     json.dumps(result.record())
 
 
@@ -703,7 +703,7 @@ def test_where_nobody_says_who_answered_nothing_is_said() -> None:
     write, _ = writing()
     watch = Watch()
     result = go(made([write], observers=[watch]).resume(suspended(made([write])), True))
-    assert result.record()["answered_by"] is None
+    assert result.record()["approved_by"] is None
     assert all("by" not in event.data for event in watch.events)
 
 

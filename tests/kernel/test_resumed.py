@@ -171,8 +171,8 @@ def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> 
         return "written"
 
     async def elsewhere(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        if context.answered_by is None:
-            raise Suspended(context.running.plan, ask("is it done elsewhere?"), {"job": 7})  # type: ignore[union-attr]
+        if context.approved_by is None:
+            raise Suspended(context.running_call.plan, ask("is it done elsewhere?"), {"job": 7})  # type: ignore[union-attr]
         return await next(call, context)  # type: ignore[no-any-return]
 
     async def main() -> tuple[ToolResult, ToolResult]:

@@ -32,7 +32,7 @@ WHO = {"session": "s1", "principal": "ann"}
 @tool
 async def add(n: int, context: ToolContext) -> str | None:
     """Add, and say who approved it."""
-    return context.answered_by
+    return context.approved_by
 
 
 def asks(call: ToolCall, context: ToolContext) -> Decision:
@@ -120,7 +120,7 @@ def test_the_record_of_a_call_that_never_began_says_whose_it_was_too(name: str) 
 def test_who_approved_stands_in_event_record_and_context_at_once() -> None:
     seen: list[Event] = []
     result = go(Runner([add], guards=[asks], approve=by_ada, observers=[seen.append]).run("add", {"n": 1}))
-    assert (result.output, result.answered_by, result.record()["answered_by"]) == ("ada", "ada", "ada")
+    assert (result.output, result.approved_by, result.record()["approved_by"]) == ("ada", "ada", "ada")
     assert [event.data["by"] for event in seen if "by" in event.data] == ["ada"]
 
 
@@ -132,7 +132,7 @@ def test_who_approved_stands_there_after_a_suspension_too(answer: Any) -> None:
         return await runner.resume(suspended.record(), answer, by=None if answer is not True else "ada")
 
     result = go(main())
-    assert (result.output, result.answered_by) == ("ada", "ada")
+    assert (result.output, result.approved_by) == ("ada", "ada")
 
 
 def test_who_approves_is_named_by_a_text() -> None:
@@ -170,7 +170,7 @@ def test_who_allowed_is_not_who_denies_later() -> None:
 
     @tool
     async def asking(context: ToolContext) -> Any:
-        return InputRequired("which?", {"type": "object"}) if context.answer is None else context.answered_by
+        return InputRequired("which?", {"type": "object"}) if context.answer is None else context.approved_by
 
     def told(*said: Decision) -> tuple[Any, list[Any]]:
         left, seen = list(said), []
@@ -181,7 +181,7 @@ def test_who_allowed_is_not_who_denies_later() -> None:
             observers=[lambda event: seen.append(event.data.get("by")) if event.kind == "tool:decided" else None],
         )
         result = go(runner.run("asking", {}))
-        return result.record()["answered_by"], seen
+        return result.record()["approved_by"], seen
 
     assert told(answers[0], answers[1]) == ("ada", [None, "ada", None])
     assert told(answers[0], answers[2]) == ("ada", [None, "ada", None])

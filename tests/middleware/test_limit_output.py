@@ -15,7 +15,7 @@ from ferrule import Runner, tool
 from ferrule.errors import DefinitionError
 from ferrule.middleware import limit_output
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Keep, Media, Text, as_output, size
+from ferrule.values.content import Block, Keep, Media, Text, count_characters, to_output
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
@@ -40,21 +40,21 @@ json_values = st.recursive(
 @given(json_values, st.integers(1, 200))
 def test_no_output_is_longer_than_the_limit(output: Any, characters: int) -> None:
     result = limited(ToolResult(output), characters)
-    assert size(result.content) <= characters
-    if not isinstance(as_output(output), str):  # a text, or a number that JSON has not
+    assert count_characters(result.content) <= characters
+    if not isinstance(to_output(output), str):  # a text, or a number that JSON has not
         json.loads(result.text)
 
 
 def test_the_limit_is_for_all_strings_together() -> None:
     result = limited(ToolResult({f"k{n}": "x" * 90 for n in range(1000)}), 500)
-    assert size(result.content) <= 500
+    assert count_characters(result.content) <= 500
     assert "[cut]" in json.loads(result.text)
 
 
 def test_the_limit_is_for_all_blocks_together() -> None:
     blocks: list[Block] = [Text("x" * 400), Media("file", b"y" * 3000, "text/plain"), Text("z" * 400)]
     result = limited(ToolResult(content=blocks), 600)
-    assert size(result.content) <= 600
+    assert count_characters(result.content) <= 600
     assert "file of 3000 bytes left out" in result.text
     assert "cut" in result.text
 
@@ -90,7 +90,7 @@ def test_an_error_is_cut_and_says_so() -> None:
 def test_an_error_with_content_is_counted_once_altogether() -> None:
     result = limited(ToolResult(error="e" * 80, content=[Text("c" * 500)]), 200)
     assert result.error == "e" * 80
-    assert size(result.content) + 80 <= 200
+    assert count_characters(result.content) + 80 <= 200
 
 
 def test_what_fits_is_the_same_result() -> None:

@@ -394,7 +394,7 @@ def test_after_a_chunk_of_the_output_was_shown_there_is_no_other_attempt() -> No
     flaky = Flaky(DOWN, read_only=True)
 
     async def shows(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        context.running.create_chunk_list().append("half")  # type: ignore[union-attr]
+        context.running_call.create_chunk_list().append("half")  # type: ignore[union-attr]
         return await next(call, context)  # type: ignore[no-any-return]
 
     assert attempt(flaky, inside=[shows])[0].status == "failed"

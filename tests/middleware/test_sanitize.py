@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ferrule import DefinitionError, Media, Runner, Text, ToolError, ToolResult, deny, tool
 from ferrule.characters import inert, visible
 from ferrule.middleware import limit_output, sanitize, untrusted
-from ferrule.values.content import render
+from ferrule.values.content import to_blocks
 
 
 def sanitized(output: Any, *outside: Any) -> ToolResult:
@@ -240,7 +240,7 @@ def test_json_that_a_tool_wrote_stays_json() -> None:
 def test_whatever_it_is_there_is_one_result_with_nothing_hidden(text: str) -> None:
     result = sanitized(text)
     assert result.success and visible(result.text)[1] == 0 and "\r" not in result.text
-    assert result.content == render(result.output)
+    assert result.content == to_blocks(result.output)
 
 
 @given(st.lists(st.sampled_from(TAGS), min_size=1, max_size=4).map("".join), st.sampled_from(TAGS))

@@ -126,7 +126,7 @@ def test_a_call_is_one_span_with_what_the_conventions_name_and_what_ferrule_know
         "ferrule.repairs": 1,
         "ferrule.decision": "allow",
         "ferrule.rule": "guard",
-        "ferrule.answered_by": "ann",
+        "ferrule.approved_by": "ann",
     }
 
 
@@ -671,10 +671,10 @@ def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> No
 
 def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and_holds_no_secret() -> None:
     async def keeps(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        seen.append((context.kept("role"), dict(context.metadata)))
-        context.keep("role", f"admin of {context.secrets['token']}" + "x" * 1000)
+        seen.append((context.read_note("role"), dict(context.metadata)))
+        context.store_note("role", f"admin of {context.secrets['token']}" + "x" * 1000)
         for n in range(10):
-            context.keep(f"cut {n}", "x" * (200 + n) + 20 * context.secrets["token"] + "x" * 500)
+            context.store_note(f"cut {n}", "x" * (200 + n) + 20 * context.secrets["token"] + "x" * 500)
         return await next(call, context)  # type: ignore[no-any-return]
 
     seen: list[Any] = []
@@ -683,7 +683,7 @@ def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and
     @tool(ask=True)
     async def act(context: ToolContext) -> None:
         try:
-            context.keep("role", "admin")
+            context.store_note("role", "admin")
         except RuntimeError as error:
             refused.append(str(error))
 
@@ -695,7 +695,7 @@ def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and
         return record["pending"]  # type: ignore[no-any-return]
 
     pending = go(main())
-    assert "tok-" not in json.dumps(pending) and len(pending["noted"]["role"]) <= 500
+    assert "tok-" not in json.dumps(pending) and len(pending["notes"]["role"]) <= 500
     assert pending["context"]["metadata"] == {"role": "guest"} == seen[1][1]
     assert seen[0][0] is None and seen[1][0].startswith("admin of **") and refused
 
@@ -820,7 +820,7 @@ def test_without_a_provider_nobody_observes_the_call() -> None:
 
     @tool
     async def act(context: ToolContext) -> None:
-        running: Any = context.running
+        running: Any = context.running_call
         seen.append(len(running.observers))
 
     go(Runner([act], around=[trace()]).run("act"))
@@ -834,7 +834,7 @@ def test_what_is_not_sampled_is_told_nothing_and_what_is_below_it_is_not_sampled
 
     @tool
     async def act(context: ToolContext) -> None:
-        running: Any = context.running
+        running: Any = context.running_call
         found.append((len(running.observers), otel.get_current_span().get_span_context()))
 
     go(Runner([act], around=[tracing]).run("act"))

@@ -268,7 +268,7 @@ def test_a_turn_of_many_calls_without_ids_is_read_once_for_all_of_them(name: str
 
     reading(2)()  # what is made once for all
     few, many = functions_called(reading(100)), functions_called(reading(800))
-    assert many["_hash_of"] == few["_hash_of"] and many["to_text"] == few["to_text"]
+    assert many["_hash_of"] == few["_hash_of"] and many["to_json_text"] == few["to_json_text"]
     assert many.total() < 10 * few.total()
 
 

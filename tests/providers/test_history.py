@@ -18,7 +18,7 @@ from test_providers import PNG, TOOLS, add
 
 from ferrule import Runner, Toolset, build_tool, tool
 from ferrule.providers import anthropic, mistral, openai_chat, openai_responses
-from ferrule.values.content import Media, clean
+from ferrule.values.content import Media, clean_text
 from steps import lines
 
 Response = dict[str, Any]
@@ -66,9 +66,9 @@ def test_a_name_that_the_api_does_not_take_stays_out_of_the_history(of: str, way
     api = ALL[of]
     calls, turn, _ = read(api, api.write("", [("call_a", name, {})], "calls"), way)
     (sent,) = names(turn)
-    assert [call.name for call in calls] == [clean(name)]
+    assert [call.name for call in calls] == [clean_text(name)]
     assert PATTERNS[of].fullmatch(sent)
-    assert sent == clean(name) or not PATTERNS[of].fullmatch(clean(name))
+    assert sent == clean_text(name) or not PATTERNS[of].fullmatch(clean_text(name))
     assert set(names(api.module.results([answer(calls[0], 1)]))) <= {sent}
 
 

@@ -389,7 +389,7 @@ def test_who_approved_is_whose_token_the_answer_came_with(era: str) -> None:
 
     def observe(event: Event) -> None:
         if event.kind == "tool:post":
-            answered.append(event.data["result"].answered_by)
+            answered.append(event.data["result"].approved_by)
 
     @tool
     async def remove(name: str) -> str:

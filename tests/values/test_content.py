@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 
 from ferrule import Runner, Tool, ToolResult
 from ferrule.values.content import (
-    KEEPS,
+    KEEP_CHOICES,
     Block,
     Keep,
     Media,
     Text,
-    bound,
-    checked,
-    cut,
-    media_bytes,
-    render,
-    sentence,
-    size,
-    to_text,
+    check_blocks,
+    count_characters,
+    count_media_bytes,
+    to_blocks,
+    to_json_text,
+    to_sentence,
+    truncate_blocks,
+    truncate_text,
 )
 from steps import steps
 
@@ -54,57 +54,57 @@ def strictly(text: str) -> Any:
 @pytest.mark.slow
 @given(json_values, st.integers(1, 400))
 def test_any_json_value_within_any_limit_is_valid_json(value: Any, limit: int) -> None:
-    short = cut(to_text(value), limit)
+    short = truncate_text(to_json_text(value), limit)
     assert len(short) <= limit
     strictly(short)
 
 
 @given(json_values, st.integers(1, 400))
 def test_one_block_of_json_stays_one_block_of_json_when_bound(value: Any, limit: int) -> None:
-    (block,) = bound((Text(to_text(value)),), limit)
+    (block,) = truncate_blocks((Text(to_json_text(value)),), limit)
     assert isinstance(block, Text)
     assert len(block.text) <= limit
     strictly(block.text)
 
 
-@given(blocks, st.integers(0, 300), st.sampled_from(KEEPS))
+@given(blocks, st.integers(0, 300), st.sampled_from(KEEP_CHOICES))
 def test_blocks_are_within_the_limit_altogether(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
-    short = bound(given_blocks, limit, keep)
-    assert size(short) <= limit
+    short = truncate_blocks(given_blocks, limit, keep)
+    assert count_characters(short) <= limit
     assert len(short) <= max(limit, 1) + 1
 
 
-@given(blocks, st.integers(120, 300), st.sampled_from(KEEPS))
+@given(blocks, st.integers(120, 300), st.sampled_from(KEEP_CHOICES))
 def test_whatever_is_left_out_is_said(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
-    short = bound(given_blocks, limit, keep)
+    short = truncate_blocks(given_blocks, limit, keep)
     if short != given_blocks:
         said = "".join(block.text for block in short if isinstance(block, Text))
         assert "[cut" in said or "left out" in said
 
 
 def test_a_block_after_one_that_fills_the_limit_is_not_dropped_in_silence() -> None:
-    short = bound((Text("a" * 100), Text("b" * 50)), 100)
-    assert size(short) <= 100
+    short = truncate_blocks((Text("a" * 100), Text("b" * 50)), 100)
+    assert count_characters(short) <= 100
     assert "cut" in "".join(block.text for block in short if isinstance(block, Text))
 
 
 def test_many_empty_blocks_do_not_get_through() -> None:
-    short = bound((Text(""),) * 100_000, 100_000)
+    short = truncate_blocks((Text(""),) * 100_000, 100_000)
     assert len(short) < 100_000 / 32 + 2
-    assert size(short) <= 100_000
+    assert count_characters(short) <= 100_000
     (note,) = {block.text for block in short if isinstance(block, Text)} - {""}
     assert note == f"[cut: {100_000 - len(short) + 1} blocks left out]"
 
 
 @given(st.lists(st.sampled_from([Text(""), Text("a"), Media("image", None, "a/b")])).map(tuple), st.integers(0, 300))
 def test_every_block_but_the_first_costs_its_place(given_blocks: tuple[Any, ...], limit: int) -> None:
-    assert size(given_blocks) >= 32 * (len(given_blocks) - 1)
-    assert size(bound(given_blocks, limit)) <= limit
+    assert count_characters(given_blocks) >= 32 * (len(given_blocks) - 1)
+    assert count_characters(truncate_blocks(given_blocks, limit)) <= limit
 
 
 def test_the_types_of_media_count() -> None:
-    assert size((Media("image", None, "a/" + "b" * 200),)) == len("image") + 202
-    assert size(bound((Media("file", None, "a/b;" + "c" * 250),), 100)) <= 100
+    assert count_characters((Media("image", None, "a/" + "b" * 200),)) == len("image") + 202
+    assert count_characters(truncate_blocks((Media("file", None, "a/b;" + "c" * 250),), 100)) <= 100
 
 
 BAD_TYPES = [
@@ -137,12 +137,12 @@ def test_a_kind_that_is_none_does_not_get_through(kind: Any) -> None:
 @pytest.mark.parametrize("mime_type", ["image/svg+xml", "text/plain; charset=utf-8", "application/vnd.a-b.c", "a/b;"])
 def test_a_type_that_is_one_is_left_alone(mime_type: str) -> None:
     media = Media("file", b"x", mime_type)
-    assert checked([media]) == render(media) == (media,)
+    assert check_blocks([media]) == to_blocks(media) == (media,)
 
 
 def test_addresses_of_media_count() -> None:
     media = tuple(Media("resource", None, "text/plain", uri=f"https://example.org/{n:090}") for n in range(100))
-    assert size(bound(media, 1000)) <= 1000
+    assert count_characters(truncate_blocks(media, 1000)) <= 1000
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_addresses_of_media_count() -> None:
     ],
 )
 def test_odd_json_texts_are_cut_to_utf_8_that_says_so(text: str) -> None:
-    short = cut(text, 60)
+    short = truncate_text(text, 60)
     short.encode()
     assert len(short) <= 60
     assert "cut" in short
@@ -167,7 +167,7 @@ def test_odd_json_texts_are_cut_to_utf_8_that_says_so(text: str) -> None:
 
 
 def test_small_fields_survive_beside_a_huge_one() -> None:
-    short = json.loads(cut(json.dumps({"stdout": "x" * 10_000, "exit_code": 3, "done": True}), 500))
+    short = json.loads(truncate_text(json.dumps({"stdout": "x" * 10_000, "exit_code": 3, "done": True}), 500))
     assert short["exit_code"] == 3
     assert short["done"] is True
     head, tail = re.split(r"\[cut: \d+ characters left out\]", short["stdout"])
@@ -178,17 +178,17 @@ def test_small_fields_survive_beside_a_huge_one() -> None:
 @pytest.mark.parametrize(("keep", "ahead", "after"), [("head", 20, 0), ("tail", 0, 20), ("both", 10, 10)])
 def test_records_are_kept_whole_from_the_ends_on(keep: Keep, ahead: int, after: int) -> None:
     records = [{"id": n, "name": "n" * 100} for n in range(1000)]
-    short = json.loads(cut(json.dumps(records), 4000, keep))
+    short = json.loads(truncate_text(json.dumps(records), 4000, keep))
     assert short[:ahead] == records[:ahead] and short[len(short) - after :] == records[1000 - after :]
     note = f"[cut: {1000 - len(short) + 1} items left out]"
     assert {"head": short[-1], "tail": short[0], "both": short[len(short) // 2]}[keep] == note
     assert all(one in records for one in short if one != note)
 
 
-@given(st.text(st.characters(exclude_characters="[")), st.integers(0, 300), st.sampled_from(KEEPS))
+@given(st.text(st.characters(exclude_characters="[")), st.integers(0, 300), st.sampled_from(KEEP_CHOICES))
 def test_the_ends_of_a_text_are_kept_and_the_rest_counted(text: str, limit: int, keep: Keep) -> None:
     text = "." + text * 12  # no JSON
-    short = cut(text, limit, keep)
+    short = truncate_text(text, limit, keep)
     assert len(short) <= limit
     if limit >= 40 and short != text:
         head, left, tail = re.fullmatch(r"(?s)(.*?)\n?\[cut: (\d+) characters left out\]\n?(.*)", short).groups()  # type: ignore[union-attr]
@@ -198,9 +198,9 @@ def test_the_ends_of_a_text_are_kept_and_the_rest_counted(text: str, limit: int,
         assert bool(tail) is (keep != "head")
 
 
-@given(json_values, st.integers(1, 400), st.sampled_from(KEEPS))
+@given(json_values, st.integers(1, 400), st.sampled_from(KEEP_CHOICES))
 def test_the_ends_of_json_are_kept_wherever_they_are(value: Any, limit: int, keep: Keep) -> None:
-    short = cut(to_text({"first": 1, "rest": [value] * 40, "last": 2}), limit, keep)
+    short = truncate_text(to_json_text({"first": 1, "rest": [value] * 40, "last": 2}), limit, keep)
     assert len(short) <= limit
     found = strictly(short)
     if isinstance(found, dict) and len(found) == 3 and keep == "both" and "[cut]" in found:
@@ -209,7 +209,7 @@ def test_the_ends_of_json_are_kept_wherever_they_are(value: Any, limit: int, kee
 
 def test_an_object_with_a_key_like_the_note_keeps_both() -> None:
     value = {f"k{n}": n for n in range(500)} | {"[cut]": "a value of the tool's own"}
-    short = json.loads(cut(json.dumps(value), 500))
+    short = json.loads(truncate_text(json.dumps(value), 500))
     assert short["[cut]"] == "a value of the tool's own"
     assert short["[[cut]]"] == f"{501 - len(short) + 1} keys left out"
 
@@ -219,8 +219,8 @@ def test_an_object_with_a_key_like_the_note_keeps_both() -> None:
 )
 def test_the_ends_of_many_blocks_are_kept(keep: Keep, starts: bool, ends: bool) -> None:
     many = tuple(Text(f"line {n}") for n in range(1000))
-    short = bound(many, 2000, keep)
-    assert size(short) <= 2000
+    short = truncate_blocks(many, 2000, keep)
+    assert count_characters(short) <= 2000
     assert (short[0] == many[0]) is starts and (short[-1] == many[-1]) is ends
     (note,) = set(short) - set(many)
     assert note == Text(f"[cut: {1000 - len(short) + 1} blocks left out]")
@@ -229,15 +229,15 @@ def test_the_ends_of_many_blocks_are_kept(keep: Keep, starts: bool, ends: bool) 
 def test_short_blocks_and_media_that_fit_are_kept_whole_beside_a_long_text() -> None:
     image, long = Media("image", b"y" * 7000, "image/png"), Text("x" * 5000 + "the end")
     for order in ((image, long, Text("exit code 3")), (Text("exit code 3"), long, image)):
-        short = bound(order, 1000)
-        assert size(short) <= 1000 and image in short and Text("exit code 3") in short
+        short = truncate_blocks(order, 1000)
+        assert count_characters(short) <= 1000 and image in short and Text("exit code 3") in short
         assert short[1].text.endswith("the end")  # type: ignore[union-attr]
 
 
 def test_of_images_as_many_are_kept_as_fit_and_the_others_are_named() -> None:
     images = tuple(Media("image", bytes([n]) * 3000, "image/png") for n in range(4))
     for keep, kept in (("head", images[:2]), ("both", images[:2]), ("tail", images[2:])):
-        short = bound(images, 1_000, keep, max_media=8_000)  # type: ignore[arg-type]
+        short = truncate_blocks(images, 1_000, keep, max_media=8_000)  # type: ignore[arg-type]
         assert tuple(one for one in short if isinstance(one, Media)) == kept
         left_out = "[image of 3000 bytes left out: the limit of media is 8000 bytes]"
         assert short.count(Text(left_out)) == 2
@@ -245,19 +245,19 @@ def test_of_images_as_many_are_kept_as_fit_and_the_others_are_named() -> None:
 
 def test_media_that_are_shown_as_text_count_as_text() -> None:
     csv = Media("file", b"a,b\n" * 2_000, "text/csv")
-    assert bound((csv,), 4_000) == (Text("[file of 8000 bytes left out: the output limit is 4000]"),)
-    assert bound((csv,), 16_000, max_media=1) == (csv,)
+    assert truncate_blocks((csv,), 4_000) == (Text("[file of 8000 bytes left out: the output limit is 4000]"),)
+    assert truncate_blocks((csv,), 16_000, max_media=1) == (csv,)
 
 
 @given(blocks, st.integers(1, 300), st.integers(0, 90))
 def test_bounded_blocks_keep_both_limits(given_blocks: tuple[Any, ...], limit: int, max_media: int) -> None:
-    short = bound(given_blocks, limit, max_media=max_media)
-    assert size(short) <= limit and media_bytes(short) <= max_media
+    short = truncate_blocks(given_blocks, limit, max_media=max_media)
+    assert count_characters(short) <= limit and count_media_bytes(short) <= max_media
 
 
 def test_most_of_the_limit_is_used() -> None:
-    assert len(cut(json.dumps(list(range(100_000))), 16_000)) > 15_000
-    assert len(cut(json.dumps({"text": "\n" * 100_000}), 16_000)) > 15_000
+    assert len(truncate_text(json.dumps(list(range(100_000))), 16_000)) > 15_000
+    assert len(truncate_text(json.dumps({"text": "\n" * 100_000}), 16_000)) > 15_000
 
 
 @pytest.mark.parametrize("of", [lambda inner: [inner, 1], lambda inner: {"a": inner, "b": 1}], ids=["lists", "objects"])
@@ -268,7 +268,7 @@ def test_json_that_nests_is_cut_however_deep_the_caller_is_in_calls(of: Callable
     text = json.dumps(value)
 
     def beneath(frames: int) -> str:
-        return beneath(frames - 1) if frames else cut(text, 3000)
+        return beneath(frames - 1) if frames else truncate_text(text, 3000)
 
     for frames in (0, 200, 400, 600, 800):
         short = beneath(frames)
@@ -277,7 +277,7 @@ def test_json_that_nests_is_cut_however_deep_the_caller_is_in_calls(of: Callable
 
 
 def test_keys_that_are_cut_do_not_hide_each_other() -> None:
-    short = cut(json.dumps({"k" * 500 + str(n): n for n in range(10)}), 200)
+    short = truncate_text(json.dumps({"k" * 500 + str(n): n for n in range(10)}), 200)
     pairs = json.loads(short, object_pairs_hook=list)
     assert len({key for key, _ in pairs}) == len(pairs)
     assert pairs[-1][0] == "[cut]"
@@ -288,13 +288,13 @@ def test_the_cost_of_a_cut_does_not_grow_with_the_square_of_the_text() -> None:
     for _ in range(14):
         value = {"a": value, "b": [value]} if len(json.dumps(value)) < 1_000_000 else value
     text = json.dumps(value)
-    assert steps(lambda: cut(text, 10_000)) < len(text)
+    assert steps(lambda: truncate_text(text, 10_000)) < len(text)
 
 
 @pytest.mark.parametrize("block", [Text("a line"), Media("image", b"x" * 10, "image/png")], ids=["texts", "media"])
 def test_blocks_that_have_no_place_cost_next_to_nothing(block: Block) -> None:
     few, many = (block,) * 2_000, (block,) * 20_000
-    more = steps(lambda: bound(many, 16_000)) - steps(lambda: bound(few, 16_000))
+    more = steps(lambda: truncate_blocks(many, 16_000)) - steps(lambda: truncate_blocks(few, 16_000))
     assert more < 8 * (len(many) - len(few))
 
 
@@ -323,7 +323,7 @@ def test_a_result_over_the_limit_is_rendered_once_and_cut_in_a_few_steps_for_eac
 
 @pytest.mark.parametrize("value", [0, "", [], {}, False, None])
 def test_falsy_values_render_as_themselves(value: Any) -> None:
-    (block,) = render(value)
+    (block,) = to_blocks(value)
     assert isinstance(block, Text)
     assert block.text == (value if isinstance(value, str) else json.dumps(value))
 
@@ -333,4 +333,4 @@ def test_falsy_values_render_as_themselves(value: Any) -> None:
     [("no", "no."), ("no.", "no."), ("refund i1?", "refund i1?"), ("stop!\n", "stop!"), ("cut …", "cut …"), ("", ".")],
 )
 def test_somebodys_words_get_a_mark_at_their_end_where_they_have_none(said: str, ended: str) -> None:
-    assert sentence(said) == ended
+    assert to_sentence(said) == ended

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
 from ferrule import Runner, deny, tool
-from ferrule.security.masking import without_credentials
+from ferrule.security.masking import mask_credentials
 from steps import peak
 
 SECRET = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=20, max_size=40)
@@ -59,7 +59,7 @@ AROUND = st.tuples(
 def test_no_listed_secret_survives(secret: str, written: str, name: str, around: tuple[str, str]) -> None:
     before, after = around
     assume(secret[:8] not in before + after + written + name)
-    text = without_credentials(before + written.format(secret=secret, name=name) + after)
+    text = mask_credentials(before + written.format(secret=secret, name=name) + after)
     assert secret[:8] not in text and secret[-8:] not in text.removesuffix(after)
 
 
@@ -86,7 +86,7 @@ def test_what_follows_a_name_that_says_secret_never_survives(
     secret: str, name: str, around: tuple[str, str], quotes: str, blanks: tuple[str, str], sign: str, opens: str
 ) -> None:
     text = f"{around[0]}{name}{around[1]}{quotes}{blanks[0]}{sign}{blanks[1]}{opens}{secret}"
-    assert secret[:8] not in without_credentials(f"it says {text}", 5_000), text
+    assert secret[:8] not in mask_credentials(f"it says {text}", 5_000), text
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_what_follows_a_name_that_says_secret_never_survives(
     ],
 )
 def test_a_value_after_a_name_that_says_secret_is_stars(text: str, shown: str) -> None:
-    assert without_credentials(text) == shown
+    assert mask_credentials(text) == shown
 
 
 @given(st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=16))
 def test_no_key_of_a_cloud_survives(key: str) -> None:
-    assert key not in without_credentials(f"the key AKIA{key} is wrong")
+    assert key not in mask_credentials(f"the key AKIA{key} is wrong")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_no_key_of_a_cloud_survives(key: str) -> None:
     ],
 )
 def test_what_is_no_credential_stays(text: str) -> None:
-    assert without_credentials(text) == text
+    assert mask_credentials(text) == text
 
 
 PIECES = [
@@ -168,15 +168,15 @@ SEVERAL = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
 @given(SEVERAL.filter(bool), SEVERAL)
 def test_a_text_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> None:
     # Whatever goes back once for each character takes minutes for this length.
-    assert len(without_credentials(pieces * (100_000 // len(pieces)) + end, most=5_000)) <= 5_000
+    assert len(mask_credentials(pieces * (100_000 // len(pieces)) + end, most=5_000)) <= 5_000
 
 
 def test_only_so_much_of_a_text_is_read_and_no_half_of_a_credential_is_shown() -> None:
     long = "tokenkey_" * 10_000_000
-    assert peak(lambda: without_credentials(long, most=5_000)) < 5_000_000
+    assert peak(lambda: mask_credentials(long, most=5_000)) < 5_000_000
     text = f"eyJ{'a' * 9_950} cannot reach https://u:geheim-{'x' * 500}@h"
-    assert without_credentials(text) == "*** cannot reach "
-    assert without_credentials("a" * 20_000) == "a" * 500
+    assert mask_credentials(text) == "*** cannot reach "
+    assert mask_credentials("a" * 20_000) == "a" * 500
 
 
 def test_what_a_model_sent_to_a_validator_inside_is_not_in_the_text() -> None:
@@ -263,4 +263,4 @@ def test_a_guard_that_may_not_open_a_file_is_a_guard_that_broke() -> None:
     ],
 )
 def test_a_value_whose_name_says_what_it_is_is_masked_however_it_is_written(text: str) -> None:
-    assert "s3cr3tXyz9" not in without_credentials(text)
+    assert "s3cr3tXyz9" not in mask_credentials(text)

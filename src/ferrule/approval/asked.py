@@ -24,16 +24,16 @@ from ferrule.arguments.similar_names import lookalike_key
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.paths import real
-from ferrule.security.masking import traceback_lines
+from ferrule.security.masking import format_traceback
 from ferrule.security.redactor import make_redactor
-from ferrule.values.arguments import starred
+from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
-from ferrule.values.content import text_of
+from ferrule.values.content import safe_str
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, Diff, allow, deny
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import same
-from ferrule.values.logged import call_facts, write_log
+from ferrule.values.json_text import is_same_json
+from ferrule.values.log import log_attributes, write_log
 
 if TYPE_CHECKING:
     from ferrule.approval.offer import Offer
@@ -106,7 +106,7 @@ class Asked:
     @property
     def arguments(self) -> JsonObject:
         """The arguments as they are shown."""
-        return starred(self.call.arguments, self.hidden)
+        return redact_hidden(self.call.arguments, self.hidden)
 
     def question(self, *, whole: bool = False) -> Question:
         """The question as it is written for a terminal; what is long is cut, or not."""
@@ -162,15 +162,15 @@ class Asked:
         except NoPreview as error:
             return self._without_preview(str(error))
         except BaseException as error:  # a `SystemExit` of the tool's, too
-            problem = text_of(error) if isinstance(error, ToolError) else None
+            problem = safe_str(error) if isinstance(error, ToolError) else None
             if problem is None:
                 self._log_preview(error)
             return replace(unseen, preview=problem or f"it broke ({type(error).__name__})", problem=problem)
 
     def _log_preview(self, error: BaseException) -> None:
         fields = getattr(self.context, "session", None), getattr(self.context, "principal", None)
-        facts = call_facts(self.call.name, self.call.id, *fields)
-        lines = traceback_lines(error, make_redactor(getattr(self.context, "secrets", None)))
+        facts = log_attributes(self.call.name, self.call.id, *fields)
+        lines = format_traceback(error, make_redactor(getattr(self.context, "secrets", None)))
         write_log(logging.ERROR, facts, "the preview of tool %r broke: %s", self.call.name, lines)
 
     def _without_preview(self, why: str) -> Asked:
@@ -267,7 +267,11 @@ class Asked:
         given, shown = (
             {k: thaw(v) for k, v in one.items() if k != into} for one in (decision.arguments, self.arguments)
         )
-        return replace(decision, arguments={**decision.arguments, **self.binds}) if same(given, shown) else decision
+        return (
+            replace(decision, arguments={**decision.arguments, **self.binds})
+            if is_same_json(given, shown)
+            else decision
+        )
 
 
 def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = lambda: None) -> list[Asked]:

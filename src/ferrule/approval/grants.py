@@ -25,11 +25,11 @@ from ferrule.paths import PATH_NAMES, has_name_of, real
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.store import Memory, Store
 from ferrule.values.call import ToolCall
-from ferrule.values.content import cut
+from ferrule.values.content import truncate_text
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, thaw
-from ferrule.values.json_text import SECRET_STARS, same
+from ferrule.values.json_text import SECRET_STARS, is_same_json
 
 log = logging.getLogger("ferrule")
 HALF_A_DAY = 12 * 3600.0
@@ -108,7 +108,7 @@ class Grant:
     def _covers_arguments(self, subject: Subject) -> bool:
         given = subject.arguments
         if self.exactly is not None:
-            return same(thaw(self.exactly), given) and list(self.paths) == list(subject.paths)
+            return is_same_json(thaw(self.exactly), given) and list(self.paths) == list(subject.paths)
         if self.arguments.keys() != given.keys() or covers_exactly(subject.context.tool, given, subject.context):
             return False
         return all(fits(condition, name, given, subject.context) for name, condition in self.arguments.items())
@@ -189,7 +189,8 @@ def _is_all_shown(tool: Any, arguments: JsonObject) -> bool:
     parameters = tool.handling.parameters
     given = tool.hidden & arguments.keys()
     return not parameters.bound and all(
-        name in parameters.defaults and same(thaw(parameters.defaults[name]), thaw(arguments[name])) for name in given
+        name in parameters.defaults and is_same_json(thaw(parameters.defaults[name]), thaw(arguments[name]))
+        for name in given
     )
 
 
@@ -392,4 +393,6 @@ def _granted_text(offer: Offer, subject: Subject) -> str:
     if not offer.exactly:
         return offer.text
     written = ", ".join(f"{shown_name(name)}={json.dumps(value)}" for name, value in subject.arguments.items())
-    return offer.text.replace("with these arguments", f"with {cut(written, _MOST_OF_ARGUMENTS)}" if written else "", 1)
+    return offer.text.replace(
+        "with these arguments", f"with {truncate_text(written, _MOST_OF_ARGUMENTS)}" if written else "", 1
+    )

@@ -27,7 +27,7 @@ from ferrule.policy.conditions import OneOf
 from ferrule.urls import HOST_NAMES, URL_NAMES, read_host, read_url
 from ferrule.values.context import ToolContext, Traits
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import same
+from ferrule.values.json_text import is_same_json
 
 _CODE_NAMES = frozenset(
     {"code", "program", "source", "snippet", "sql", "statement", "statements", "expression", "expr"}
@@ -210,7 +210,7 @@ def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolConte
     if given is None:
         return isinstance(value, str) and not leads_elsewhere(value)
     if given.keys() == {"equals"}:
-        return same(thaw(given["equals"]), value)
+        return is_same_json(thaw(given["equals"]), value)
     if "within" in given and (_is_no_path(str(value)) or not all(map(_is_real, given["within"]))):
         return False
     if "glob" in given and (not isinstance(value, str) or leads_elsewhere(value)):
@@ -245,7 +245,7 @@ def is_narrower(given: Any, offered: Any) -> bool:
     """
     if given is None:
         return offered is None
-    if same(given, offered):
+    if is_same_json(given, offered):
         return True
     narrower = condition(given)
     if offered is not None:

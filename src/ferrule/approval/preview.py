@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from ferrule.values.content import clean
+from ferrule.values.content import clean_text
 
 _LINES_AROUND = 3
 _MOST_COMPARED = 1000  # lines; what difflib takes grows with the square of them, and a model has written one side
@@ -22,10 +22,10 @@ def preview_lines(given: object) -> list[str]:
         NoPreview: for anything else.
     """
     if isinstance(given, str):
-        return clean(given).removesuffix("\n").split("\n")
+        return clean_text(given).removesuffix("\n").split("\n")
     name, before, after = (getattr(given, field, None) for field in ("name", "before", "after"))
     if isinstance(name, str) and isinstance(before, str) and isinstance(after, str):
-        return list(_differences(clean(name), _with_ends(clean(before)), _with_ends(clean(after))))
+        return list(_differences(clean_text(name), _with_ends(clean_text(before)), _with_ends(clean_text(after))))
     raise NoPreview(f"what it gave is {type(given).__name__}, neither a text nor a Diff")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ferrule.characters import HIDDEN
-from ferrule.values.arguments import starred
+from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import thaw
@@ -51,7 +51,7 @@ class Question:
     ) -> None:
         self.has_more = False
         self._whole = whole
-        arguments = starred(call.arguments, hidden)
+        arguments = redact_hidden(call.arguments, hidden)
         wants = "would run with your changes" if edited else "wants to run"
         lines = ["", f"{shown_name(call.name)} {wants if decision.schema is None else 'wants to know more'}:"]
         if preview is None:

@@ -16,7 +16,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import same
+from ferrule.values.json_text import is_same_json
 
 log = logging.getLogger("ferrule")
 
@@ -88,7 +88,7 @@ def _is_as_asked(asked: Asked, decision: Decision) -> bool:
         {name: thaw(value) for name, value in one.items() if name not in asked.hidden}
         for one in (decision.arguments, asked.arguments)
     )
-    return same(given, shown)
+    return is_same_json(given, shown)
 
 
 def remembered(inner: Approver, grants: Grants | None = None) -> Remembered:

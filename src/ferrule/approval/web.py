@@ -18,7 +18,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import JsonObject, freeze, thaw
-from ferrule.values.result import ToolResult, pending_of
+from ferrule.values.result import ToolResult, find_pending
 
 
 class AnswerRefused(FerruleError):
@@ -95,7 +95,7 @@ class Web:
         Raises:
             DefinitionError: if it is no suspended call, or cannot be stored or shown.
         """
-        pending = pending_of("put", suspended)
+        pending = find_pending("put", suspended)
         try:
             row = {"pending": thaw(pending)}
             json.dumps(row, allow_nan=False)

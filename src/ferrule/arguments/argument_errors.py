@@ -13,9 +13,9 @@ from pydantic_core import ErrorDetails, ValidationError
 
 from ferrule.arguments.closed_schema import CHOICES
 from ferrule.arguments.similar_names import NameIndex
-from ferrule.security.masking import without_credentials
+from ferrule.security.masking import mask_credentials
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import kind_of
+from ferrule.values.json_text import json_type_name
 
 Path = tuple[str | int, ...]
 _Label = tuple[Path, str]
@@ -150,7 +150,7 @@ def _parse_tags(text: str) -> list[Any]:
 def _parse_message(message: str) -> str:
     """Return the expectation in Pydantic's message. Most messages are Pydantic's own, and come again."""
     message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = without_credentials(message.partition(" following the rules at http")[0])
+    message = mask_credentials(message.partition(" following the rules at http")[0])
     should = _SHOULD.match(message)
     if should is None:
         return f"is wrong: {_shorten(message, 200)}"
@@ -266,7 +266,9 @@ def _format_expectation(group: Sequence[ArgumentError]) -> str:
 
 def _format_value_with_type(value: object) -> str:
     return (
-        format_value(value) if value is None or isinstance(value, bool) else f"{kind_of(value)} {format_value(value)}"
+        format_value(value)
+        if value is None or isinstance(value, bool)
+        else f"{json_type_name(value)} {format_value(value)}"
     )
 
 

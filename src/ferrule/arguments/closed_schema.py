@@ -9,8 +9,8 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from ferrule.errors import DefinitionError
-from ferrule.values.encoded_bytes import NESTED, from_base64, says_itself, with_base64
-from ferrule.values.json_text import check_finite, same
+from ferrule.values.encoded_bytes import NESTED_SCHEMA_KEYS, add_base64_serializers, from_base64, has_own_bytes_format
+from ferrule.values.json_text import format_finite_json, is_same_json
 
 CoreSchema = dict[str, Any]
 
@@ -82,14 +82,14 @@ def _close_node(node: object, extra: str | None, python_input: bool, own_bytes: 
     kind = node.get("type")
     if not isinstance(kind, str):
         return {key: _close_node(item, extra, python_input, own_bytes) for key, item in node.items()}
-    own_bytes = says_itself(node, own_bytes)
+    own_bytes = has_own_bytes_format(node, own_bytes)
     config = node.get("config") or {}
     if kind in _CONFIGURED:
         has_own_config = kind == "model" or getattr(node.get("cls"), "__pydantic_config__", None)
         extra = config.get("extra_fields_behavior") if has_own_config else None  # else the model around it decides
     inner_input = python_input or kind in _WITH_PYTHON_INPUT
     copy = {
-        key: _close_node(value, extra, inner_input, own_bytes) if key in NESTED else value
+        key: _close_node(value, extra, inner_input, own_bytes) if key in NESTED_SCHEMA_KEYS else value
         for key, value in node.items()
     }
     if config or kind in _CONFIGURED:  # these do not pass on the configuration from outside
@@ -183,7 +183,7 @@ def _run_before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
 
 
 def _read_base64(node: CoreSchema) -> CoreSchema:
-    written = with_base64(node)
+    written = add_base64_serializers(node)
     serialization = written.pop("serialization")
     return {**_run_before(written, from_base64), "serialization": serialization}
 
@@ -215,7 +215,7 @@ def _require_finite(node: CoreSchema) -> CoreSchema:
 def _check_finite(value: object) -> Any:
     if isinstance(value, dict | list | float):
         try:
-            check_finite(value)
+            format_finite_json(value)
         except ValueError:
             raise PydanticCustomError("finite_number", "Input should hold finite numbers only") from None
     return value
@@ -286,7 +286,7 @@ def _require_exact_value(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
 
     def find_choice(value: object) -> Any:
         for member, known in zip(allowed, values, strict=True):
-            if same(value, known):
+            if is_same_json(value, known):
                 return member
         if isinstance(value, int | float | str):
             raise PydanticCustomError("literal_error", "Input should be {expected}", context)
@@ -317,14 +317,14 @@ def map_nodes(node: Any, change: Callable[[CoreSchema], CoreSchema]) -> Any:
     if not isinstance(node, dict):
         return node
     is_node = isinstance(node.get("type"), str)
-    inner = NESTED if is_node else node.keys()
+    inner = NESTED_SCHEMA_KEYS if is_node else node.keys()
     copy = {key: map_nodes(value, change) if key in inner else value for key, value in node.items()}
     return change(copy) if is_node else copy
 
 
 def iter_children(node: CoreSchema) -> Iterator[CoreSchema]:
     """Yield the nodes directly below a node."""
-    waiting = [value for key, value in node.items() if key in NESTED]
+    waiting = [value for key, value in node.items() if key in NESTED_SCHEMA_KEYS]
     while waiting:
         child = waiting.pop()
         if isinstance(child, dict) and isinstance(child.get("type"), str):

@@ -31,9 +31,9 @@ from ferrule.arguments.closed_schema import (
     iter_children,
     map_nodes,
 )
-from ferrule.values.encoded_bytes import is_secret, writer_of
+from ferrule.values.encoded_bytes import find_serializer_name, is_secret
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SECRET_STARS, dumps, same, unveiled
+from ferrule.values.json_text import SECRET_STARS, format_json, is_same_json, reveal_secrets
 
 
 class NotJudgeable(Exception):
@@ -83,7 +83,7 @@ def is_exact(node: CoreSchema, config: Mapping[str, object] | None = None, *, ti
 def _keeps_value(node: CoreSchema, config: Mapping[str, object]) -> bool:
     """Return whether a node keeps its input unchanged, apart from the nodes below it."""
     kind = node["type"]
-    if kind not in _EXACT_KINDS or ("serialization" in node and writer_of(node) != _SEQUENCE_WRITER):
+    if kind not in _EXACT_KINDS or ("serialization" in node and find_serializer_name(node) != _SEQUENCE_WRITER):
         return False
     if kind == "str":
         return not any(node[key] for key in node.keys() - _EXACT_STRING_KEYS) and not any(map(config.get, _REWRITING))
@@ -186,7 +186,7 @@ def normalize_json(text: str | bytes) -> str:
     return to_json(from_json(text, allow_inf_nan=False)).decode()
 
 
-def find_difference(one: JsonObject, other: JsonObject, equal: Callable[[Any, Any], bool] = same) -> str | None:
+def find_difference(one: JsonObject, other: JsonObject, equal: Callable[[Any, Any], bool] = is_same_json) -> str | None:
     """Return the first key with different values in two JSON objects, or None."""
     return next((key for key in {**one, **other} if not equal(one.get(key, _ABSENT), other.get(key, _ABSENT))), None)
 
@@ -197,7 +197,7 @@ def is_contained(part: Any, whole: Any) -> bool:
         return all(is_contained(item, whole.get(key, _ABSENT)) for key, item in part.items())
     if isinstance(part, list) and isinstance(whole, list):
         return len(part) == len(whole) and all(map(is_contained, part, whole))
-    return part is _ABSENT or same(part, whole)
+    return part is _ABSENT or is_same_json(part, whole)
 
 
 def strip_scalars(value: Any) -> Any:
@@ -220,7 +220,7 @@ def _iter_leaves(value: Any) -> Iterator[str]:
             yield from _iter_leaves(item)
         yield from value if isinstance(value, dict) else ()
     else:
-        yield value if isinstance(value, str) else dumps(value)
+        yield value if isinstance(value, str) else format_json(value)
 
 
 def _to_writing_node(node: CoreSchema, *, checks_classes: bool) -> CoreSchema:
@@ -240,7 +240,7 @@ def _to_writing_node(node: CoreSchema, *, checks_classes: bool) -> CoreSchema:
         node["serialization_alias"] = node["validation_alias"]
     if "config" in node:
         node["config"] = _to_writing_config(node["config"])
-    if writer_of(node) == _SEQUENCE_WRITER:
+    if find_serializer_name(node) == _SEQUENCE_WRITER:
         items = node["json_schema"].get("items_schema", {"type": "any"})
         node["serialization"] = {**node["serialization"], "schema": items}
     elif is_secret(node):
@@ -293,9 +293,9 @@ def _to_writing_config(config: Mapping[str, Any]) -> CoreConfig:
 def _write_secret(value: Any, info: Any) -> Any:
     if value is None:
         return None
-    secret = unveiled(value)
+    secret = reveal_secrets(value)
     find_sent = info.context.get(_SENT_LEAVES)
-    if find_sent is not None and not find_sent().issuperset(_iter_leaves(from_json(dumps(secret)))):
+    if find_sent is not None and not find_sent().issuperset(_iter_leaves(from_json(format_json(secret)))):
         raise ValueError(_NOT_SENT)
     return secret
 

@@ -12,7 +12,7 @@ from pydantic_core import PydanticOmit, core_schema
 
 from ferrule.arguments.closed_schema import EMPTY_FACTORIES, CoreSchema, collect_nodes, find_base64_bytes, wire_names
 from ferrule.errors import DefinitionError
-from ferrule.values.encoded_bytes import in_base64, with_base64
+from ferrule.values.encoded_bytes import add_base64_serializers, encode_bytes
 from ferrule.values.frozen import JsonObject
 
 _PYTHON_ERRORS = (TypeError, ValueError, NameError, AttributeError, KeyError, RecursionError)
@@ -107,7 +107,7 @@ class _Generator(GenerateJsonSchema):
             nodes = collect_nodes(schema)  # type: ignore[arg-type]
             refers = any(node["type"] == "definition-ref" for node in nodes)
             if any(encoded := self.encoded if refers else find_base64_bytes(nodes)):
-                schema = {**schema, "default": in_base64(schema["default"], plain=all(encoded))}
+                schema = {**schema, "default": encode_bytes(schema["default"], plain=all(encoded))}
         return super().default_schema(schema)
 
     def encode_default(self, dft: object) -> object:
@@ -133,7 +133,7 @@ def check_same_fields(names: AbstractSet[str], exported: JsonObject) -> None:
 
 def export_output_schema(adapter: Any) -> dict[str, Any]:
     """Return JSON Schema 2020-12 for the written JSON of an adapter's type."""
-    return _Generator(by_alias=True).generate(with_base64(adapter.core_schema), mode="serialization")
+    return _Generator(by_alias=True).generate(add_base64_serializers(adapter.core_schema), mode="serialization")
 
 
 def export_schema(schema: CoreSchema) -> dict[str, Any]:

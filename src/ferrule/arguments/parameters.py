@@ -18,9 +18,9 @@ from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair_arguments
 from ferrule.arguments.schema_walk import declared_properties
 from ferrule.errors import DefinitionError
-from ferrule.values.arguments import Arguments, Places, starred
+from ferrule.values.arguments import Arguments, Places, redact_hidden
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import SECRET_STARS, Malformed, dumps, loads, to_object
+from ferrule.values.json_text import SECRET_STARS, Malformed, format_json, parse_json, parse_json_object
 
 _MAX_NAMED = 20
 """Dropped arguments that are named in the repairs."""
@@ -57,7 +57,7 @@ class Parameters:
     exact = True
     respells = True
     validate_strictly: Callable[[str], Any]
-    write_json: Callable[[Any], str] = staticmethod(dumps)
+    write_json: Callable[[Any], str] = staticmethod(format_json)
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
         self.schema: FrozenDict = freeze(schema)
@@ -202,7 +202,7 @@ class Parameters:
 
     def _to_object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return to_object(raw, exact=self.keeps_digits, write=self.write_json)
+            return parse_json_object(raw, exact=self.keeps_digits, write=self.write_json)
         except Malformed as malformed:
             error, reason = None, f": {malformed}"
         except Exception as broken:  # a sender's own mapping may raise anything
@@ -228,7 +228,7 @@ class Parameters:
                 masked = error._replace(expected=error.expected.partition(": ")[0], received=SECRET_STARS)
                 return masked if error.path[0] in hidden else error
             if isinstance(error.received, dict):
-                return error._replace(received=starred(error.received, hidden))
+                return error._replace(received=redact_hidden(error.received, hidden))
             return error
 
         return explain_errors(name, [mask(error) for error in errors] if hidden else errors, self.visible)
@@ -238,7 +238,9 @@ class Parameters:
     def bind(self, values: JsonObject) -> Parameters:
         """Return a copy in which `values` are fixed and hidden."""
         made = copy(self)
-        made.bound = freeze({**self.bound, **{name: loads(self.write_json(value)) for name, value in values.items()}})
+        made.bound = freeze(
+            {**self.bound, **{name: parse_json(self.write_json(value)) for name, value in values.items()}}
+        )
         made._hide(self.hidden | values.keys())
         made.validate_strictly = _refuse_text if made.hidden else self.validate_strictly
         return made
@@ -247,7 +249,7 @@ class Parameters:
         """Raise a `DefinitionError` if a bound value does not fit."""
         for key, value in self.bound.items():
             try:
-                self.validate_and_normalize(dumps({key: value}))
+                self.validate_and_normalize(format_json({key: value}))
             except ArgumentErrors as wrong:
                 if errors := [error for error in wrong.errors if error.path[:1] == (key,)]:
                     reason = self._explain(name, errors).partition(". Nothing was run")[0]

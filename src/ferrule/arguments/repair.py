@@ -14,7 +14,7 @@ from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Pat
 from ferrule.arguments.optional_nulls import drop_optional_nulls
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import Malformed, check_digits, dumps, kind_of, loads, same
+from ferrule.values.json_text import Malformed, check_digits, format_json, is_same_json, json_type_name, parse_json
 
 _T = TypeVar("_T")
 _MAX_ROUNDS = 8
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 def is_same_call(one: ToolCall, other: ToolCall) -> bool:
     """Return whether a call came twice: equal id, name and problem, and the same arguments as received."""
     is_alike = (one.id, one.name, one.problem) == (other.id, other.name, other.problem)
-    return is_alike and same(one.raw, other.raw)
+    return is_alike and is_same_json(one.raw, other.raw)
 
 
 def repair_arguments(
@@ -41,7 +41,7 @@ def repair_arguments(
     """
     repairs: list[str] = []
     for _ in range(_MAX_ROUNDS):
-        text = dumps(value)
+        text = format_json(value)
         try:
             return validate(text), tuple(repairs)
         except ArgumentErrors as wrong:
@@ -49,7 +49,7 @@ def repair_arguments(
             value = drop_optional_nulls(value, schema) if "null" in text else value
             if not _repair_errors(value, wrong.errors, repairs) and value == given:
                 raise
-    return validate(dumps(value)), tuple(repairs)
+    return validate(format_json(value)), tuple(repairs)
 
 
 def _repair_errors(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:
@@ -76,14 +76,14 @@ def _repair_value(value: Any, path: Path, errors: list[ArgumentError], repairs: 
     if parsed is None or not _is_wanted(parsed, wanted, [choice for error in errors for choice in error.choices]):
         return False
     value[path[-1]] = parsed
-    repairs.append(f"read the string in {format_path(path)!r} as {kind_of(parsed)}")
+    repairs.append(f"read the string in {format_path(path)!r} as {json_type_name(parsed)}")
     return True
 
 
 def _is_wanted(parsed: Any, wanted: set[str | None], choices: list[Any]) -> bool:
     """Return whether JSON has a wanted type or is one of the choices."""
-    kinds = {kind_of(choice) for choice in choices if same(parsed, choice)} | wanted
-    kind = kind_of(parsed)
+    kinds = {json_type_name(choice) for choice in choices if is_same_json(parsed, choice)} | wanted
+    kind = json_type_name(parsed)
     return kind in kinds or (kind == "integer" and "number" in kinds)
 
 
@@ -93,6 +93,6 @@ def _parse_string(text: str) -> Any:
         return None
     try:
         check_digits(text)
-        return loads(text)
+        return parse_json(text)
     except Malformed:
         return None

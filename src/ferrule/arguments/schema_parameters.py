@@ -13,7 +13,7 @@ from ferrule.arguments.validation_cost import ValidationCost
 from ferrule.errors import DefinitionError
 from ferrule.patterns import ForeignSchema
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import Malformed, dumps, loads, loads_and_rewrite
+from ferrule.values.json_text import Malformed, format_json, parse_and_rewrite_json, parse_json
 
 _REFERENCE = re.compile(r'"\$(ref|dynamicRef|recursiveRef)"')
 _FRACTION = re.compile(rb"\.0[,\]}]")
@@ -50,7 +50,7 @@ class JsonSchemaValidator:
             self._validator = jsonschema_rs.validator_for(
                 schema, validate_formats=formats, offline=True, mask="the value", **options
             )
-            if _REFERENCE.search(dumps(schema)) or (self._foreign is not None and self._foreign.size_of_names):
+            if _REFERENCE.search(format_json(schema)) or (self._foreign is not None and self._foreign.size_of_names):
                 self._cost  # noqa: B018  # refuses too large a schema
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
             raise DefinitionError(
@@ -116,7 +116,7 @@ class SchemaParameters(Parameters):
 
     def validate(self, text: str) -> Any:
         try:
-            value, written = loads_and_rewrite(text)
+            value, written = parse_and_rewrite_json(text)
         except Malformed as malformed:
             raise ArgumentErrors([ArgumentError((), f"cannot be read: {malformed}")]) from None
         errors = self._find_errors(value)
@@ -181,6 +181,6 @@ def copy_schema(schema: object, what: str) -> dict[str, Any]:
     if not isinstance(schema, Mapping):
         raise DefinitionError(f"{what} must be a JSON Schema object, not {schema!r}")
     try:
-        return loads(dumps(schema))  # type: ignore[no-any-return]
+        return parse_json(format_json(schema))  # type: ignore[no-any-return]
     except ValueError as error:
         raise DefinitionError(f"{what} has no JSON form: {error}") from None

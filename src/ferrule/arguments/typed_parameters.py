@@ -40,9 +40,16 @@ from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
-from ferrule.values.encoded_bytes import dumps_in_base64
+from ferrule.values.encoded_bytes import format_json_with_base64
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, dumps, same
+from ferrule.values.json_text import (
+    SECRET_STARS,
+    SHORT_TEXT,
+    check_digits,
+    check_repeated_keys,
+    format_json,
+    is_same_json,
+)
 
 _MAX_COPIED = 1_000_000
 """The most values that Pydantic's errors may copy, if a few schemas check each."""
@@ -83,9 +90,9 @@ class TypedParameters(Parameters):
             self._validator = _make_validator(require_canonical_times(core))
         _check_judgeable(nodes)
         if any(encoded := find_base64_bytes(nodes)):
-            self.write_json = partial(dumps_in_base64, plain=all(encoded))
+            self.write_json = partial(format_json_with_base64, plain=all(encoded))
             _check_bytes(nodes)
-        if SECRET_STARS in dumps(self.schema):
+        if SECRET_STARS in format_json(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         self._make = self._bound_validation(self._validator)
         if is_dict:
@@ -108,7 +115,7 @@ class TypedParameters(Parameters):
         check_same_fields(fields.keys(), self.schema)
         defaults = {wire: field["default"] for wire, field in fields.items() if "default" in field}
         return defaults.keys() <= self.defaults.keys() and all(
-            same(default, self.defaults[wire])
+            is_same_json(default, self.defaults[wire])
             for wire, default in defaults.items()
             if isinstance(default, str | int | float)
         )
@@ -130,7 +137,7 @@ class TypedParameters(Parameters):
             values = given = make(text)
             if type(values) is not dict:
                 given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
-            if len(text) > SHORT or text.count(",") >= least:
+            if len(text) > SHORT_TEXT or text.count(",") >= least:
                 named = {renamed.get(name, name): value for name, value in given.items()} if renamed else given
                 check_repeated_keys(text, named)
             return values

@@ -193,7 +193,7 @@ def allowed_by(call: LoggedCall) -> str:
     """Who answered, or which rule spoke last; and how often the call was tried and replayed."""
     said = [decision.data for decision in call.decisions]
     answers = map(answerer, said[::-1], [*said[-2::-1], None])
-    person = call.result.get("answered_by") or next(filter(None, answers), None)
+    person = call.result.get("approved_by") or next(filter(None, answers), None)
     rule = next((one["rule"] for one in reversed(said) if one.get("rule")), None)
     if (rule or "").startswith("grant "):  # whoever gave it was not asked now
         person = None

@@ -32,10 +32,10 @@ from ferrule.policy import Policy
 from ferrule.selection import Ranker, search_tool
 from ferrule.selection.keyword import Keyword
 from ferrule.selection.search_tool import finds_tools
-from ferrule.values.content import cut
-from ferrule.values.logged import own_logger
+from ferrule.values.content import truncate_text
+from ferrule.values.log import make_logger
 
-_log = own_logger("ferrule.cli")
+_log = make_logger("ferrule.cli")
 _LONGEST_FAILURE = 2_000
 
 
@@ -145,11 +145,11 @@ def _print_header(console: Console, task: str | None, model: models.Named, runne
     console.print(Text.assemble(("model  ", "dim"), printable(model.name), *told))
     if select is None:
         names = printable(", ".join(tool.name for tool in runner.tools))
-        console.print(Text.assemble(("tools  ", "dim"), cut(names, 1000)))
+        console.print(Text.assemble(("tools  ", "dim"), truncate_text(names, 1000)))
 
 
 def _offered(turn: TurnStarted, of: int) -> str:
-    return f"{len(turn.offered)} of {of} offered: {cut(printable(', '.join(turn.offered)), 1000)}"
+    return f"{len(turn.offered)} of {of} offered: {truncate_text(printable(', '.join(turn.offered)), 1000)}"
 
 
 async def _watched(setup: Setup, running: Run, stages: Stages, cancel: Callable[[], object]) -> LoopResult:

@@ -11,7 +11,7 @@ from ferrule import DefinitionError, FerruleError, Toolset, models
 from ferrule.cli.load import load_file
 from ferrule.cli.usage import UsageError, choices
 from ferrule.models import Model, Reply
-from ferrule.values.logged import own_logger
+from ferrule.values.log import make_logger
 
 SCRIPTED = "scripted"
 PROVIDERS = tuple(name.lower() for name in models.NAMES if name != "Scripted")
@@ -21,7 +21,7 @@ ADDRESS_HELP = (
     "by Chat Completions (OPENAI_BASE_URL in the environment is another address of OpenAI's own, with Responses)"
 )
 OnText: TypeAlias = Callable[[str], object]
-_log = own_logger("ferrule.cli")
+_log = make_logger("ferrule.cli")
 
 
 class ModelFailed(Exception):

@@ -14,7 +14,7 @@ from ferrule.arguments.argument_errors import from_pydantic
 from ferrule.arguments.closed_schema import CoreSchema, make_typed_dict
 from ferrule.arguments.dumping import is_immutable
 from ferrule.errors import DefinitionError
-from ferrule.values.json_text import dumps
+from ferrule.values.json_text import format_json
 
 
 def renew_defaults(
@@ -63,7 +63,7 @@ def renew_defaults(
 
 def _check_types(core: CoreSchema, given: dict[str, Any]) -> None:
     try:
-        SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False).validate_json(dumps(given))
+        SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False).validate_json(format_json(given))
     except ValidationError as error:
         wrong = from_pydantic(error, given)[0]
         raise DefinitionError(f"the default of {wrong.path[0]!r} does not fit its type: it {wrong.expected}") from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ferrule.definition.forms import call_interop
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
-from ferrule.security.masking import masked_text
+from ferrule.security.masking import format_masked_error
 from ferrule.types import Guard, GuardFunction
 from ferrule.values.decision import ALLOW, Decision, allow, ask, deny
 from ferrule.values.frozen import thaw
@@ -68,5 +68,5 @@ def decision_for_error(error: BaseException, redact: Callable[[str], str] = str)
     if isinstance(error, GuardError):
         return deny(str(error) or "not permitted")
     if isinstance(error, PermissionError) and error.errno is None:
-        return deny(masked_text(error, redact) or "not permitted")
+        return deny(format_masked_error(error, redact) or "not permitted")
     return LATE if isinstance(error, TimeoutError) else BROKEN

@@ -14,14 +14,14 @@ from ferrule.arguments.argument_errors import ArgumentError, Path, from_json_sch
 from ferrule.arguments.exporting import export_output_schema
 from ferrule.arguments.schema_parameters import JsonSchemaValidator, copy_schema
 from ferrule.definition.handler import UNANNOTATED
-from ferrule.security.masking import without_credentials
+from ferrule.security.masking import mask_credentials
 from ferrule.values.content import Media, NotShowable, Text, is_json
-from ferrule.values.deferred import PUT_OFF
+from ferrule.values.deferred import SUSPENDING_TYPES
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
-from ferrule.values.result import ToolResult, rendered
+from ferrule.values.result import ToolResult, render_as_result
 
 _BLOCK_KINDS = (Text, Media)
-_FREE = (UNANNOTATED, Any, object, ToolResult, bytes, bytearray, *_BLOCK_KINDS, *PUT_OFF)
+_FREE = (UNANNOTATED, Any, object, ToolResult, bytes, bytearray, *_BLOCK_KINDS, *SUSPENDING_TYPES)
 _SCALARS = (str, int, float, bool, types.NoneType)
 
 
@@ -55,7 +55,7 @@ class Output:
 
     def __init__(self, returns: Any, given: JsonObject | None) -> None:
         if get_origin(returns) in (Union, types.UnionType):  # values that put the output off do not count
-            returns = Union[tuple(kind for kind in get_args(returns) if kind not in PUT_OFF)]  # noqa: UP007
+            returns = Union[tuple(kind for kind in get_args(returns) if kind not in SUSPENDING_TYPES)]  # noqa: UP007
         self._returns = returns
         exact = returns if given is None and returns in _SCALARS else None
         is_free = given is None and _is_free(returns)
@@ -89,11 +89,11 @@ class Output:
         Raises:
             BaseException: A method of the value raised it.
         """
-        if type(value) in self.ready_classes or type(value) in PUT_OFF:
+        if type(value) in self.ready_classes or type(value) in SUSPENDING_TYPES:
             return value
         not_finite: list[str] = []
         try:
-            result = rendered(value, not_finite)
+            result = render_as_result(value, not_finite)
         except NotShowable as error:
             return RenderedOutput(None, f"it returned {error}")
         return RenderedOutput(
@@ -142,7 +142,7 @@ def _is_null(output: Any, path: Path) -> bool:
 
 def _describe_misfit(error: ArgumentError) -> str:
     place = ".".join(map(str, error.path))
-    return without_credentials(f"{place} {error.expected}".strip(), 300)
+    return mask_credentials(f"{place} {error.expected}".strip(), 300)
 
 
 class Ticket(TypedDict):

@@ -20,7 +20,7 @@ from ferrule.definition.signature import has_unfilled_self
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.types import ToolForm, ToolInput
-from ferrule.values.logged import LogLines, log
+from ferrule.values.log import LogLines, log
 
 SEARCH_TAG = "tool_search"
 """The tag of a tool that finds others. The error for a tool that was not offered names it. See docs/execution.md."""

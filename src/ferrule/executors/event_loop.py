@@ -10,7 +10,7 @@ from typing import Any
 
 from ferrule.definition.handler import Handler
 from ferrule.executors import Executor, StartedCall
-from ferrule.values.content import as_output
+from ferrule.values.content import to_output
 
 
 class LoopExecutor(Executor):
@@ -66,7 +66,7 @@ async def collect_chunks(
     try:
         async for chunk in stream:
             chunks.append(chunk)
-            outputs.append(chunk if type(chunk) is str else as_output(chunk, strict=False))
+            outputs.append(chunk if type(chunk) is str else to_output(chunk, strict=False))
             announce({"chunk": outputs[-1]})
             if monotonic() >= deadline:
                 await asyncio.sleep(0)

@@ -77,8 +77,8 @@ def within(
             arguments = judge.mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
             return deny(_HIDDEN_OUTSIDE if refusal.place[0] in judge.hidden else str(refusal))
-        if judge.found_paths and context.running is not None:
-            ALLOWED_PATHS[context.running] = frozenset(judge.found_paths)
+        if judge.found_paths and context.running_call is not None:
+            ALLOWED_PATHS[context.running_call] = frozenset(judge.found_paths)
         return allow(arguments=arguments) if judge.changed else None
 
     vars(guard)["roots"] = tuple(fixed.seen_from(None))  # for who has to keep something apart from them

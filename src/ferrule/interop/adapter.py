@@ -45,8 +45,8 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import same
-from ferrule.values.kept import restored, stored
+from ferrule.values.journal_entry import outcome_from_result, result_from_outcome
+from ferrule.values.json_text import is_same_json
 from ferrule.values.result import ToolResult
 
 __all__ = ["Adapter", "Record", "Tell", "failed_outside", "id_of", "record_of"]
@@ -238,12 +238,12 @@ class Adapter:
             if kept is None or kept["pending"]["key"] != key:
                 return result
             if again and "came_to" in kept:
-                return restored(kept["came_to"], call, call.name)
+                return result_from_outcome(kept["came_to"], call, call.name)
         except Exception:
             log.exception("what a call of tool %r came to could not be looked for", call.name)
             return result
         if not again:
-            await self.note(call, context, kept | {"came_to": stored(result)})
+            await self.note(call, context, kept | {"came_to": outcome_from_result(result)})
         return result
 
     async def _follow(
@@ -542,7 +542,7 @@ def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:
     if pending["kind"] != "approval":
         return ask(pending["reason"])
     now = thaw(call.arguments)
-    return True if is_as_sent(pending, call) or same(now, pending["arguments"]) else allow(arguments=now)
+    return True if is_as_sent(pending, call) or is_same_json(now, pending["arguments"]) else allow(arguments=now)
 
 
 def _put(records: Store, key: str, record: Record) -> None:

@@ -31,7 +31,7 @@ from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import Malformed, same, to_object
+from ferrule.values.json_text import Malformed, is_same_json, parse_json_object
 from ferrule.values.result import ToolResult
 
 __all__ = [
@@ -129,7 +129,7 @@ def pre_hook(function: Callable[..., Any]) -> Middleware:
 
     def arguments_of(call: ToolCall) -> dict[str, Any] | None:
         try:
-            return None if isinstance(call.raw, str) and to_object(call.raw) is None else thaw(call.arguments)
+            return None if isinstance(call.raw, str) and parse_json_object(call.raw) is None else thaw(call.arguments)
         except Malformed:
             return None
 
@@ -166,7 +166,7 @@ def middleware(function: Callable[..., Any]) -> Middleware:
 
         async def call_next(args: Any, ctx: ToolContext) -> Any:
             nonlocal last, told
-            last = await next(call if same(args, thaw(call.arguments)) else call.replace(arguments=args), ctx)
+            last = await next(call if is_same_json(args, thaw(call.arguments)) else call.replace(arguments=args), ctx)
             if not last.success:
                 raise error_of(last)
             told = thaw(last.output)
@@ -216,7 +216,7 @@ def post_hook(function: Callable[..., Any]) -> Middleware:
 
 def _with_output(result: ToolResult, output: Any, told: Any) -> ToolResult:
     """The result with this output, where it is another one than `told`, a copy of its own, or that was changed."""
-    return result if output is told and same(told, thaw(result.output)) else result.replace(output=output)
+    return result if output is told and is_same_json(told, thaw(result.output)) else result.replace(output=output)
 
 
 def _fits_first(name: str, function: object, *forms: str) -> bool:

@@ -35,7 +35,7 @@ from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed
 from ferrule.runner import Runner
 from ferrule.types import Approver, Executable, Middleware, Next
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, to_text
+from ferrule.values.content import Block, Media, Text, to_json_text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import thaw
@@ -119,7 +119,7 @@ def approver(coordinator: ModuleCoordinator, *, timeout: float = 300.0) -> Appro
             return deny("the coordinator has no approval system")
         if decision.into is not None or decision.schema is not None:
             return deny("a value is wanted, and the approval system of amplifier takes a yes or a no")
-        prompt, _ = visible(f"{decision.reason}\n{call.name} {to_text(thaw(call.arguments))}")
+        prompt, _ = visible(f"{decision.reason}\n{call.name} {to_json_text(thaw(call.arguments))}")
         try:
             answer = await system.request_approval(prompt, [_ALLOW, _DENY], timeout, "deny")
         except ApprovalTimeoutError:

@@ -195,7 +195,7 @@ def _guard(theirs: PermissionGuard, tool: TheirTool[Any] | None) -> GuardFunctio
         raise DefinitionError(f"axio.guard takes a guard of axio, not {theirs!r}")
 
     async def ask_guard(call: ToolCall, context: ToolContext[Any]) -> Verdict:
-        running: Any = context.running
+        running: Any = context.running_call
         try:
             answer = await theirs(tool or _model_tool(running.tool), **thaw(call.arguments))
         except TheirGuardError as error:

@@ -19,13 +19,13 @@ from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.kernel.redact import log_exception, redact
-from ferrule.security.masking import masked_text
+from ferrule.security.masking import format_masked_error
 from ferrule.types import Guard, GuardFunction, Verdict
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import same
+from ferrule.values.json_text import is_same_json
 
 _FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
 
@@ -73,11 +73,11 @@ def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Ma
         except GuardError:
             raise
         except Exception as error:
-            running: Any = context.running
+            running: Any = context.running_call
             if not isinstance(error, PermissionError):
                 level = logging.WARNING
                 log_exception(running, "the guard %r of tool %r raised", guard, call.name, error=error, level=level)
-            raise GuardError(masked_text(error, partial(redact, running))) from error
+            raise GuardError(format_masked_error(error, partial(redact, running))) from error
 
     ask_guard.__name__ = guard_name(guard)
     return ask_guard
@@ -154,7 +154,7 @@ def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Aske
             after = parameters.dump_fields(answer)
         except NotJudgeable as error:
             raise GuardError(f"a guard changed the handler, and {error}") from error
-        changed = {key: after[key] for key in after if key not in before or not same(before[key], after[key])}
+        changed = {key: after[key] for key in after if key not in before or not is_same_json(before[key], after[key])}
         removed = before.keys() - after.keys()
         if not changed and not removed:
             return None

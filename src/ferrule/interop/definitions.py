@@ -18,7 +18,7 @@ from ferrule.interop.checks import of_foreign
 from ferrule.interop.shapes import options_of
 from ferrule.types import Executable, Guard
 from ferrule.values.call import ToolCall
-from ferrule.values.content import to_text
+from ferrule.values.content import to_json_text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.result import ToolResult
@@ -175,7 +175,7 @@ def _error_text(error: object) -> str | None:
     if error is None or isinstance(error, str):
         return error or None
     message = error.get("message") if isinstance(error, Mapping) else None
-    return message if isinstance(message, str) else to_text(error)
+    return message if isinstance(message, str) else to_json_text(error)
 
 
 def tool_of(thing: object) -> Tool:

@@ -46,11 +46,11 @@ from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, f
 from ferrule.mcp_results import to_result
 from ferrule.runner import Runner
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import cut
+from ferrule.values.content import truncate_text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import dumps
+from ferrule.values.json_text import format_json
 from ferrule.values.result import ToolResult
 
 ContextOf: TypeAlias = Callable[[Context], ToolContext[Any]]
@@ -255,10 +255,10 @@ def _form_about(pending: Mapping[str, Any]) -> Form:
     """The question, with the call that it is about; ends of what is long, so that nothing hides behind much else."""
     arguments = pending["arguments"]
     most = MOST_IN_A_MESSAGE // (2 + len(arguments))
-    lines = [f"{name}: {cut(dumps(thaw(value)), most)}" for name, value in arguments.items()]
-    message = "\n".join([cut(pending["reason"], most), "", pending["call"]["name"], *lines])
+    lines = [f"{name}: {truncate_text(format_json(thaw(value)), most)}" for name, value in arguments.items()]
+    message = "\n".join([truncate_text(pending["reason"], most), "", pending["call"]["name"], *lines])
     shown = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in message)
-    return form_of(cut(shown, MOST_IN_A_MESSAGE), pending["schema"], {})
+    return form_of(truncate_text(shown, MOST_IN_A_MESSAGE), pending["schema"], {})
 
 
 def _input_required(form: Form, record: Mapping[str, Any]) -> TheirResult:

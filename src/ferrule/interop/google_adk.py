@@ -37,7 +37,7 @@ from ferrule.interop.adapter import Adapter, context_maker, listed, record_of
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, to_text
+from ferrule.values.content import Block, Media, Text, to_json_text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask
 from ferrule.values.frozen import thaw
@@ -265,16 +265,18 @@ def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
     async def needs_confirmation(call: ToolCall, context: ToolContext[Any]) -> Decision:
         theirs = await invocations.context(context, call)
         if not await tool.check_require_confirmation(thaw(call.arguments), theirs):
-            asked_about.discard(context.running)  # a guard may have changed the arguments since
+            asked_about.discard(context.running_call)  # a guard may have changed the arguments since
             return allow()
-        asked_about.add(context.running)
+        asked_about.add(context.running_call)
         return ask(f"{tool.name} needs confirmation")
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
         theirs = await invocations.context(context, context.call)
         if context.answer is not None:
             theirs.tool_confirmation = ToolConfirmation(confirmed=True, payload=context.answer.value.get("payload"))
-        elif context.running in asked_about:  # what has to be confirmed since, as other calls ran, the tool asks itself
+        elif (
+            context.running_call in asked_about
+        ):  # what has to be confirmed since, as other calls ran, the tool asks itself
             theirs.tool_confirmation = ToolConfirmation(confirmed=True)
         given = await tool.run_async(args=payload, tool_context=theirs)
         if theirs.actions.requested_auth_configs:
@@ -316,14 +318,16 @@ def _steered(actions: EventActions) -> str:
 def _given_by_adk(tool: BaseTool, given: Any) -> object:
     if isinstance(given, Mapping) and given.get("error"):
         error = given["error"]
-        raise ToolError(error if isinstance(error, str) else to_text(error))
+        raise ToolError(error if isinstance(error, str) else to_json_text(error))
     media: list[Media] = []
     rest = _without_media(given, media)
     # Of ADK's own tools, what tells its telemetry of failures in other forms, such as an MCP server's `isError`.
     if (is_error := getattr(tool, "_detect_error_in_response", None)) and is_error(given):
-        raise ToolError(rest if isinstance(rest, str) else to_text(rest))
+        raise ToolError(rest if isinstance(rest, str) else to_json_text(rest))
     return (
-        ToolResult(rest, content=[Text(rest if isinstance(rest, str) else to_text(rest)), *media]) if media else given
+        ToolResult(rest, content=[Text(rest if isinstance(rest, str) else to_json_text(rest)), *media])
+        if media
+        else given
     )
 
 

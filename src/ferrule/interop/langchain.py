@@ -54,7 +54,7 @@ from ferrule.interop.adapter import (
 from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Media, Text, jsonable
+from ferrule.values.content import Media, Text, to_jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import thaw
@@ -267,7 +267,7 @@ def _is_done(message: ToolMessage) -> bool:
 
 def _artifact(result: ToolResult) -> dict[str, Any]:
     """What the program finds at the message, and the model does not read."""
-    return {"status": result.status, "metadata": jsonable(dict(result.metadata))}
+    return {"status": result.status, "metadata": to_jsonable(dict(result.metadata))}
 
 
 def _their_content(result: ToolResult) -> str | list[str | dict[str, Any]]:
@@ -612,7 +612,7 @@ def _our_tool(theirs: BaseTool) -> Tool:
         handler,
         description=theirs.description,
         input_schema=shown.get("parameters") or {"type": "object"},
-        metadata=jsonable(theirs.metadata or {}),
+        metadata=to_jsonable(theirs.metadata or {}),
     )
 
 
@@ -663,7 +663,7 @@ def _our_result(theirs: BaseTool, said: Any) -> ToolResult:
         raise ToolError(f"{theirs.name} came to a {type(said).__name__}, which only a graph can follow")
     if said.status == "error":
         raise ToolError(str(said.text))
-    metadata = {} if said.artifact is None else {"artifact": jsonable(said.artifact)}
+    metadata = {} if said.artifact is None else {"artifact": to_jsonable(said.artifact)}
     if isinstance(said.content, str):
         return ToolResult(said.content, metadata=metadata)
     return ToolResult(said.text, content=[_our_block(block) for block in said.content], metadata=metadata)
@@ -679,4 +679,4 @@ def _our_block(block: str | dict[str, Any]) -> Text | Media:
         return Media("image", base64.b64decode(data), mime_type)
     if kind in ("image", "audio", "file") and block.get("base64") and block.get("mime_type"):
         return Media(kind, base64.b64decode(block["base64"]), block["mime_type"])
-    return Text(block["text"] if kind == "text" else json.dumps(jsonable(block), ensure_ascii=False))
+    return Text(block["text"] if kind == "text" else json.dumps(to_jsonable(block), ensure_ascii=False))

@@ -55,7 +55,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask
 from ferrule.values.frozen import thaw
 from ferrule.values.input import InputRequired
-from ferrule.values.json_text import same
+from ferrule.values.json_text import is_same_json
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
@@ -205,7 +205,7 @@ class _TheirTool:
         if pending["into"] is not None:
             return "a person has to give a value that no model may know"
         judged = thaw(pending["arguments"])
-        if same(judged, self._validated(call)):
+        if is_same_json(judged, self._validated(call)):
             return None
         text = json.dumps(judged)
         too_long = "guards change its arguments to others, which are too long to be told"

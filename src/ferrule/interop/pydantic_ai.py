@@ -43,7 +43,7 @@ from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, jsonable
+from ferrule.values.content import Block, Media, Text, to_jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow
 from ferrule.values.deferred import Deferred
@@ -351,7 +351,7 @@ def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any],
         except (ModelRetry, ToolFailed) as error:
             raise ToolError(error.message) from error
         except ApprovalRequired as asked:
-            state = {"approved": jsonable(asked.metadata)}
+            state = {"approved": to_jsonable(asked.metadata)}
             return InputRequired(_reason_of(asked, f"{name} wants to be approved"), state=state)
         except CallDeferred as deferred:
             return Deferred(call.id, reason=_reason_of(deferred, f"{name} is done elsewhere"))
@@ -446,7 +446,7 @@ def _our_blocks(value: Any) -> Iterator[Block]:
     elif isinstance(value, UploadedFile):
         yield Text(f"[file {value.file_id}]")
     else:
-        yield Text(value if isinstance(value, str) else to_json(jsonable(value)).decode())
+        yield Text(value if isinstance(value, str) else to_json(to_jsonable(value)).decode())
 
 
 def _media_type_of(url: FileUrl) -> str:

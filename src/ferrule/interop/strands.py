@@ -32,7 +32,7 @@ from ferrule.runner import Runner
 from ferrule.store import Store
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, jsonable, to_text
+from ferrule.values.content import Block, Media, Text, to_json_text, to_jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import thaw
@@ -349,8 +349,8 @@ def _from_strands(theirs: Any, agent: Any) -> Tool:
         finally:
             _forget_interrupts(own)
         if isinstance(last, Interrupt):
-            question = last.reason if isinstance(last.reason, str) else to_text(last.reason or last.name)
-            asked = {"name": last.name, "reason": jsonable(last.reason)}
+            question = last.reason if isinstance(last.reason, str) else to_json_text(last.reason or last.name)
+            asked = {"name": last.name, "reason": to_jsonable(last.reason)}
             return InputRequired(question, _RESPONSE, {"answered": answered, "asked": asked})
         return _from_strands_result(last)
 
@@ -382,7 +382,7 @@ async def _last_event(theirs: AgentTool, used: ToolUse, state: dict[str, Any], c
             if "tool_interrupt_event" in event:
                 return event["tool_interrupt_event"]["interrupts"][0]
             if "tool_stream_event" in event:
-                context.announce({"chunk": jsonable(event["tool_stream_event"]["data"])})
+                context.announce({"chunk": to_jsonable(event["tool_stream_event"]["data"])})
             last = event
     except InterruptException as raised:
         return raised.interrupt
@@ -424,4 +424,4 @@ def _our_blocks(item: Mapping[str, Any]) -> Iterable[Block]:
             data, name = value["source"]["bytes"], value.get("name")
             yield Media("image" if kind == "image" else "file", data, mime_type, name=name)
         else:
-            yield Text(value if kind == "text" else to_text(value))
+            yield Text(value if kind == "text" else to_json_text(value))

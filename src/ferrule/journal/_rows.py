@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 from pydantic_core import to_json
 
 from ferrule.values.arguments import Arguments
-from ferrule.values.content import jsonable
+from ferrule.values.content import to_jsonable
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.kept import Intent, Kept, KeptState
+from ferrule.values.journal_entry import EntryState, Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 Row: TypeAlias = Sequence[Any]
@@ -78,7 +78,7 @@ def intent_row(intent: Intent) -> tuple[Column, ...]:
     return (*texts, _encode_as_shown(intent.arguments), intent.at)
 
 
-def kept_of(row: Row, *, lives: bool) -> Kept:
+def kept_of(row: Row, *, lives: bool) -> JournalEntry:
     """The call of the values of `CALL_COLUMNS`, whose owner lives or does not."""
     key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint = map(text_of, row[:9])
     intent = Intent(
@@ -95,11 +95,11 @@ def kept_of(row: Row, *, lives: bool) -> Kept:
         at=row[10],
         run=row[14],
     )
-    state: KeptState = row[12] if row[12] != "running" or lives else "cut_off"
-    return Kept(intent=intent, state=state, outcome=None if row[11] is None else json.loads(row[11]))
+    state: EntryState = row[12] if row[12] != "running" or lives else "cut_off"
+    return JournalEntry(intent=intent, state=state, outcome=None if row[11] is None else json.loads(row[11]))
 
 
-def state_of(outcome: JsonObject) -> KeptState:
+def state_of(outcome: JsonObject) -> EntryState:
     """`"deferred"` where the outcome is still to come, else `"ended"`."""
     return "deferred" if outcome.get("status") == "suspended" else "ended"
 
@@ -150,14 +150,14 @@ class EventRows:
         if isinstance(decision, Decision):
             said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}
             unchanged = inputs.get(identity) == hash(_input_text(data))
-            changed = {} if unchanged else {"input": jsonable(data["input"])}
-            return json_text({**said, "by": jsonable(data.get("by", decision.by)), **changed})
+            changed = {} if unchanged else {"input": to_jsonable(data["input"])}
+            return json_text({**said, "by": to_jsonable(data.get("by", decision.by)), **changed})
         if isinstance(result, ToolResult):
             inputs.pop(identity, None)
             record, pending = result.record(), result.pending
-            record["pending"] = pending and {name: jsonable(pending.get(name)) for name in _OF_PENDING}
+            record["pending"] = pending and {name: to_jsonable(pending.get(name)) for name in _OF_PENDING}
             return _rendered_text(record)
-        more = {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")}
+        more = {name: to_jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")}
         return json_text(more or None)
 
 
@@ -165,11 +165,11 @@ def _input_text(data: Mapping[str, Any]) -> str:
     try:
         return json_text({"input": data["input"]})  # which is JSON mostly, and rendering it takes as long again
     except (TypeError, ValueError):
-        return json_text({"input": jsonable(data["input"])})
+        return json_text({"input": to_jsonable(data["input"])})
 
 
 def _rendered_text(value: object) -> str:
-    """JSON of what `jsonable` has made, mostly in a fifth of the time of `json_text`."""
+    """JSON of what `to_jsonable` has made, mostly in a fifth of the time of `json_text`."""
     try:
         return to_json(value, inf_nan_mode="constants").decode()
     except ValueError:  # half of a surrogate pair
@@ -178,7 +178,7 @@ def _rendered_text(value: object) -> str:
 
 def _json_mapping(value: object) -> Any:
     if isinstance(value, Arguments):
-        return value.plain()
+        return value.to_dict()
     if isinstance(value, Mapping):
         return thaw(value)
     raise TypeError(f"a {type(value).__name__} is no JSON")

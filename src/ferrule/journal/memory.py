@@ -16,7 +16,7 @@ from ferrule.store import Memory
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept, is_unknown
+from ferrule.values.journal_entry import Intent, JournalEntry, is_unknown
 
 __all__ = ["MemoryJournal", "memory"]
 
@@ -45,7 +45,7 @@ class MemoryJournal(Journal):
         self._most = most
         self._ended: deque[tuple[str, str]] = deque()  # keys and references, the oldest first
         self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
-        self._calls: dict[str, Kept] = {}
+        self._calls: dict[str, JournalEntry] = {}
         self._of_reference: dict[str, set[str]] = {}
         self._taken: dict[str, float] = {}
         self._store = Memory()
@@ -61,7 +61,7 @@ class MemoryJournal(Journal):
     def cut_off(self) -> None:
         """As though the process had died and another had begun: what runs is cut off. For tests of what comes then."""
         with self._lock:
-            running = [key for key, kept in self._calls.items() if kept.state == "running"]
+            running = [key for key, entry in self._calls.items() if entry.state == "running"]
             self._calls |= {key: dataclasses.replace(self._calls[key], state="cut_off") for key in running}
         for key in running:
             self._waiting.wake(key)
@@ -70,25 +70,25 @@ class MemoryJournal(Journal):
         """Keep an event."""
         self.events.append(event)
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         """What is kept of the call of this key. With `wait`, no earlier than it has ended or was cut off."""
         with self._waiting.of(key) as changed:
             while True:
-                kept = self._kept(key)
-                if not wait or kept is None or kept.state != "running":
-                    return kept and _copy(kept)
+                entry = self._kept(key)
+                if not wait or entry is None or entry.state != "running":
+                    return entry and _copy(entry)
                 await changed.wait(_LOOK_AFTER)
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         """Keep that a call is about to run, unless its key is there."""
-        new = _copy(Kept(intent=intent, state="running"))
+        new = _copy(JournalEntry(intent=intent, state="running"))
         key = intent.key
         with self._lock:
             same = self._of_reference.setdefault(intent.reference, set())
             other = not same <= {key}
-            kept = self._kept(key)
-            if kept is not None and kept.intent.claim != intent.claim and not _is_still(kept, after):
-                return Begun(_copy(kept), other)
+            entry = self._kept(key)
+            if entry is not None and entry.intent.claim != intent.claim and not _is_still(entry, after):
+                return Begun(_copy(entry), other)
             self._calls[key] = new
             self._claims.add(intent.claim)
             same.add(key)
@@ -99,31 +99,31 @@ class MemoryJournal(Journal):
         ended = outcome and _kept_end(intent, outcome)
         self._claims.remove(intent.claim)
         with self._lock:
-            kept = self._calls.get(intent.key)
-            if kept is None or kept.intent.claim != intent.claim:
+            entry = self._calls.get(intent.key)
+            if entry is None or entry.intent.claim != intent.claim:
                 return
             if ended:
-                self._calls[intent.key] = dataclasses.replace(ended, intent=kept.intent)
+                self._calls[intent.key] = dataclasses.replace(ended, intent=entry.intent)
                 self._note_ended(intent)
             else:
                 self._forget(intent.key, intent.reference)
         self._waiting.wake(intent.key)
 
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
         with self._lock:
-            open_calls = [kept for key in self._calls if (kept := self._kept(key)) and kept.state in OPEN]
+            open_calls = [entry for key in self._calls if (entry := self._kept(key)) and entry.state in OPEN]
         if ticket is not None:
-            open_calls = [kept for kept in open_calls if kept.outcome and ticket_of(kept.outcome) == ticket]
-        return [_copy(kept) for kept in sorted(open_calls, key=lambda kept: (kept.intent.at, kept.intent.key))]
+            open_calls = [entry for entry in open_calls if entry.outcome and ticket_of(entry.outcome) == ticket]
+        return [_copy(entry) for entry in sorted(open_calls, key=lambda entry: (entry.intent.at, entry.intent.key))]
 
-    async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
+    async def settle(self, entry: JournalEntry, outcome: JsonObject | None) -> bool:
         """See `Journal.settle`."""
-        ended = None if outcome is None else _kept_end(kept.intent, outcome)
-        key = kept.intent.key
+        ended = None if outcome is None else _kept_end(entry.intent, outcome)
+        key = entry.intent.key
         with self._lock:
             found = self._kept(key)
-            if found is None or not _is_still(found, kept):
+            if found is None or not _is_still(found, entry):
                 return False
             if ended is None:
                 self._forget(key, found.intent.reference)
@@ -158,29 +158,29 @@ class MemoryJournal(Journal):
         if not same:
             self._of_reference.pop(reference, None)
 
-    def _kept(self, key: str) -> Kept | None:
+    def _kept(self, key: str) -> JournalEntry | None:
         """What is kept of a call; it is cut off where its loop was closed under it."""
-        kept = self._calls.get(key)
-        if kept is None or kept.state != "running" or not self._claims.is_left(kept.intent.claim):
-            return kept
-        return dataclasses.replace(kept, state="cut_off")
+        entry = self._calls.get(key)
+        if entry is None or entry.state != "running" or not self._claims.is_left(entry.intent.claim):
+            return entry
+        return dataclasses.replace(entry, state="cut_off")
 
 
-def _is_still(found: Kept, kept: Kept | None) -> bool:
-    """Whether a call that may be settled is as it was when `kept` was read."""
-    if kept is None or found.state != kept.state or not (found.state in OPEN or is_unknown(found)):
+def _is_still(found: JournalEntry, entry: JournalEntry | None) -> bool:
+    """Whether a call that may be settled is as it was when `entry` was read."""
+    if entry is None or found.state != entry.state or not (found.state in OPEN or is_unknown(found)):
         return False
-    return found.intent.claim == kept.intent.claim and json_text(found.outcome) == json_text(kept.outcome)
+    return found.intent.claim == entry.intent.claim and json_text(found.outcome) == json_text(entry.outcome)
 
 
-def _kept_end(intent: Intent, outcome: JsonObject) -> Kept:
-    return Kept(intent=intent, state=state_of(outcome), outcome=_plain_copy(outcome))
+def _kept_end(intent: Intent, outcome: JsonObject) -> JournalEntry:
+    return JournalEntry(intent=intent, state=state_of(outcome), outcome=_plain_copy(outcome))
 
 
-def _copy(kept: Kept) -> Kept:
+def _copy(entry: JournalEntry) -> JournalEntry:
     """One that shares nothing with it that could be changed."""
-    intent = dataclasses.replace(kept.intent, arguments=_plain_copy(kept.intent.arguments))
-    return Kept(intent=intent, state=kept.state, outcome=kept.outcome and _plain_copy(kept.outcome))
+    intent = dataclasses.replace(entry.intent, arguments=_plain_copy(entry.intent.arguments))
+    return JournalEntry(intent=intent, state=entry.state, outcome=entry.outcome and _plain_copy(entry.outcome))
 
 
 def _plain_copy(value: JsonObject) -> Any:

@@ -280,7 +280,7 @@ class LoggedCall:
             "replays": self.replays,
             "repairs": result.get("repairs", []),
             "metadata": self.metadata,
-            "answered_by": result.get("answered_by"),
+            "approved_by": result.get("approved_by"),
             "idempotency_key": None if intent is None else intent.key,
             "fingerprint": None if intent is None else intent.fingerprint,
             "process": self.process,

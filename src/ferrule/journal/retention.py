@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._rows import EVENT_COLUMNS, Column, column, json_text
 from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Look, inner
-from ferrule.values.kept import RUN_NAME
+from ferrule.values.journal_entry import KEYED_RUN_NAME
 
 if TYPE_CHECKING:
     from ferrule.journal.sqlite import SQLiteJournal
@@ -108,7 +108,7 @@ def expired(look: Look, before: float, now: float) -> Expired:
     found.events += look.column(others, before)
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
     runs = "SELECT key FROM calls WHERE state = 'deferred' AND at < ? AND tool_name = ?"
-    found.keys += look.column(runs, before, column(RUN_NAME))
+    found.keys += look.column(runs, before, column(KEYED_RUN_NAME))
     return found
 
 

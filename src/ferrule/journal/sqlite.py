@@ -40,7 +40,7 @@ from ferrule.store import JsonValue, NoJson, StoreError, read_json
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Intent, Kept, is_unknown
+from ferrule.values.journal_entry import Intent, JournalEntry, is_unknown
 
 __all__ = ["SQLiteJournal", "SQLiteStore"]
 
@@ -140,19 +140,19 @@ class SQLiteJournal(Journal):
         there were is a row of its own, of the kind `journal:lost`."""
         self._writer.note(event)
 
-    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         """What is kept of the call of this key. With `wait`, no earlier than a living process has ended it or died."""
-        kept = self._look(key)
-        if not wait or kept is None or kept.state != "running":
-            return kept
+        entry = self._look(key)
+        if not wait or entry is None or entry.state != "running":
+            return entry
         pause = _FIRST_LOOK_AFTER  # who runs it may be another process, which tells nobody
         with self._waiting.of(key) as changed:
-            while (kept := self._look(key)) is not None and kept.state == "running":
+            while (entry := self._look(key)) is not None and entry.state == "running":
                 await changed.wait(pause)
                 pause = min(2 * pause, _LAST_LOOK_AFTER)
-        return kept
+        return entry
 
-    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         """Commit that a call is about to run, unless its key is there."""
         row = (*intent_row(intent), None, "running", self._owner, intent.run)
 
@@ -169,7 +169,7 @@ class SQLiteJournal(Journal):
 
         self._claims.add(intent.claim)  # now: who begins it may not hear of it, and ends it then
         begun = await self._writer.order(change)
-        if begun.kept is not None:
+        if begun.earlier is not None:
             self._claims.remove(intent.claim)
         return begun
 
@@ -185,7 +185,7 @@ class SQLiteJournal(Journal):
         self._claims.remove(intent.claim)  # it runs until that is written, also where nobody waits for it any more
         await self._writer.order(change, partial(self._waiting.wake, intent.key), surely=True)
 
-    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
         query, values = (_UNFINISHED, ()) if ticket is None else (_OF_TICKET, (column(ticket),))
         while True:
@@ -195,23 +195,23 @@ class SQLiteJournal(Journal):
             if not died:
                 break
             self._dead |= died  # what they had committed before they died is read now
-        kept = list[Kept]()
+        entries = list[JournalEntry]()
         for row in rows:
             try:
-                kept.append(kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)))
+                entries.append(kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)))
             except (ValueError, RecursionError) as error:
                 log.error("the row of a call of tool %r cannot be read: %s", text_of(row[4]), error)
-        return [call for call in kept if call.state != "running"]
+        return [call for call in entries if call.state != "running"]
 
-    async def settle(self, kept: Kept, outcome: JsonObject | None) -> bool:
+    async def settle(self, entry: JournalEntry, outcome: JsonObject | None) -> bool:
         """See `Journal.settle`."""
-        intent = kept.intent
+        intent = entry.intent
         mine = (column(intent.key), column(intent.claim))
         statement, values = _ending(outcome, mine)
 
         def change(connection: sqlite3.Connection) -> bool:
             found = connection.execute(_GET_CALL, mine[:1]).fetchone()
-            if found is None or not self._is_still(found, kept):
+            if found is None or not self._is_still(found, entry):
                 return False
             connection.execute(statement, values)
             return True
@@ -257,14 +257,14 @@ class SQLiteJournal(Journal):
         self._close()
         self._writer.join()
 
-    def _is_still(self, row: Row, kept: Kept | None) -> bool:
-        """Whether a call that may be settled is as it was when `kept` was read; within a transaction."""
-        if kept is None or not (kept.state in OPEN or is_unknown(kept)) or text_of(row[2]) != kept.intent.claim:
+    def _is_still(self, row: Row, entry: JournalEntry | None) -> bool:
+        """Whether a call that may be settled is as it was when `entry` was read; within a transaction."""
+        if entry is None or not (entry.state in OPEN or is_unknown(entry)) or text_of(row[2]) != entry.intent.claim:
             return False
         found = kept_of(row, lives=self._lives(row))
-        return found.state == kept.state and json_text(found.outcome) == json_text(kept.outcome)
+        return found.state == entry.state and json_text(found.outcome) == json_text(entry.outcome)
 
-    def _look(self, key: str) -> Kept | None:
+    def _look(self, key: str) -> JournalEntry | None:
         while True:
             rows = self._reads.rows(_GET_CALL, (column(key),))
             if not rows:

@@ -19,7 +19,7 @@ def begin_attempt(state: CallState) -> Attempt:
     attempt.runs, attempt.executed = before.runs, before.executed
     attempt.abandoned, attempt.left_running, attempt.stop = before.abandoned, before.left_running, before.stop
     attempt.in_next, attempt.cancels = before.in_next, before.cancels
-    attempt.asked, attempt.answered_by, attempt.inputs = before.asked, before.answered_by, before.inputs
+    attempt.asked, attempt.approved_by, attempt.inputs = before.asked, before.approved_by, before.inputs
     attempt.in_journal, attempt.record_notes = before.in_journal, before.record_notes
     state.attempt = attempt
     return attempt

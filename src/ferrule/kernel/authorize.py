@@ -29,15 +29,15 @@ from ferrule.kernel.state import CallState, ancestors
 from ferrule.kernel.suspension import Answered, find_supplied_names, omit_names, refusal_by_person
 from ferrule.kernel.tasks import run_within
 from ferrule.types import Approver, Coro, Guard, GuardFunction
-from ferrule.values.arguments import starred
-from ferrule.values.call import ToolCall, judged_call, starred_call
-from ferrule.values.context import ToolContext, bound_context
+from ferrule.values.arguments import redact_hidden
+from ferrule.values.call import ToolCall, make_judged_call, redact_call
+from ferrule.values.context import ToolContext, make_context
 from ferrule.values.decision import ALLOW, Decision, deny
 from ferrule.values.event import emit
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.input import Answer, InputRequired
-from ferrule.values.json_text import SECRET_STARS, same
-from ferrule.values.logged import write_log
+from ferrule.values.json_text import SECRET_STARS, is_same_json
+from ferrule.values.log import write_log
 
 MAX_ROUNDS = 8
 VALUE_MISSING = "a value that only the program or a person can supply is missing"
@@ -101,7 +101,7 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     if kind in ("input", "work") or journal_status(state).replaces is not None:
         state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
     if kind in ("background", "work"):
-        state.attempt.answered_by = answered.by
+        state.attempt.approved_by = answered.by
         if not answered.ends_work:
             _check_allowed(plan, state, _emit_decision(plan, state, await _judge_again(plan, state, frozenset())))
         return Answer(FrozenDict(), freeze(record["state"])) if kind == "work" else None
@@ -150,7 +150,7 @@ async def explain(plan: Plan, state: CallState) -> list[Decision]:
     for function, guard in plan.guards:
         found = find_objection(((function, guard),), state)
         one = ALLOW if found is None else await _read_verdict(plan, guard, found[1], state)
-        arguments = one.arguments and starred(one.arguments, plan.parameters.hidden)
+        arguments = one.arguments and redact_hidden(one.arguments, plan.parameters.hidden)
         decisions.append(replace(one, arguments=arguments, rule=one.rule or guard_name(guard)))
     return decisions
 
@@ -219,7 +219,7 @@ def _replace_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> T
     """
     plan.check_input(arguments)
     made = plan.parameters.validate_change(plan.name, arguments)
-    return None if same(thaw(made), thaw(state.call.arguments)) else judged_call(state.call, made)
+    return None if is_same_json(thaw(made), thaw(state.call.arguments)) else make_judged_call(state.call, made)
 
 
 def _deny_bad_arguments(plan: Plan, state: CallState, whose: str, given: JsonObject, error: Exception) -> Decision:
@@ -251,7 +251,7 @@ async def ask_and_judge(
     """
     answer = await _get_answer(plan, state, asked, approve)
     if asked.schema is None or answer.by:
-        state.attempt.answered_by = answer.by
+        state.attempt.approved_by = answer.by
     decision, given = answer, answer.arguments or FrozenDict()
     if answer.kind == "ask":
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
@@ -316,7 +316,7 @@ async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> D
     # A record holds no hidden values: after resuming, guards supply theirs again, unless a person gave one.
     free = frozenset() if state.origin.answered is None else plan.parameters.hidden - given
     changed = state.call is not approved
-    if changed and not same(omit_names(free, approved.arguments), omit_names(free, state.call.arguments)):
+    if changed and not is_same_json(omit_names(free, approved.arguments), omit_names(free, state.call.arguments)):
         return deny("a guard would change the arguments after they were approved")
     return ALLOW
 
@@ -328,7 +328,7 @@ def _merge_edits(plan: Plan, call: ToolCall, given: JsonObject, into: str | None
         Invalid: The person changed a bound value.
     """
     for name in (given.keys() & plan.parameters.bound.keys()) - {into}:
-        if not same(thaw(given[name]), thaw(call.arguments[name])):
+        if not is_same_json(thaw(given[name]), thaw(call.arguments[name])):
             raise Invalid(f"{name} is bound, and an answer cannot change it")
     kept = {name: value for name, value in call.arguments.items() if into or name in plan.parameters.hidden}
     return {**kept, **given}
@@ -347,8 +347,8 @@ async def foresee(plan: Plan, state: CallState, asked: Decision) -> Decision:
 
 def _make_approver_arguments(plan: Plan, state: CallState, asked: Decision) -> tuple[ToolCall, Decision, ToolContext]:
     """Return the arguments for an approver."""
-    call = starred_call(state.call, plan.parameters.hidden - {asked.into})
-    return call, asked, bound_context(state.context.fields, state.context.running, 0)
+    call = redact_call(state.call, plan.parameters.hidden - {asked.into})
+    return call, asked, make_context(state.context.fields, state.context.running_call, 0)
 
 
 async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, state: CallState) -> Decision:

@@ -27,7 +27,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.event import Event, emit
 from ferrule.values.frozen import thaw
-from ferrule.values.kept import Kept, restored
+from ferrule.values.journal_entry import JournalEntry, result_from_outcome
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ async def _start_job(plan: Plan, values: object, state: CallState) -> ToolResult
         call = ToolCall(ticket, plan.name, thaw(dict(state.redacted_call.arguments)), parent=state.call.id)
         at, arguments = perf_counter(), state.call.arguments
         record = {"kind": "background", "key": None, "idempotency_key": key, "arguments": arguments, "run": at}
-        answered = Answered(record, b"", True, state.attempt.answered_by, at)
+        answered = Answered(record, b"", True, state.attempt.approved_by, at)
         origin = Origin(entry=job, observers=(job.on_event,), answered=answered, turn=state.origin.turn)
         emit((*runner.observers, job.on_event), "tool:pre", call, None, fields, at)
         runner.batches.add(job)  # leaving the runner waits for it, even before it begins
@@ -170,13 +170,13 @@ async def find_job(runner: RunnerState, fields: ContextFields, ticket: str) -> B
         JournalError: The journal cannot be read.
     """
     job = runner.jobs.get(ticket)
-    if job is None and (kept := await _find_entry(runner, ticket)) is not None and kept.intent.call_id == ticket:
-        job = _job_from_entry(runner, kept)
+    if job is None and (entry := await _find_entry(runner, ticket)) is not None and entry.intent.call_id == ticket:
+        job = _job_from_entry(runner, entry)
     whose = job and (job.principal, job.session)
     return job if whose == (fields.principal, fields.session) else None
 
 
-async def _find_entry(runner: RunnerState, ticket: str, wait: float | None = None) -> Kept | None:
+async def _find_entry(runner: RunnerState, ticket: str, wait: float | None = None) -> JournalEntry | None:
     """Return the journal's entry of a job. With `wait`, wait that many seconds for its end."""
     if runner.journal is None or not ticket.startswith(TICKET):
         return None
@@ -189,12 +189,12 @@ async def _find_entry(runner: RunnerState, ticket: str, wait: float | None = Non
     raise found.error
 
 
-def _job_from_entry(runner: RunnerState, kept: Kept) -> BackgroundJob:
+def _job_from_entry(runner: RunnerState, entry: JournalEntry) -> BackgroundJob:
     """Return the job of a journal entry."""
-    intent, result = kept.intent, None
+    intent, result = entry.intent, None
     call, name = ToolCall(intent.call_id, intent.tool_name), intent.tool_name
-    if kept.outcome is not None:
-        result = restored(kept.outcome, call, name)
-    elif kept.state == "cut_off":
+    if entry.outcome is not None:
+        result = result_from_outcome(entry.outcome, call, name)
+    elif entry.state == "cut_off":
         result = ToolResult(None, describe_unknown(name), call=call, tool_name=name, status="unknown", executed=None)
     return BackgroundJob(runner, intent.call_id, name, intent.principal, intent.session, result=result)

@@ -24,7 +24,7 @@ from ferrule.scheduling.clock import waiter_for_end
 from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import clean, cut
+from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.context import ContextFields
 from ferrule.values.result import ToolResult
 
@@ -275,7 +275,8 @@ class Batch:
 
     def _call(self, entry: Entry) -> Coro[ToolResult]:
         if entry.reuses_id:
-            error = f"The id {cut(clean(entry.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
+            used = truncate_text(clean_text(entry.call.id), 80)
+            error = f"The id {used!r} was used for another call before. {NOTHING_RUN}"
             rejection = Rejected("invalid", error)
             return reject_at_once(self._runner, entry.call, rejection, self._fields, self._origin(entry))
         return receive(self._runner, entry.call, self._fields, self._origin(entry))

@@ -14,11 +14,11 @@ from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
 from ferrule.values.arguments import Arguments
-from ferrule.values.call import ToolCall, judged_call
-from ferrule.values.content import clean, cut
+from ferrule.values.call import ToolCall, make_judged_call
+from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.event import EventKind, emit
-from ferrule.values.result import Status, ToolResult, keep_told
+from ferrule.values.result import Status, ToolResult, set_kernel_facts
 
 if TYPE_CHECKING:
     from ferrule.kernel.runner_state import RunnerState
@@ -49,7 +49,7 @@ async def reject_at_once(
     run = perf_counter() if origin.answered is None else origin.answered.record["run"]
     if origin.answered is None:
         emit(observers, "tool:pre", named, None, fields, run)
-    keep_told(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
+    set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
     emit(observers, "tool:error", named, result, fields, run)
     if origin.entry is not None:
         origin.entry.end(result)
@@ -152,14 +152,14 @@ def _normalize_call(plan: Plan, sent: ToolCall, parent: CallState | None) -> Too
         text = plan.parameters.write_json(call.raw)
     except Exception:  # `validate` says what is wrong with it
         return call
-    return judged_call(call, Arguments(text))
+    return make_judged_call(call, Arguments(text))
 
 
 def _apply_origin(state: LiveCall, origin: Origin) -> None:
     """Record where the call came from: a batch, the record of a suspended call, or a name that was repaired."""
     name = state.sent.name
     if name not in (state.plan.name, state.plan.tool.wire_name):
-        state.repairs = (f"read the name {cut(clean(name), 80)!r} as {state.plan.name!r}",)
+        state.repairs = (f"read the name {truncate_text(clean_text(name), 80)!r} as {state.plan.name!r}",)
     state.observers = (*state.observers, *origin.observers)
     if origin.answered is not None:
         state.run = origin.answered.record["run"]

@@ -33,7 +33,7 @@ from ferrule.kernel.suspension import make_deferred_record
 from ferrule.kernel.tasks import start_eagerly
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
-from ferrule.values.content import sentence
+from ferrule.values.content import to_sentence
 from ferrule.values.context import ToolContext
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
@@ -154,7 +154,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         return result
     except (ArgumentErrors, NotJudgeable) as error:  # a validator may treat the same text differently now
         reason = "its arguments do not fit any more" if isinstance(error, ArgumentErrors) else str(error)
-        return reject(state, Rejected("failed", f"{plan.name} could not be run: {sentence(reason)} {NOTHING_RUN}"))
+        return reject(state, Rejected("failed", f"{plan.name} could not be run: {to_sentence(reason)} {NOTHING_RUN}"))
     except SystemExit as error:  # in a task of its own it would end the loop
         return result_of_middleware_error(state, error)
     finally:

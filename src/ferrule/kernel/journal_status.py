@@ -7,7 +7,7 @@ from os import urandom
 
 from ferrule.kernel.state import CallState
 from ferrule.values.call_key import KEY_CHARACTERS, call_key, hash_parts
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 TICKET = "work_"
@@ -24,7 +24,7 @@ class JournalStatus:
     """The intent that was committed, or was about to be."""
     is_open: bool = False
     """Whether the intent has no outcome yet."""
-    replaces: Kept | None = None
+    replaces: JournalEntry | None = None
     """The earlier entry of the call, which the intent replaces."""
 
 

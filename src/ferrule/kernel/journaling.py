@@ -37,12 +37,12 @@ from ferrule.kernel.state import CallState
 from ferrule.kernel.tasks import run_within
 from ferrule.scheduling.clock import waiter_for_end
 from ferrule.types import Begun, Journal
-from ferrule.values.call import run_id
-from ferrule.values.content import jsonable
+from ferrule.values.call import format_run_id
+from ferrule.values.content import to_jsonable
 from ferrule.values.context import CURRENT
 from ferrule.values.frozen import freeze, thaw
-from ferrule.values.kept import Intent, Kept, is_unknown, restored, stored
-from ferrule.values.logged import write_log
+from ferrule.values.journal_entry import Intent, JournalEntry, is_unknown, outcome_from_result, result_from_outcome
+from ferrule.values.log import write_log
 from ferrule.values.result import ToolResult
 
 MAY_GO_ON = "may_go_on"
@@ -51,7 +51,7 @@ MAY_GO_ON = "may_go_on"
 # -- before ------------------------------------------------------------------------------------------------------------
 
 
-async def find_earlier_entry(plan: Plan, state: CallState) -> Kept | None:
+async def find_earlier_entry(plan: Plan, state: CallState) -> JournalEntry | None:
     """Return the journal's entry of an earlier run of this call, or None if the call may run.
 
     Waits while an earlier run is in progress. Calls without a session are never recognised.
@@ -67,64 +67,64 @@ async def find_earlier_entry(plan: Plan, state: CallState) -> Kept | None:
     )
 
 
-async def _wait_for_earlier_run(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None:
+async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntry | None) -> JournalEntry | None:
     """Wait until the earlier run has ended. Return its entry, or None if the call may run.
 
     Raises:
         Rejected: The wait took too long, or the journal cannot be read.
     """
     if plan.job is not None:  # the entry belongs to the background job, which is not waited for
-        if kept is None or kept.state != "cut_off":
-            return kept
-        journal_status(state).replaces = kept
+        if entry is None or entry.state != "cut_off":
+            return entry
+        journal_status(state).replaces = entry
         return None
-    if kept is not None and kept.state == "running":
+    if entry is not None and entry.state == "running":
         until, timer, waiting = wait_deadline(state), plan.runner.timer, plan.runner.waiting
         waiting.add(state)
         late = busy(plan, "this call came before, and is still under way")
         try:
             left = inf if until is None else until - timer.time()
             find = partial(_get_journal(plan).find, journal_status(state).key, wait=True)
-            kept = await _call_journal(state, find, seconds=left, late=late)
+            entry = await _call_journal(state, find, seconds=left, late=late)
         finally:
             waiting.discard(state)
-    if kept is None or kept.state == "running":  # the earlier run has withdrawn its intent: nothing was run
+    if entry is None or entry.state == "running":  # the earlier run has withdrawn its intent: nothing was run
         return None
-    if kept.state == "cut_off" and is_repeatable(plan, state, kept):
-        journal_status(state).replaces = kept
+    if entry.state == "cut_off" and is_repeatable(plan, state, entry):
+        journal_status(state).replaces = entry
         return None
-    answered, pending = state.origin.answered, (kept.outcome or {}).get("pending")
+    answered, pending = state.origin.answered, (entry.outcome or {}).get("pending")
     if pending and answered is not None and pending["key"] == answered.record["key"]:
-        journal_status(state).replaces, journal_status(state).intent = kept, kept.intent  # this very entry is resumed
+        journal_status(state).replaces, journal_status(state).intent = entry, entry.intent  # this very entry is resumed
         return None
-    return kept
+    return entry
 
 
-def is_repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
+def is_repeatable(plan: Plan, state: CallState, entry: JournalEntry) -> bool:
     """Return whether a call that was cut off may run again: read-only or idempotent, and the same tool."""
     tool, arguments = plan.tool, state.call.arguments
     is_harmless = tool.trait("read_only", arguments) or tool.trait("idempotent", arguments)
-    return is_harmless and kept.intent.fingerprint == plan.fingerprint
+    return is_harmless and entry.intent.fingerprint == plan.fingerprint
 
 
-async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
+async def replay(plan: Plan, state: CallState, entry: JournalEntry) -> ToolResult | None:
     """Return the recorded result of an earlier run, or None if the call may run after all."""
-    outcome = kept.outcome
-    if is_unknown(kept):
+    outcome = entry.outcome
+    if is_unknown(entry):
         found = await reconcile(plan, state)
         if found is not None and not found.executed:
             if is_over(plan, outcome):
-                journal_status(state).replaces = kept
+                journal_status(state).replaces = entry
                 return None
         elif found is not None:
             outcome = freeze(_to_outcome(state, found))
-            if not await _call_journal(state, _get_journal(plan).settle, kept, outcome):  # another process was first
+            if not await _call_journal(state, _get_journal(plan).settle, entry, outcome):  # another process was first
                 now = await _wait_for_earlier_run(
-                    plan, state, await _call_journal(state, _get_journal(plan).find, kept.intent.key)
+                    plan, state, await _call_journal(state, _get_journal(plan).find, entry.intent.key)
                 )
                 return None if now is None else await replay(plan, state, now)
     if plan.job is not None:
-        result = result_of_value(plan, state, ticket_result(kept.intent.key))
+        result = result_of_value(plan, state, ticket_result(entry.intent.key))
     else:
         result = make_unknown_result(state) if outcome is None else _restore_result(plan, state, outcome)
     result = result.replace(metadata={**result.metadata, "replayed": True})
@@ -135,7 +135,7 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
 def _restore_result(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolResult:
     """Make the result of this call from a recorded outcome."""
     try:
-        result = restored(outcome, state.sent, plan.name)
+        result = result_from_outcome(outcome, state.sent, plan.name)
     except (TypeError, LookupError, ValueError) as error:
         log_exception(state, "the journal entry of a call of tool %r cannot be read", plan.name, error=error)
         return make_unknown_result(state)
@@ -244,11 +244,11 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
     while True:
         status.is_open = True  # it may be committed even if this task is cancelled meanwhile
         begun: Begun = await _call_journal(state, partial(journal.begin, after=status.replaces), intent)
-        if begun.kept is None:
+        if begun.earlier is None:
             return begun
         status.is_open, status.replaces = False, None
-        kept = await _wait_for_earlier_run(plan, state, begun.kept)
-        if kept is not None and (result := await replay(plan, state, kept)) is not None:
+        entry = await _wait_for_earlier_run(plan, state, begun.earlier)
+        if entry is not None and (result := await replay(plan, state, entry)) is not None:
             return result
 
 
@@ -264,9 +264,9 @@ def _make_intent(plan: Plan, state: CallState) -> Intent:
         session=fields.session,
         parent=state.call.parent,
         fingerprint=plan.fingerprint,
-        arguments=redact(state, jsonable(state.redacted_call.arguments.plain())),
+        arguments=redact(state, to_jsonable(state.redacted_call.arguments.to_dict())),
         at=plan.runner.clock.now(),
-        run=run_id(state.run),
+        run=format_run_id(state.run),
     )
 
 
@@ -309,18 +309,18 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
     looked = after is not None and after.state == "deferred"  # it stays deferred if the look took too long
     waits = result.status == "suspended" or (looked and result.status in ("limited", "timeout"))
-    kept = deferred or (attempt.executed is not False and not waits)  # middleware may say otherwise
-    outcome = _to_outcome(state, result) if kept else None
+    is_recorded = deferred or (attempt.executed is not False and not waits)  # middleware may say otherwise
+    outcome = _to_outcome(state, result) if is_recorded else None
     if outcome is not None and looked:  # its work goes on elsewhere
         outcome[MAY_GO_ON] = True
-    attempt.journaled = result if kept else None
+    attempt.journaled = result if is_recorded else None
     try:
         if not looked:
             await _call_journal(state, _get_journal(plan).end, intent, outcome, surely=True)
         elif outcome and not await _call_journal(state, _get_journal(plan).settle, after, outcome, surely=True):
             result = attempt.result = attempt.journaled = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
     except Rejected:  # it is logged; the result stays as it is
-        if kept:
+        if is_recorded:
             result = result.replace(metadata={**result.metadata, "unrecorded": True})
             attempt.result = attempt.journaled = result
     return result
@@ -328,8 +328,8 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
 
 def _to_outcome(state: CallState, result: ToolResult) -> dict[str, Any]:
     """Return the outcome to record for a result."""
-    kept = stored(bound_result(state, result))
-    return kept if state.attempt.pending is None else {**kept, "pending": thaw(state.attempt.pending)}
+    outcome = outcome_from_result(bound_result(state, result))
+    return outcome if state.attempt.pending is None else {**outcome, "pending": thaw(state.attempt.pending)}
 
 
 def _adopt_result(state: CallState, result: ToolResult) -> ToolResult:

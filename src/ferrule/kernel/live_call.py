@@ -20,7 +20,7 @@ from ferrule.kernel.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, running_loop, wait_until, waiter_for_end
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import cut, jsonable
+from ferrule.values.content import to_jsonable, truncate_text
 from ferrule.values.frozen import JsonObject, freeze
 from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
@@ -56,7 +56,7 @@ class LiveCall(CallState):
             return None
         return max(0.0, first - self.plan.runner.timer.time())
 
-    def run_nested(
+    def run_nested_call(
         self, name: str, arguments: Mapping[str, object] | str | None, level: int | None
     ) -> Coro[ToolResult]:
         """Run another call as a child of this one.
@@ -75,15 +75,15 @@ class LiveCall(CallState):
         """Ask a question of the running handler. Its deadline is paused meanwhile."""
         if self.ended or not self.inside:
             return None
-        with self.paused():
+        with self.pause_deadline():
             return await ask_during_run(self.plan, self, wanted)
 
-    def paused(self) -> AbstractContextManager[None]:
+    def pause_deadline(self) -> AbstractContextManager[None]:
         """Pause the deadline of the run."""
         return paused(self.attempt.deadline)
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
-        with self.paused():
+        with self.pause_deadline():
             await wait_until(waiter_for_end(started), wait_deadline(self), self.plan.runner.timer)
         at, deadline = started.result() if started.done() else None, self.attempt.deadline
         if at is not None and deadline is not None and self.clock is MONOTONIC:
@@ -99,7 +99,7 @@ class LiveCall(CallState):
         loop = self.plan.runner.loop
         if not self.observers or self.ended or loop is None:
             return
-        shown = redact(self, jsonable(data))
+        shown = redact(self, to_jsonable(data))
         if isinstance(message := shown.get("message"), str):  # cutting it before could leave half of a secret
             shown = {**shown, "message": message[:_MAX_MESSAGE]}
         frozen = freeze(shown)  # the handler may go on to change a chunk
@@ -116,17 +116,17 @@ class LiveCall(CallState):
     def observe(self, observer: Observer) -> None:
         self.observers = (*self.observers, observer)
 
-    def keep(self, name: str, text: str) -> None:
+    def store_note(self, name: str, text: str) -> None:
         if self.inside:
-            raise RuntimeError("context.keep(...) is for middleware around a call, and this one runs")
-        shown = cut(redact(self, text), _MAX_MESSAGE)  # cutting it before could leave half of a secret
+            raise RuntimeError("context.store_note(...) is for middleware around a call, and this one runs")
+        shown = truncate_text(redact(self, text), _MAX_MESSAGE)  # cutting it before could leave half of a secret
         self.attempt.record_notes = {**self.attempt.record_notes, name: shown}
 
-    def kept(self, name: str) -> str | None:
+    def read_note(self, name: str) -> str | None:
         answered = self.origin.answered
-        return None if answered is None else answered.record.get("noted", {}).get(name)
+        return None if answered is None else answered.record.get("notes", {}).get(name)
 
-    def note_started(self) -> None:
+    def mark_started(self) -> None:
         self.attempt.executed = None
 
     def failure(self, error: BaseException) -> ToolResult:

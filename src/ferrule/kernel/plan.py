@@ -20,7 +20,7 @@ from ferrule.executors.threads import ThreadExecutor
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Coro, Guard, GuardFunction, Leases, Middleware, Next
 from ferrule.values.call import ToolCall
-from ferrule.values.context import UNSET, ContextFields, ToolContext, bound_context
+from ferrule.values.context import UNSET, ContextFields, ToolContext, make_context
 from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
 
@@ -236,7 +236,7 @@ def _bind_to_mount(function: AsksT, level: int, tool: Tool) -> AsksT:
         return function
 
     def at_level(call: ToolCall, context: ToolContext, *following: Next) -> Any:
-        return function(call, bound_context(context.fields, context.running, level), *following)
+        return function(call, make_context(context.fields, context.running_call, level), *following)
 
     return at_level  # type: ignore[return-value]
 

@@ -14,7 +14,7 @@ from ferrule.kernel.state import NO_ORIGIN, Origin
 from ferrule.kernel.suspension import Answered
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import clean, cut
+from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.context import ContextFields
 from ferrule.values.result import ToolResult
 
@@ -58,7 +58,7 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
 
     With `offered`, it suggests only these tools, and does not reveal whether another tool has the name.
     """
-    shown, tools = repr(cut(clean(name), 80)), runner.tools
+    shown, tools = repr(truncate_text(clean_text(name), 80)), runner.tools
     if tools.find_quarantined_tool(name) is not None:
         return denial(f"{shown} is not available")
     problem = f"There is no tool {shown}."

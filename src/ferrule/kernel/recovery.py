@@ -20,7 +20,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
 from ferrule.values.event import EventKind, emit
 from ferrule.values.frozen import JsonObject
-from ferrule.values.kept import Kept, stored
+from ferrule.values.journal_entry import JournalEntry, outcome_from_result
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ async def recover(runner: RunnerState) -> list[ToolResult]:
     left, found = await _require_journal(runner).unfinished(), list[ToolResult]()
     while left:
         part, left = left[:_CONCURRENCY], left[_CONCURRENCY:]
-        recovered = await asyncio.gather(*(_recover_one(runner, kept) for kept in part), return_exceptions=True)
-        for kept, result in zip(part, recovered, strict=True):
+        recovered = await asyncio.gather(*(_recover_one(runner, entry) for entry in part), return_exceptions=True)
+        for entry, result in zip(part, recovered, strict=True):
             if isinstance(result, LookupError | TypeError | ValueError | AttributeError):  # an entry of another version
-                log.error("a call of tool %r cannot be settled", kept.intent.tool_name, exc_info=result)
+                log.error("a call of tool %r cannot be settled", entry.intent.tool_name, exc_info=result)
             elif isinstance(result, BaseException):
                 raise result
             elif result is not None:
@@ -52,13 +52,13 @@ async def recover(runner: RunnerState) -> list[ToolResult]:
     return found
 
 
-async def _recover_one(runner: RunnerState, kept: Kept) -> ToolResult | None:
+async def _recover_one(runner: RunnerState, entry: JournalEntry) -> ToolResult | None:
     """Return the result of an unfinished call, or None if it is not due, its tool is unknown, or others settled it."""
-    pending = kept.outcome and kept.outcome.get("pending")
+    pending = entry.outcome and entry.outcome.get("pending")
     if not pending or pending["expires_at"] <= runner.clock.now():
-        return await _settle(runner, kept)
+        return await _settle(runner, entry)
     at = pending["state"]["poll_at"]
-    return None if at is None or at > runner.clock.now() else await _look_at_deferred(runner, kept, pending)
+    return None if at is None or at > runner.clock.now() else await _look_at_deferred(runner, entry, pending)
 
 
 async def deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None:
@@ -78,19 +78,19 @@ def _require_journal(runner: RunnerState) -> Journal:
     return runner.journal
 
 
-async def _look_at_deferred(runner: RunnerState, kept: Kept, pending: JsonObject) -> ToolResult | None:
+async def _look_at_deferred(runner: RunnerState, entry: JournalEntry, pending: JsonObject) -> ToolResult | None:
     """Let the handler look at deferred work. Return its result, or None if the tool is unknown."""
     answered = open_record({"pending": pending}, runner.resume_keys, True, None)
     if answered is None:
-        log.warning("deferred work of tool %r is not looked at: %s", kept.intent.tool_name, NOT_SEALED)
-    if answered is None or kept.intent.tool_name not in runner.plans:
+        log.warning("deferred work of tool %r is not looked at: %s", entry.intent.tool_name, NOT_SEALED)
+    if answered is None or entry.intent.tool_name not in runner.plans:
         return None
     return await resume_call(runner, answered, ContextFields(**answered.record["context"]), ())
 
 
-async def _settle(runner: RunnerState, kept: Kept) -> ToolResult | None:
+async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None:
     """Settle a call, and return its result. Return None if the tool is unknown, or somebody else has settled it."""
-    intent, journal = kept.intent, runner.journal
+    intent, journal = entry.intent, runner.journal
     plan = runner.plans.get(intent.tool_name)
     if plan is None or journal is None:
         return None
@@ -98,18 +98,18 @@ async def _settle(runner: RunnerState, kept: Kept) -> ToolResult | None:
     state = LiveCall(plan, ContextFields(intent.session, intent.principal), call, call, None)
     state.attempt.in_journal = JournalStatus(intent.key)
     found = await reconcile(plan, state)
-    cut_off = kept.state == "cut_off"
-    if found is not None and not (found.executed or is_over(plan, kept.outcome)):
+    cut_off = entry.state == "cut_off"
+    if found is not None and not (found.executed or is_over(plan, entry.outcome)):
         found = None
-    runs_again = cut_off and found is None and is_repeatable(plan, state, kept)
+    runs_again = cut_off and found is None and is_repeatable(plan, state, entry)
     make_result = _make_repeat_result if runs_again else make_unknown_result if cut_off else _make_expired_result
     result = seal(state, found or make_result(state))
     state.task = None
     if runs_again:
         return result.replace(metadata={**result.metadata, "runs_again": True})
-    outcome = stored(result) if cut_off else {**stored(result), MAY_GO_ON: True}
+    outcome = outcome_from_result(result) if cut_off else {**outcome_from_result(result), MAY_GO_ON: True}
     happened = found is None or found.executed
-    if not await journal.settle(kept, outcome if happened else None):
+    if not await journal.settle(entry, outcome if happened else None):
         return None
     kind: EventKind = "tool:post" if result.success else "tool:error"
     emit(state.observers, kind, state.redacted_call, result, state.fields, intent.run)

@@ -12,13 +12,13 @@ from functools import partial
 from logging import DEBUG, ERROR, INFO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ferrule.security.masking import without_keys
+from ferrule.security.masking import mask_certain_credentials
 from ferrule.security.redactor import make_redactor
-from ferrule.values.content import text_of
+from ferrule.values.content import safe_str
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.logged import BRIEF_LOG, CallFacts, LogLines, call_facts, log, write_log
+from ferrule.values.log import BRIEF_LOG, LogAttributes, LogLines, log, log_attributes, write_log
 from ferrule.values.redaction import redact_result, redact_value
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def _hide_in_schema(node: Any, redactor: Callable[[str], str]) -> Any:
 def log_exception(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
     """Log an exception with its traceback and with stars for secrets. A call of a long batch logs one line."""
     if BRIEF_LOG.get() and not log.isEnabledFor(DEBUG):
-        line = without_keys(redact(call, f"{message % about}: {type(error).__name__}: {text_of(error)}"))
+        line = mask_certain_credentials(redact(call, f"{message % about}: {type(error).__name__}: {safe_str(error)}"))
         write_log(level, get_log_facts(call), "%s", line[:_LONGEST_BRIEF_LINE])
         return
     redactor, whole = make_call_redactor(call), "".join(traceback.format_exception(error)).rstrip()
-    shown = without_keys(redactor(whole))
+    shown = mask_certain_credentials(redactor(whole))
     if redactor is str and shown == whole:
         write_log(level, get_log_facts(call), message, *about, error=error)
     else:
@@ -87,13 +87,13 @@ def log_exception(call: AnyCall, message: str, *about: object, error: BaseExcept
 
 def log_text(call: AnyCall, message: str, text: str, *, level: int = INFO) -> None:
     """Log the name of a tool and the beginning of its text. Known secrets are hidden in the text already."""
-    shown = without_keys(text[:_LONGEST_LOGGED_TEXT])
+    shown = mask_certain_credentials(text[:_LONGEST_LOGGED_TEXT])
     write_log(level, get_log_facts(call), f"{message}: %.500r", call.tool.name, shown)
 
 
-def get_log_facts(call: AnyCall) -> CallFacts:
+def get_log_facts(call: AnyCall) -> LogAttributes:
     """Return the attributes of a log record about a call: its tool, id, session and principal."""
-    return call_facts(call.tool.name, call.call.id, call.context.session, call.context.principal)
+    return log_attributes(call.tool.name, call.call.id, call.context.session, call.context.principal)
 
 
 def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:

@@ -14,13 +14,23 @@ from ferrule.executors.event_loop import join_chunks
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import log_exception, log_text, redact, redact_result_of_call
 from ferrule.kernel.state import CallState
-from ferrule.security.masking import masked_text
+from ferrule.security.masking import format_masked_error
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Text, as_output, bound, clean, cut, jsonable, render, sentence, text_of
+from ferrule.values.content import (
+    Text,
+    clean_text,
+    safe_str,
+    to_blocks,
+    to_jsonable,
+    to_output,
+    to_sentence,
+    truncate_blocks,
+    truncate_text,
+)
 from ferrule.values.decision import Decision
-from ferrule.values.deferred import PUT_OFF
+from ferrule.values.deferred import SUSPENDING_TYPES
 from ferrule.values.input import InputRequired
-from ferrule.values.result import Status, ToolResult, gave, keep, success
+from ferrule.values.result import Status, ToolResult, get_original, make_success, set_slot
 
 NOTHING_RUN = "Nothing was run."
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
@@ -56,8 +66,8 @@ class Suspended(Rejected):
 
     def __init__(self, plan: Plan, decision: Decision, handler_state: Any) -> None:
         waits_for = "a decision" if decision.schema is None else "input"
-        reason = cut(clean(decision.reason), 500)
-        super().__init__("suspended", f"{plan.name} waits for {waits_for}: {sentence(reason)} {NOTHING_RUN}")
+        reason = truncate_text(clean_text(decision.reason), 500)
+        super().__init__("suspended", f"{plan.name} waits for {waits_for}: {to_sentence(reason)} {NOTHING_RUN}")
         self.decision = decision
         self.handler_state = handler_state
 
@@ -82,7 +92,7 @@ def unsuccessful(
     error = redact(state, error)
     if chunks and keep_chunks:
         output = join_chunks(chunks) if output is None else output
-        content = (Text(error), *render(output))
+        content = (Text(error), *to_blocks(output))
     return ToolResult(
         output,
         error,
@@ -133,24 +143,24 @@ def describe_effect(executed: bool | None, *, running: bool = False, changes: bo
 
 def _clean_text(state: CallState, text: str) -> str:
     """Return a text without secrets, at most 500 characters. Cutting it first could leave half of a secret."""
-    return cut(clean(redact(state, text)), 500)
+    return truncate_text(clean_text(redact(state, text)), 500)
 
 
 def _format_failure(state: CallState, why: str, executed: bool | None) -> str:
     what = "could not be run" if executed is False else "failed"
-    return f"{state.plan.name} {what}: {sentence(why)} {describe_effect(executed, changes=state.plan.changes)}"
+    return f"{state.plan.name} {what}: {to_sentence(why)} {describe_effect(executed, changes=state.plan.changes)}"
 
 
 def problem(call: ToolCall) -> Rejected:
     """Return the rejection of a call whose sender, or a middleware, says that it cannot be read."""
-    text = cut(clean(call.problem or ""), 500)
+    text = truncate_text(clean_text(call.problem or ""), 500)
     return Rejected("invalid", text if NOTHING_RUN[:-1] in text else f"{text} {NOTHING_RUN}", own_words=False)
 
 
 def denial(reason: str) -> Rejected:
     """Return the rejection of a call that may not run."""
-    why = cut(clean(reason), 500).rstrip(".") or "not permitted"
-    return Rejected("denied", f"Denied: {sentence(why)} {NOTHING_RUN}")
+    why = truncate_text(clean_text(reason), 500).rstrip(".") or "not permitted"
+    return Rejected("denied", f"Denied: {to_sentence(why)} {NOTHING_RUN}")
 
 
 def busy(plan: Plan, why: str) -> Rejected:
@@ -174,7 +184,7 @@ def result_of_error(plan: Plan, state: CallState, error: BaseException) -> ToolR
         log_text(state, "tool %r raised what a tool that it called had raised", text, level=logging.WARNING)
     else:
         log_exception(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
-    if not to_model or not text_of(error).strip():  # an API may refuse an error without a text
+    if not to_model or not safe_str(error).strip():  # an API may refuse an error without a text
         text = _format_failure(state, text, executed) if plan.changes else f"{plan.name} failed: {text}."
     status: Status = "unknown" if isinstance(origin, UnknownOutcomeError) else "failed"
     return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
@@ -203,7 +213,7 @@ def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
         BaseException: A method of the value raised it.
     """
     if type(value) not in plan.output.ready_classes:
-        if type(value) in PUT_OFF:
+        if type(value) in SUSPENDING_TYPES:
             waits = "waits for input" if type(value) is InputRequired else "is under way, do not repeat it"
             text = _clean_text(state, f"{plan.name} {waits}: {value.reason or 'its result comes later'}")
             return unsuccessful(state, "suspended", text, executed=None)
@@ -214,7 +224,7 @@ def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
             return unsuccessful(state, "failed", text, executed=True, output=output)
         assert shaped.result is not None
         return _bind_result(plan, state, shaped.result)
-    return success(value, state.sent, plan.name)
+    return make_success(value, state.sent, plan.name)
 
 
 def _bind_result(plan: Plan, state: CallState, returned: ToolResult) -> ToolResult:
@@ -242,7 +252,7 @@ def result_of_middleware_error(state: CallState, error: BaseException) -> ToolRe
     """Return the result of a call whose middleware raised. The model reads the type, or the text of a `ToolError`."""
     log_exception(state, "a middleware of tool %r raised", state.plan.name, error=error)
     meant = isinstance(error, ToolError) and origin_of(error) is error
-    text = _clean_text(state, text_of(error) if meant else f"{type(error).__name__} outside the tool itself")
+    text = _clean_text(state, safe_str(error) if meant else f"{type(error).__name__} outside the tool itself")
     executed = state.attempt.executed
     text = _format_failure(state, text, executed)
     return unsuccessful(state, "failed", text, executed=executed, exception=error)
@@ -257,10 +267,10 @@ def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], red
     origin = origin_of(error)
     name = origin.name if isinstance(origin, RemoteError) else type(origin).__name__
     if _is_instance(origin, (ToolError,)):
-        return redact(text_of(error)) or name
+        return redact(safe_str(error)) or name
     if not _is_instance(origin, expose):
         return name if error is origin else f"a tool that it called raised {name}"
-    text = masked_text(error, redact)
+    text = format_masked_error(error, redact)
     return f"{name}: {text}" if text and error is origin else text or name
 
 
@@ -284,11 +294,11 @@ def copy_result(state: CallState, found: Any) -> ToolResult:
         tool_name=state.plan.name,
         repairs=(),
         executed=attempt.executed if found.executed is False else found.executed,  # the kernel knows better
-        output=found.output if is_rendered else as_output(found.output, strict=False),
-        metadata=found.metadata and jsonable(found.metadata),
+        output=found.output if is_rendered else to_output(found.output, strict=False),
+        metadata=found.metadata and to_jsonable(found.metadata),
         content=found._content,
     )
-    keep(copied, "_gave", gave(found))
+    set_slot(copied, "_original", get_original(found))
     return copied
 
 
@@ -299,8 +309,8 @@ def bound_result(state: CallState, result: ToolResult) -> ToolResult:
         result = redact_result_of_call(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
-        result = result.replace(error=cut(clean(error), limit))
-    content = bound(result.content, limit, max_media=state.plan.max_media)
+        result = result.replace(error=truncate_text(clean_text(error), limit))
+    content = truncate_blocks(result.content, limit, max_media=state.plan.max_media)
     if content is not result.content:
         result = result.replace(content=content)
     return result

@@ -10,7 +10,7 @@ from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, Rejected
 from ferrule.kernel.state import CallState
 from ferrule.kernel.suspension import Answered, claim_record, restore_arguments
 from ferrule.kernel.validate import set_judged_arguments, validate
-from ferrule.values.call import ToolCall, judged_call
+from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -38,7 +38,7 @@ async def continue_suspended(plan: Plan, state: CallState, answered: Answered) -
         Rejected: The call may not run, or was resumed already.
     """
     if not answered.ends_work:
-        state.call = judged_call(state.call, restore_arguments(plan, answered))
+        state.call = make_judged_call(state.call, restore_arguments(plan, answered))
     is_first = await claim_record(plan, state, answered)
     if plan.journaled and (result := await replay_earlier_run(plan, state, resumed_before=not is_first)) is not None:
         return result

@@ -31,7 +31,7 @@ from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
 from ferrule.values.call import ToolCall
-from ferrule.values.context import ContextFields, ToolContext, running
+from ferrule.values.context import ContextFields, ToolContext, find_running_call
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
@@ -272,7 +272,7 @@ class RunnerState:
         if self.loop is not None and self.loop.is_closed():
             self.move_to(asyncio.get_running_loop())
         here = asyncio.current_task()
-        inner: Any = running()
+        inner: Any = find_running_call()
         if inner in self.live or any(call.task is here for call in self.live):
             raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
         if (self.live or self.batches or self.writes) and self.loop is not asyncio.get_running_loop():

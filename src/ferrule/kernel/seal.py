@@ -7,7 +7,7 @@ from time import perf_counter
 from ferrule.kernel.redact import redact
 from ferrule.kernel.results import bound_result, copy_result
 from ferrule.kernel.state import CallState
-from ferrule.values.result import ToolResult, keep, keep_duration, keep_told
+from ferrule.values.result import ToolResult, set_duration, set_kernel_facts, set_slot
 
 _INT_RANGE = -(1 << 63), 1 << 63
 _SHORT_TYPES = frozenset({float, bool, type(None)})
@@ -20,13 +20,13 @@ def seal(state: CallState, result: object) -> ToolResult:
     if not _is_within_limit(sealed, state.plan.max_output):
         sealed = bound_result(state, sealed)
     run, answered = state.run, state.origin.answered
-    keep_duration(sealed, (perf_counter() - (run if answered is None else answered.at)) * 1000)  # type: ignore[operator]
+    set_duration(sealed, (perf_counter() - (run if answered is None else answered.at)) * 1000)  # type: ignore[operator]
     if state.repairs:
-        keep(sealed, "repairs", state.repairs)
+        set_slot(sealed, "repairs", state.repairs)
     fields, now = state.fields, state.plan.runner.clock.now()
     shown = state.redacted_call if state.plan.hidden else state.call
-    by = attempt.answered_by and redact(state, attempt.answered_by)
-    keep_told(sealed, (shown, fields.session, fields.principal, now, attempt.pending, by))
+    by = attempt.approved_by and redact(state, attempt.approved_by)
+    set_kernel_facts(sealed, (shown, fields.session, fields.principal, now, attempt.pending, by))
     return sealed
 
 

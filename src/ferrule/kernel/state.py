@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import running_loop
 from ferrule.types import Observer
-from ferrule.values.call import ToolCall, starred_call
-from ferrule.values.context import ContextFields, ToolContext, bound_context
+from ferrule.values.call import ToolCall, redact_call
+from ferrule.values.context import ContextFields, ToolContext, make_context
 from ferrule.values.event import About, EventKind, emit
 from ferrule.values.frozen import FrozenDict, JsonObject
 from ferrule.values.input import Answer, InputRequired
@@ -69,7 +69,7 @@ class Attempt:
     Attributes:
         abandoned: Whether a run was stopped. Code of it that goes on may make no calls once the call has ended.
         answer: The answer to the handler's question, for this run.
-        answered_by: The name of the person who approved the call, if the answer has one.
+        approved_by: The name of the person who approved the call, if the answer has one.
         asked: Whether a person was asked about the call, or about one that it made.
         cancels: The count of `cancelling()` that earlier runs left behind, before Python 3.13.
         chunks: The values that the handler has yielded so far.
@@ -95,7 +95,7 @@ class Attempt:
     # Class attributes are defaults that few calls overwrite. A store that each call makes is faster in `__init__`.
     abandoned: bool = False
     answer: Answer | None = None
-    answered_by: str | None = None
+    approved_by: str | None = None
     asked: bool = False
     cancels: int = 0
     chunks: Any = ()
@@ -205,13 +205,13 @@ class CallState:
         """The context for guards, middleware and the handler."""
         context = self.bound
         if context is None:
-            context = self.bound = bound_context(self.plan.fields(self.fields), self)  # type: ignore[arg-type]
+            context = self.bound = make_context(self.plan.fields(self.fields), self)  # type: ignore[arg-type]
         return context
 
     @property
     def redacted_call(self) -> ToolCall:
         """The call for observers and the journal, with stars for hidden values."""
-        return starred_call(self.call, self.plan.parameters.hidden) if self.plan.hidden else self.call
+        return redact_call(self.call, self.plan.parameters.hidden) if self.plan.hidden else self.call
 
     @property
     def may_run_again(self) -> bool:
@@ -261,7 +261,7 @@ def find_state(plan: Plan, context: ToolContext) -> CallState:
     Raises:
         DefinitionError: The context is not the one that the middleware got.
     """
-    state: object = context.running
+    state: object = context.running_call
     if not isinstance(state, CallState) or state.plan is not plan:
         raise DefinitionError("a middleware gave `next` a context of its own making; give it the one that it got")
     return state

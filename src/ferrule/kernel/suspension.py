@@ -21,15 +21,15 @@ from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import CallState
 from ferrule.kernel.tasks import run_within
 from ferrule.values.arguments import Arguments
-from ferrule.values.call import ToolCall, run_id
+from ferrule.values.call import ToolCall, format_run_id
 from ferrule.values.call_key import call_key
-from ferrule.values.content import clean, jsonable
+from ferrule.values.content import clean_text, to_jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import ALLOW, Decision, deny
 from ferrule.values.deferred import Deferred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import same
-from ferrule.values.result import ToolResult, pending_of
+from ferrule.values.json_text import is_same_json
+from ferrule.values.result import ToolResult, find_pending
 from ferrule.values.sealed import canonical_json, open_sealed, seal, sign
 
 _VERSION = 1
@@ -113,13 +113,13 @@ def make_record(
         "version": _VERSION,
         "kind": kind,
         "key": key,
-        "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
+        "call": to_jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
         "listed": plan.is_listed,
         "arguments": judged,
         "supplied": sorted(find_supplied_names(plan, call.arguments)),
-        "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
-        "noted": dict(state.attempt.record_notes),
-        "reason": clean(decision.reason),
+        "context": to_jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
+        "notes": dict(state.attempt.record_notes),
+        "reason": clean_text(decision.reason),
         "into": decision.into,
         "rule": decision.rule,
         "schema": thaw(decision.schema),
@@ -128,7 +128,7 @@ def make_record(
         "expires_at": asked_at + (plan.runner.resume_within if within is None else within),
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
-        "run": run_id(state.run),
+        "run": format_run_id(state.run),
         "idempotency_key": journal_status(state).key,
         "sent": call_key(
             (), omit_names(plan.parameters.hidden, sent.raw) if isinstance(sent.raw, Mapping) else sent.raw
@@ -142,7 +142,7 @@ def find_supplied_names(plan: Plan, arguments: JsonObject) -> set[str]:
     """Return the hidden parameters whose values somebody supplied. No record holds these values."""
     fixed = {**plan.parameters.defaults, **plan.parameters.bound}
     present = plan.parameters.hidden & arguments.keys()
-    return {name for name in present if name not in fixed or not same(thaw(fixed[name]), thaw(arguments[name]))}
+    return {name for name in present if name not in fixed or not is_same_json(thaw(fixed[name]), thaw(arguments[name]))}
 
 
 def open_record(
@@ -153,7 +153,7 @@ def open_record(
     Raises:
         DefinitionError: It is no record of a suspended call, or the answer does not fit it.
     """
-    opened = open_sealed(pending_of("resume", record), keys, _PENDING)
+    opened = open_sealed(find_pending("resume", record), keys, _PENDING)
     if opened is None:
         return None
     kept, key = opened
@@ -185,7 +185,7 @@ def restore_arguments(plan: Plan, answered: Answered) -> Arguments:
         arguments = plan.parameters.restore_arguments(plan.name, record["arguments"])
     except Invalid as invalid:
         raise Rejected("invalid", str(invalid)) from None
-    if not same(omit_names(plan.parameters.hidden, arguments), record["arguments"]):
+    if not is_same_json(omit_names(plan.parameters.hidden, arguments), record["arguments"]):
         what = f"{plan.name} could not be run: its arguments come out otherwise than they were judged"
         raise Rejected("failed", f"{what}. {NOTHING_RUN}")
     return arguments

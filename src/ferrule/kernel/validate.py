@@ -11,8 +11,8 @@ from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import log_exception
 from ferrule.kernel.results import NOTHING_RUN, Rejected, problem
 from ferrule.kernel.state import CallState
-from ferrule.values.call import ToolCall, judged_call
-from ferrule.values.content import sentence
+from ferrule.values.call import ToolCall, make_judged_call
+from ferrule.values.content import to_sentence
 
 
 def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
@@ -45,10 +45,10 @@ def set_judged_arguments(plan: Plan, state: CallState, values: object, text: str
         Rejected: A value has no JSON form, or its JSON does not make the same value again.
     """
     try:
-        state.call = judged_call(state.call, plan.parameters.judged_arguments(text, values))
+        state.call = make_judged_call(state.call, plan.parameters.judged_arguments(text, values))
     except NotJudgeable as error:
         log_exception(state, "the arguments of tool %r cannot be judged", plan.name, error=error)
-        raise Rejected("failed", f"{plan.name} could not be run: {sentence(str(error))} {NOTHING_RUN}") from None
+        raise Rejected("failed", f"{plan.name} could not be run: {to_sentence(str(error))} {NOTHING_RUN}") from None
 
 
 def check_replacement(plan: Plan, call: ToolCall, state: CallState) -> None:

@@ -34,10 +34,10 @@ from opentelemetry.trace import (
 
 from ferrule.errors import RemoteError, origin_of
 from ferrule.kernel.redact import redact
-from ferrule.security.masking import without_keys
+from ferrule.security.masking import mask_certain_credentials
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
-from ferrule.values.content import cut, jsonable
+from ferrule.values.content import to_jsonable, truncate_text
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
@@ -117,7 +117,7 @@ class Trace:
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         claim = _CLAIM.get()
-        if context.call is None or not self._is_used() or (claim is not None and claim.call is context.running):
+        if context.call is None or not self._is_used() or (claim is not None and claim.call is context.running_call):
             return await next(call, context)
         token = None
         try:
@@ -127,7 +127,7 @@ class Trace:
         except Exception:  # of an SDK, a sampler or a processor: what tells of a call does not break it
             log.exception("OpenTelemetry is not told of a call of tool %r", call.name)
             span = INVALID_SPAN
-        claimed = _CLAIM.set(_Claim(context.running, span)) if self._metrics or span.is_recording() else None
+        claimed = _CLAIM.set(_Claim(context.running_call, span)) if self._metrics or span.is_recording() else None
         try:
             return await next(call, context)
         finally:
@@ -162,7 +162,10 @@ class Trace:
             given = {OPERATION_NAME: OPERATION, NAME: UNKNOWN, TYPE: "function"}
             span = self._tracer.start_span(f"{OPERATION} {UNKNOWN}", kind=SpanKind.INTERNAL, attributes=given)
             if span.is_recording():
-                told = {CALL_ID: cut(event.call.id, _MOST_OF_A_FACT), **_who(self, event.session, event.principal)}
+                told = {
+                    CALL_ID: truncate_text(event.call.id, _MOST_OF_A_FACT),
+                    **_who(self, event.session, event.principal),
+                }
                 told |= {"error.type": result.status, "ferrule.status": result.status}
                 span.set_attributes({**told, "ferrule.executed": False})
             span.end()
@@ -239,9 +242,9 @@ class CallTelling:
             about["ferrule.tool.wire_name"] = tool.wire_name
         attributes: Any = getattr(self._span, "attributes", None) or {}
         if CALL_ID not in attributes:  # by this another call is told from it
-            about[CALL_ID] = cut(self._call.id, _MOST_OF_A_FACT)
+            about[CALL_ID] = truncate_text(self._call.id, _MOST_OF_A_FACT)
         if self._opened:  # the span of a framework has that framework's own word on these
-            about |= {"gen_ai.tool.description": cut(tool.description, _MOST_CONTENT), **self._agent}
+            about |= {"gen_ai.tool.description": truncate_text(tool.description, _MOST_CONTENT), **self._agent}
             about |= _who(self._trace, context.session, context.principal)
         self._span.set_attributes(about)
         if earlier is not None:
@@ -254,7 +257,7 @@ class CallTelling:
         found = self._span.get_span_context()
         if self._context is not None:
             traced = f"{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
-            self._context.keep(KEPT, f"{traced} {asked_at:.3f}")
+            self._context.store_note(KEPT, f"{traced} {asked_at:.3f}")
 
     def _decided(self, event: Event) -> None:
         decision: Decision = event.data["decision"]
@@ -296,7 +299,7 @@ class CallTelling:
 
     def _finish(self, event: Event, result: ToolResult) -> None:
         if self._trace.content and self._context is not None:
-            self._span.set_attributes(_content_facts(event, result, self._context.running))
+            self._span.set_attributes(_content_facts(event, result, self._context.running_call))
         if result.status in _BROKEN:
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
@@ -316,9 +319,9 @@ class CallTelling:
         if self._decision is not None:
             facts["ferrule.decision"] = self._decision.kind
             if self._decision.rule:
-                facts["ferrule.rule"] = cut(self._decision.rule, _MOST_OF_A_FACT)
-        if result.answered_by:
-            facts["ferrule.answered_by"] = cut(result.answered_by, _MOST_OF_A_FACT)
+                facts["ferrule.rule"] = truncate_text(self._decision.rule, _MOST_OF_A_FACT)
+        if result.approved_by:
+            facts["ferrule.approved_by"] = truncate_text(result.approved_by, _MOST_OF_A_FACT)
         return facts
 
 
@@ -341,7 +344,7 @@ def _is_of(span: Span, call: ToolCall, context: ToolContext) -> bool:
 
 def _earlier(context: ToolContext) -> tuple[SpanContext, float] | None:
     """Of a call that was suspended, its span before, and when it was asked; 0 where nobody was."""
-    kept = context.kept(KEPT)
+    kept = context.read_note(KEPT)
     found = None if kept is None else _TRACED(kept)
     if found is None:
         return None
@@ -351,8 +354,12 @@ def _earlier(context: ToolContext) -> tuple[SpanContext, float] | None:
 
 def _who(trace: Trace, session: str | None, principal: str | None) -> dict[str, str]:
     """The conversation; and on whose behalf, where that is asked for."""
-    told = {} if session is None else {"gen_ai.conversation.id": cut(session, _MOST_OF_A_FACT)}
-    return {**told, "user.id": cut(principal, _MOST_OF_A_FACT)} if trace.principal and principal is not None else told
+    told = {} if session is None else {"gen_ai.conversation.id": truncate_text(session, _MOST_OF_A_FACT)}
+    return (
+        {**told, "user.id": truncate_text(principal, _MOST_OF_A_FACT)}
+        if trace.principal and principal is not None
+        else told
+    )
 
 
 def _error_type(result: ToolResult) -> str:
@@ -362,11 +369,12 @@ def _error_type(result: ToolResult) -> str:
     error = origin_of(result.exception)
     kind = type(error)
     name = error.kinds[0] if isinstance(error, RemoteError) else f"{kind.__module__}.{kind.__qualname__}"
-    return cut(name.removeprefix("builtins."), _MOST_OF_A_FACT)
+    return truncate_text(name.removeprefix("builtins."), _MOST_OF_A_FACT)
 
 
 def _content_facts(event: Event, result: ToolResult, running: RunningCall | None) -> dict[str, str]:
     """Arguments and result without what is known to be secret or a credential, within bounds."""
-    told = {"arguments": json.dumps(jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
+    told = {"arguments": json.dumps(to_jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
     hidden = told if running is None else redact(running, told)
-    return {f"gen_ai.tool.call.{name}": cut(without_keys(text), _MOST_CONTENT) for name, text in hidden.items()}
+    masked = {name: mask_certain_credentials(text) for name, text in hidden.items()}
+    return {f"gen_ai.tool.call.{name}": truncate_text(text, _MOST_CONTENT) for name, text in masked.items()}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from ferrule.values.content import Block, Media, Text, as_output, render
+from ferrule.values.content import Block, Media, Text, to_blocks, to_output
 from ferrule.values.result import ToolResult
 
 Change: TypeAlias = Callable[[str, str], str]
@@ -22,7 +22,7 @@ def is_text(media: Media) -> bool:
 def with_texts(result: ToolResult, change: Change) -> ToolResult:
     """`result` as `change` leaves its texts: the same object where that is as they were."""
     changes: dict[str, Any] = {}
-    output = as_output(result.output, strict=False)
+    output = to_output(result.output, strict=False)
     changed_output = _changed(output, change)
     if changed_output is not output:
         changes["output"] = changed_output
@@ -31,8 +31,8 @@ def with_texts(result: ToolResult, change: Change) -> ToolResult:
     metadata = _changed(result.metadata, change)
     if metadata is not result.metadata:
         changes["metadata"] = metadata
-    rendered = result.error is None and result.content == render(output)
-    content = render(changed_output) if rendered else _changed(result.content, change)
+    rendered = result.error is None and result.content == to_blocks(output)
+    content = to_blocks(changed_output) if rendered else _changed(result.content, change)
     if content != result.content:
         changes["content"] = content
     return result.replace(**{"content": result.content, **changes}) if changes else result

@@ -12,7 +12,7 @@ from ferrule.errors import DefinitionError
 from ferrule.types import Middleware
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.json_text import Malformed, to_object
+from ferrule.values.json_text import Malformed, parse_json_object
 
 Changed = Mapping[str, Any] | None
 
@@ -54,7 +54,7 @@ def _changed(call: ToolCall, arguments: Changed) -> ToolCall | None:
 def _decodes(call: ToolCall) -> bool:
     """Whether the model's arguments can be read: what cannot is for *decode* to answer, and not to be replaced."""
     try:
-        return not isinstance(call.raw, str) or to_object(call.raw) is not None
+        return not isinstance(call.raw, str) or parse_json_object(call.raw) is not None
     except Malformed:
         return False
 

@@ -17,7 +17,7 @@ from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.result import ToolResult, gave, keep
+from ferrule.values.result import ToolResult, get_original, set_slot
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """The success of a call; or that another has to run instead of it, or that each has to run by itself."""
@@ -209,7 +209,7 @@ def _for_another(result: ToolResult) -> _Shared:
 
 
 def _deep_copy(result: ToolResult) -> _Shared:
-    value, own = gave(result)
+    value, own = get_original(result)
     if type(value) in _UNCHANGING and not result.metadata:
         return result
     try:
@@ -219,7 +219,7 @@ def _deep_copy(result: ToolResult) -> _Shared:
     except BaseException:  # an output that cannot be copied, such as a connection, whatever its methods raise
         return "alone"
     copied = result.replace(output=output, metadata=metadata, content=result.content)
-    keep(copied, "_gave", (value, own))
+    set_slot(copied, "_original", (value, own))
     return copied
 
 

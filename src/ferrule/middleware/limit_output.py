@@ -6,12 +6,12 @@ from ferrule.errors import DefinitionError
 from ferrule.middleware._counted import whole
 from ferrule.types import Middleware, Next
 from ferrule.values.call import ToolCall
-from ferrule.values.content import KEEPS, MOST_MEDIA, Keep, Text, bound, cut
+from ferrule.values.content import KEEP_CHOICES, MAX_MEDIA_BYTES, Keep, Text, truncate_blocks, truncate_text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 
-def limit_output(characters: int, *, keep: Keep = "both", max_media: int = MOST_MEDIA) -> Middleware:
+def limit_output(characters: int, *, keep: Keep = "both", max_media: int = MAX_MEDIA_BYTES) -> Middleware:
     """A middleware that cuts a result's blocks and error, taken together, to `characters`, and leaves out media beyond
     `max_media` bytes. See docs/talking-to-the-model.md.
 
@@ -32,20 +32,20 @@ def limit_output(characters: int, *, keep: Keep = "both", max_media: int = MOST_
     """
     whole("limit_output(characters)", characters)
     whole("limit_output(max_media)", max_media)
-    if keep not in KEEPS:
+    if keep not in KEEP_CHOICES:
         raise DefinitionError(f"limit_output(keep) is 'head', 'tail' or 'both', not {keep!r}")
 
     async def limited(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         result = await next(call, context)
         error = result.error
         if error is None:
-            content = bound(result.content, characters, keep, max_media)
+            content = truncate_blocks(result.content, characters, keep, max_media)
             return result if content == result.content else result.replace(content=content)
-        short = cut(error, characters, keep)
+        short = truncate_text(error, characters, keep)
         if result.content == (Text(error),):
             return result if short == error else result.replace(error=short, content=(Text(short),))
         # An error that came with content of its own: the error goes first, the content gets what is left.
-        content = bound(result.content, characters - len(short), keep, max_media)
+        content = truncate_blocks(result.content, characters - len(short), keep, max_media)
         if short == error and content == result.content:
             return result
         return result.replace(error=short, content=content)

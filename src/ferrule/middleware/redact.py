@@ -6,7 +6,7 @@ from itertools import groupby
 
 from ferrule.characters import visible
 from ferrule.middleware._texts import with_texts
-from ferrule.security.masking import MASK, without_keys
+from ferrule.security.masking import MASK, mask_certain_credentials
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
@@ -39,8 +39,8 @@ redact.__dict__["only_around"] = (
 def _redacted(text: str, name: str) -> str:
     """A key that has characters between its own which nobody sees is one, too; so is what is one under its name."""
     seen, hidden = visible(text)
-    masked = without_keys(seen)
-    if name and masked == seen and is_secret_member(name, seen, without_keys):
+    masked = mask_certain_credentials(seen)
+    if name and masked == seen and is_secret_member(name, seen, mask_certain_credentials):
         return MASK
     return masked if not hidden or masked != seen else text
 

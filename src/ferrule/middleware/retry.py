@@ -13,7 +13,7 @@ from ferrule.middleware._counted import Ticking, Windows, function, number, ran,
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
-from ferrule.values.content import clean, cut
+from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
@@ -145,7 +145,7 @@ class Retry:
         return asked if asked > self._longest else min(asked + backoff * chance, self._longest)
 
     def _record(self, result: ToolResult, attempt: int, pause: float | None) -> dict[str, Any]:
-        error = None if result.error is None else cut(clean(result.error), 500)
+        error = None if result.error is None else truncate_text(clean_text(result.error), 500)
         return {"attempt": attempt, "of": self._attempts, "status": result.status, "error": error, "wait": pause}
 
     def _last(self, result: ToolResult, made: list[dict[str, Any]], ever: bool | None) -> ToolResult:

@@ -10,7 +10,7 @@ from ferrule.characters import REFERENCE, reference
 from ferrule.middleware._texts import is_text
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, bound, size
+from ferrule.values.content import Block, Media, Text, count_characters, truncate_blocks
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
@@ -88,9 +88,9 @@ def _without_media_of_text(block: Block) -> Block:
 
 def _cut_and_defused(blocks: tuple[Block, ...], room: int) -> tuple[Block, ...]:
     """The blocks without our tags, in at most `room` characters. They are cut first: a cut may write JSON anew."""
-    inside = _defused(bound(blocks, room))
+    inside = _defused(truncate_blocks(blocks, room))
     # What is escaped grows by seven characters at most, and is at least ten.
-    return inside if size(inside) <= room else _defused(bound(blocks, room // 2))
+    return inside if count_characters(inside) <= room else _defused(truncate_blocks(blocks, room // 2))
 
 
 def _unused_boundary(blocks: tuple[Block, ...]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ferrule.models import ContextTooLong, ModelError, Overloaded, RateLimited
 from ferrule.providers._read import fields_of, read, read_text
-from ferrule.values.content import clean
+from ferrule.values.content import clean_text
 
 # Anthropic: "prompt is too long: N tokens > M maximum", "exceed context limit", request_too_large (413). OpenAI:
 # context_length_exceeded, "exceeds the context window". Gemini: "exceeds the maximum number of tokens". Bedrock: "Input
@@ -55,7 +55,7 @@ def reported_error(text: str) -> ModelError:
 
 
 def _of(status: int | None, kind: str, text: str, retry_after: float | None) -> ModelError | None:
-    told = clean(text)[:1_000]
+    told = clean_text(text)[:1_000]
     if _NO_CREDIT in kind:
         return None
     # The kind goes before the status: Bedrock's ModelNotReadyException comes with 429.

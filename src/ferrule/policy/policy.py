@@ -21,7 +21,7 @@ from ferrule.policy.rule import Rule, Scope
 from ferrule.policy.standing import NEEDS_TRUST, Trust, standings_of
 from ferrule.policy.trust import Trusted
 from ferrule.policy.verdict import Entry, ForTool, Judged, Mode
-from ferrule.values.arguments import starred
+from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, deny
@@ -332,7 +332,7 @@ class Policy:
             if known is not None:
                 self._differences[key] = replace(known, count=known.count + 1)
             elif len(self._differences) < _MOST_DIFFERENCES:
-                example = thaw(starred(call.arguments, getattr(tool, "hidden", ())))
+                example = thaw(redact_hidden(call.arguments, getattr(tool, "hidden", ())))
                 self._differences[key] = replace(found, example=freeze(example))
                 log.warning(
                     "the policy in shadow says %s (%s) of a call of %r, and %s (%s) counts",

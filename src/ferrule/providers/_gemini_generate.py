@@ -34,7 +34,7 @@ from ferrule.providers._read import (
 )
 from ferrule.providers._stream import Readers, TurnStream, continue_text, merged_value
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, clean, jsonable
+from ferrule.values.content import Block, Media, clean_text, to_jsonable
 from ferrule.values.result import ToolResult
 
 API = Api(
@@ -150,7 +150,7 @@ def turn(response: Any) -> list[Any]:
         call.pop("willContinue", None)
         call.pop("partialArgs", None)
         if "args" in call:
-            call["args"] = jsonable(object_value(call["args"]))
+            call["args"] = to_jsonable(object_value(call["args"]))
     kept = [part for part in parts if part and part != {"text": ""}]
     return [{"role": "model", "parts": kept}] if kept else []
 
@@ -189,7 +189,7 @@ def state(response: Any) -> dict[str, Any]:
     candidate = _candidate(response)
     token = _as_base64(either(candidate, "continuation_token", "continuationToken"))
     known = isinstance(token, str) and _finish_reason(candidate) == "CONTINUATION"
-    return {"continuation_token": clean(token)} if known else {}
+    return {"continuation_token": clean_text(token)} if known else {}
 
 
 def _as_base64(value: Any) -> Any:

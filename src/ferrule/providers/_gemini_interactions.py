@@ -41,7 +41,7 @@ from ferrule.providers._stream import (
     merged_value,
 )
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, clean, jsonable
+from ferrule.values.content import Block, Media, clean_text, to_jsonable
 from ferrule.values.result import ToolResult
 
 API = Api(
@@ -96,7 +96,7 @@ def turn(response: Any) -> list[Any]:
     fill_ids(response, requested, "id")
     for step in requested:
         step["name"] = name_in_history(name_of(step), API.names)
-        step["arguments"] = jsonable(object_value(step.get("arguments")))
+        step["arguments"] = to_jsonable(object_value(step.get("arguments")))
     return steps
 
 
@@ -120,7 +120,7 @@ def state(response: Any) -> dict[str, Any]:
     }
     if read_text(response, "status") != "requires_continuation" or not found["continuation_token"]:
         return {}
-    return {key: clean(value) for key, value in found.items() if isinstance(value, str) and value}
+    return {key: clean_text(value) for key, value in found.items() if isinstance(value, str) and value}
 
 
 def function_result(result: ToolResult) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, clean, jsonable, to_text
-from ferrule.values.json_text import Malformed, loads, to_object
+from ferrule.values.content import Block, Media, Text, clean_text, to_json_text, to_jsonable
+from ferrule.values.json_text import Malformed, parse_json, parse_json_object
 from ferrule.values.result import ToolResult
 
 # Reading
@@ -43,7 +43,7 @@ def read_list(value: Any, key: str) -> list[Any]:
 def read_text(value: Any, key: str) -> str:
     """The text under `key`; empty where it is absent, and never anything but text."""
     found = read(value, key, "")
-    return found if isinstance(found, str) else to_text(plain(found))
+    return found if isinstance(found, str) else to_json_text(plain(found))
 
 
 def text_of(content: Any) -> str:
@@ -104,7 +104,7 @@ def first_choice(response: Any) -> Any:
 def name_of(item: Mapping[str, Any]) -> str:
     """The name in a call, as text that a history can hold."""
     name = item.get("name")
-    return name if type(name) is str and name.isascii() else clean(read_text(item, "name"))
+    return name if type(name) is str and name.isascii() else clean_text(read_text(item, "name"))
 
 
 DEEPEST = 200
@@ -132,7 +132,7 @@ def plain(value: Any, *, keep_bytes: bool = False) -> Any:
 def _plain(value: Any, levels: int, keep_bytes: bool) -> Any:
     kind = type(value)
     if kind is str or isinstance(value, str):
-        return clean(value)
+        return clean_text(value)
     if value is None or kind is bool:
         return value
     if kind is int or kind is float:
@@ -142,10 +142,10 @@ def _plain(value: Any, levels: int, keep_bytes: bool) -> Any:
     if not levels and isinstance(value, Mapping | list | tuple):
         return "…"
     if isinstance(value, Mapping):
-        return {clean(str(key)): _plain(item, levels - 1, keep_bytes) for key, item in value.items()}
+        return {clean_text(str(key)): _plain(item, levels - 1, keep_bytes) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, levels - 1, keep_bytes) for item in value]
-    return value if keep_bytes and isinstance(value, bytes) else jsonable(value)
+    return value if keep_bytes and isinstance(value, bytes) else to_jsonable(value)
 
 
 _LARGEST_NUMBER = 10**300
@@ -154,8 +154,8 @@ _LARGEST_NUMBER = 10**300
 def plain_number(value: float) -> Any:
     """`value`, or a text of it where JSON, or CPython's limit on digits, has no way to write it."""
     if isinstance(value, int):
-        return value if -_LARGEST_NUMBER < value < _LARGEST_NUMBER else jsonable(value)
-    return value if isfinite(value) else jsonable(value)
+        return value if -_LARGEST_NUMBER < value < _LARGEST_NUMBER else to_jsonable(value)
+    return value if isfinite(value) else to_jsonable(value)
 
 
 def _dumped(value: Any) -> Any:
@@ -182,7 +182,7 @@ def arguments(value: Any) -> str | Mapping[str, Any] | None:
     kind = type(value)
     if kind is str or kind is dict or value is None or isinstance(value, str | Mapping):
         return value  # type: ignore[no-any-return]
-    return to_text(value)
+    return to_json_text(value)
 
 
 def object_or_text(text: Any) -> Any:
@@ -190,7 +190,7 @@ def object_or_text(text: Any) -> Any:
     if not isinstance(text, str) or not text.rstrip().endswith("}"):  # most that a stream has not ended
         return text
     try:
-        found = loads(text)
+        found = parse_json(text)
     except Malformed:
         return text
     return found if isinstance(found, dict) else text
@@ -204,7 +204,7 @@ def object_text(value: Any) -> str:
     """`value` where it is the text of a JSON object; else the text of what `object_value` reads."""
     if isinstance(value, str) and isinstance(_from_json(value), dict):
         return value
-    return to_text(object_value(value))
+    return to_json_text(object_value(value))
 
 
 def object_value(value: Any) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def object_value(value: Any) -> dict[str, Any]:
     if len(value) > _LONGEST_REPAIRED:
         return {}
     try:
-        return to_object(value)[0]
+        return parse_json_object(value)[0]
     except Malformed:
         return {}
 
@@ -233,7 +233,7 @@ def _from_json(text: str) -> Any:
 
 def _hash_of(source: Any) -> str:
     """What an id for a call is made of that has none: the same whenever its turn is read."""
-    return hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2s(clean_text(str(source)).encode(), digest_size=8).hexdigest()
 
 
 def known_id(value: Any) -> str | None:
@@ -270,7 +270,7 @@ def _ids_with_derived(response: Any, items: Sequence[Any], key: str) -> list[str
     taken: set[str | None] = set()
     for item in items:
         found = known_id(read(item, key))
-        id = None if found is None else clean(found)
+        id = None if found is None else clean_text(found)
         ids.append(None if id in taken else id)
         taken.add(id)
     if None not in ids:
@@ -301,7 +301,7 @@ def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[
 
 def _turn_text(items: Sequence[Any], key: str) -> str:
     """The turn itself, where a response has neither an id of its own nor a time stamp."""
-    return to_text([_comparable({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))])
+    return to_json_text([_comparable({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))])
 
 
 def _comparable(value: Any) -> Any:
@@ -397,7 +397,7 @@ def error_text(result: ToolResult) -> str:
         why = f" ({result.error})" if result.error else ""
         return f"the call {call.id!r} of {call.name!r} is suspended{why}: it waits for an answer; resume first"
     fields = "\n".join(shown for shown in map(block_text, result.content) if shown.strip())
-    error = clean(result.error or "")
+    error = clean_text(result.error or "")
     if not error.strip():
         error = f"the call of {call.name!r} ended with the status {result.status!r} and no further word"
     return fields if error in fields else f"{error}\n{fields}".strip()
@@ -409,7 +409,7 @@ _FOUND = {"name": str, "description": str, "input_schema": dict}
 def found_in(result: ToolResult) -> list[dict[str, Any]]:
     """The definitions of the tools that a search tool's result found: `{"name", "description", "input_schema"}`. None
     where anything in it has another shape: then it is something else that a tool keeps under the same name."""
-    found = jsonable(result.metadata.get("found")) if result.status == "ok" else None
+    found = to_jsonable(result.metadata.get("found")) if result.status == "ok" else None
     return found if isinstance(found, list) and all(map(_is_definition, found)) else []
 
 
@@ -463,14 +463,16 @@ def media_type(block: Media) -> str:
 def block_text(block: Block) -> str:
     """A block as text: a text file's text, and of other media that they are not shown."""
     if isinstance(block, Text):
-        return clean(block.text)
+        return clean_text(block.text)
     kind = media_type(block)
     if block.data is not None and (kind.startswith("text/") or kind == "application/json"):
         return block.data.decode("utf-8", "replace")
     size = "" if block.data is None else f" of {len(block.data)} bytes"
     named = f" named {_at_most(block.name)!r}" if block.name else ""
     where = f", at {_at_most(block.uri)!r}" if block.uri else ""
-    return clean(f"[{block.kind}{size}{named}, {block.mime_type}{where}: it cannot be shown in a tool result here]")
+    return clean_text(
+        f"[{block.kind}{size}{named}, {block.mime_type}{where}: it cannot be shown in a tool result here]"
+    )
 
 
 _LONGEST_NAMED = 1_000
@@ -505,7 +507,7 @@ def lossless_json(text: str) -> Any:
     else `None`."""
     try:
         value = json.loads(text) if text[:1] in ("{", "[") else None
-        return value if to_text(value) == text else None
+        return value if to_json_text(value) == text else None
     except (ValueError, RecursionError):
         return None
 

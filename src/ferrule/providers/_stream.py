@@ -11,7 +11,7 @@ from ferrule.providers import Stop
 from ferrule.providers._api import ReadReason, ReadStop, not_run_problem
 from ferrule.providers._read import fields_of, known_id, object_or_text, plain, read
 from ferrule.values.call import ToolCall
-from ferrule.values.content import clean, to_text
+from ferrule.values.content import clean_text, to_json_text
 
 
 class Readers(NamedTuple):
@@ -142,8 +142,8 @@ def describe_api_error(error: Any) -> str:
     if isinstance(message, str) and message:
         text = f"{kind}: {message}" if kind else message
     else:
-        text = error if isinstance(error, str) else kind or to_text(plain(error))
-    return clean(text)[:_LONGEST_ERROR]
+        text = error if isinstance(error, str) else kind or to_json_text(plain(error))
+    return clean_text(text)[:_LONGEST_ERROR]
 
 
 def join_chunks(chunks: Sequence[str]) -> str:
@@ -166,7 +166,7 @@ def join_arguments(chunks: Sequence[str]) -> str:
 
 def chunk_text(value: Any) -> str:
     """A chunk as text; empty for null."""
-    return value if isinstance(value, str) else "" if value is None else to_text(plain(value))
+    return value if isinstance(value, str) else "" if value is None else to_json_text(plain(value))
 
 
 _MARKS = re.compile(r'[{}\[\]"]|\\.?', re.DOTALL)

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.providers._read import object_or_text, read, text_of
-from ferrule.values.json_text import Malformed, loads
+from ferrule.values.json_text import Malformed, parse_json
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -224,7 +224,7 @@ def _next_call(text: str, at: int) -> _Found:
         found[match["key"]] = match["value"].strip("\n")
         if match["is_text"] == "false":
             with suppress(Malformed):  # then it is read as it fits
-                found[match["key"]] = loads(match["value"])
+                found[match["key"]] = parse_json(match["value"])
         at = match.end()
     return None if inside[at:].strip() else (call.end(), [{"name": call["name"], "arguments": found}])
 
@@ -257,7 +257,7 @@ def _read_json(text: str, at: int, names: set[str] | None) -> tuple[Calls, int]:
         found = Calls()
         with suppress(ValueError, RecursionError):
             end = _DECODER.raw_decode(text, at)[1]
-            found = _calls_in(loads(text[at:end]), names)
+            found = _calls_in(parse_json(text[at:end]), names)
         if not found:
             return calls, at
         calls += found

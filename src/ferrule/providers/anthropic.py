@@ -39,7 +39,7 @@ from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, joi
 from ferrule.providers._strict import ANTHROPIC
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, clean, jsonable
+from ferrule.values.content import Block, Media, clean_text, to_jsonable
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def turn(response: Response) -> list[MessageParam]:
     message cannot be `thinking`").
     """
     content = read(response, "content")
-    blocks = [{"type": "text", "text": clean(content)}] if isinstance(content, str) else plain_list(content)
+    blocks = [{"type": "text", "text": clean_text(content)}] if isinstance(content, str) else plain_list(content)
     fill_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
     kept: list[Any] = [block for block in blocks if block.get("type") != "text" or block.get("text")]
     kept = without_last_thoughts(kept, lambda block: block.get("type") in _THOUGHTS)
@@ -170,7 +170,7 @@ def turn(response: Response) -> list[MessageParam]:
         if ours:
             block["name"] = name_in_history(name_of(block))
         if (ours or "input" in block) and not isinstance(block.get("input"), dict):
-            block["input"] = jsonable(object_value(block.get("input")))
+            block["input"] = to_jsonable(object_value(block.get("input")))
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
@@ -190,7 +190,7 @@ def state(response: Response) -> State:
     """`{"container": id}` where code ran in one: while calls of that code are pending, the next request is refused
     without it."""
     id = read(read(response, "container"), "id")
-    return {"container": clean(id)} if isinstance(id, str) else {}
+    return {"container": clean_text(id)} if isinstance(id, str) else {}
 
 
 def results(results: Iterable[ToolResult]) -> list[MessageParam]:
@@ -333,7 +333,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
             if "input" in block:
                 # What is no JSON is left to *decode*, where the call is ours.
                 given = object_or_text(block["input"])
-                block["input"] = given if block.get("type") == "tool_use" else jsonable(object_value(given))
+                block["input"] = given if block.get("type") == "tool_use" else to_jsonable(object_value(given))
         return found
 
     def turn(self) -> list[MessageParam]:

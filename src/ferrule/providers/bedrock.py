@@ -49,7 +49,7 @@ from ferrule.providers._stream import (
 from ferrule.providers._strict import BEDROCK
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, clean, jsonable
+from ferrule.values.content import Block, Media, clean_text, to_jsonable
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def wire_id(id: str) -> str:
     """`id` as this API takes it, `^[a-zA-Z0-9_.:-]{1,64}$`: one that fits stays, another becomes a hash of itself."""
     if _CALL_ID.fullmatch(id):
         return id
-    return f"call_{hashlib.blake2s(clean(id).encode(), digest_size=16).hexdigest()}"
+    return f"call_{hashlib.blake2s(clean_text(id).encode(), digest_size=16).hexdigest()}"
 
 
 def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tool_use_in_history(use: dict[str, Any]) -> dict[str, Any]:
-    return {**plain({**use, "input": None}, keep_bytes=True), "input": jsonable(object_value(use.get("input")))}
+    return {**plain({**use, "input": None}, keep_bytes=True), "input": to_jsonable(object_value(use.get("input")))}
 
 
 def _blank(block: dict[str, Any]) -> bool:
@@ -443,5 +443,5 @@ class Stream(
             if use is not None:
                 # What is no JSON is left to *decode*, where the call is ours.
                 given = object_or_text(use["input"])
-                use["input"] = jsonable(object_value(given)) if _client_tool_use(block) is None else given
+                use["input"] = to_jsonable(object_value(given)) if _client_tool_use(block) is None else given
         return found

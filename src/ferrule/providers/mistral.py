@@ -37,7 +37,7 @@ from ferrule.providers._stream import Readers, continue_text, merged_value
 from ferrule.providers._strict import MISTRAL
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, clean, jsonable
+from ferrule.values.content import Block, Media, clean_text, to_jsonable
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -127,14 +127,14 @@ def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -
     if sent is not None:
         return sent
     found, came = ids_of(response, requested, key), [known_id(item.get(key)) for item in requested]
-    return [id if id == clean(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
+    return [id if id == clean_text(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
 
 
 def wire_id(id: str) -> str:
     """`id` as this API takes it, nine letters or digits: one that fits stays, another becomes a hash of itself."""
     if _CALL_ID.fullmatch(id):
         return id
-    number = int.from_bytes(hashlib.blake2s(clean(id).encode(), digest_size=16).digest(), "big")
+    number = int.from_bytes(hashlib.blake2s(clean_text(id).encode(), digest_size=16).digest(), "big")
     return "".join(_DIGITS_AND_LETTERS[number // 62**power % 62] for power in range(9))
 
 
@@ -169,7 +169,7 @@ def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
 
 
 def _arguments_in_history(given: Any) -> Any:
-    return jsonable(given) if isinstance(given, Mapping) else object_text(given)
+    return to_jsonable(given) if isinstance(given, Mapping) else object_text(given)
 
 
 def text(response: Response) -> str:
@@ -198,7 +198,7 @@ def _content(block: Block) -> dict[str, Any]:
         if address and kind in _API.images:
             return {"type": "image_url", "image_url": address}
         if address and kind == "application/pdf":
-            named = {"document_name": clean(block.name)} if block.name else {}
+            named = {"document_name": clean_text(block.name)} if block.name else {}
             return {"type": "document_url", "document_url": address, **named}
     return {"type": "text", "text": block_text(block)}
 

@@ -32,7 +32,7 @@ from ferrule.providers._stream import Readers, TurnStream, join_chunks
 from ferrule.providers._text_calls import move_text_calls
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
-from ferrule.values.content import clean, jsonable
+from ferrule.values.content import clean_text, to_jsonable
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def turn(response: Response) -> list[dict[str, Any]]:
     if not isinstance(message, dict):
         return []
     listed = plain_list(message.get("tool_calls"))
-    calls_in_history(listed, name=str, arguments=lambda given: jsonable(object_value(given)))
+    calls_in_history(listed, name=str, arguments=lambda given: to_jsonable(object_value(given)))
     kept = {key: item for key, item in {**message, "tool_calls": listed}.items() if item not in (None, [])}
     if not any(item for key, item in kept.items() if key != "role"):
         return []
@@ -147,7 +147,7 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
     """One `{"role": "tool", "tool_name", "content"}` for each result, in the order of the calls; text only, as images
     stand on a user's messages alone."""
     return [
-        {"role": "tool", "tool_name": clean(answered_call(result).name), "content": result_text(result)}
+        {"role": "tool", "tool_name": clean_text(answered_call(result).name), "content": result_text(result)}
         for result in results
     ]
 

@@ -20,7 +20,7 @@ from ferrule.executors.threads import ThreadExecutor
 from ferrule.remote._seal import Seal, SealError
 from ferrule.remote._wire import VERSION, Kind, Order
 from ferrule.values.arguments import Arguments
-from ferrule.values.call import ToolCall, judged_call
+from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.context import CURRENT
 
 log = logging.getLogger("ferrule")
@@ -152,7 +152,7 @@ class RemoteCall(DetachedCall):
     def __init__(
         self, tool: Tool, order: Order, arguments: Arguments, deps: object, secrets: dict[str, object]
     ) -> None:
-        call = judged_call(ToolCall(order.id, tool.name, parent=order.parent), arguments)
+        call = make_judged_call(ToolCall(order.id, tool.name, parent=order.parent), arguments)
         super().__init__(tool, call, order.fields(deps, secrets), order.key, order.remaining)
         self.cancelled = False
         self.unstarted: NotStartedError | None = None

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from ferrule.values.content import clean, text_of
-from ferrule.values.logged import LogLines
+from ferrule.values.content import clean_text, safe_str
+from ferrule.values.log import LogLines
 
 MASK = "***"
 # Texts and not `re.compile`: to compile them takes 3 ms, and most programs never need them.
@@ -69,36 +69,36 @@ _ONLY_CREDENTIALS = (
 _BASE64 = r"(?<![\w+/-])[\w+/-]{24,}+={0,2}"
 
 
-def without_credentials(text: str, most: int = 500) -> str:
+def mask_credentials(text: str, most: int = 500) -> str:
     """Return at most `most` characters of `text` with stars for everything that looks like a credential.
 
     These are passwords in URLs, values with telling names, bearer tokens, keys of well-known shapes, and inputs in
     Pydantic's errors.
     """
     read = text[: 20 * most]
-    masked = re.sub(_ADDRESS, _without_password, re.sub(_INPUT, f"input_value={MASK}", read))
+    masked = re.sub(_ADDRESS, _mask_url_user, re.sub(_INPUT, f"input_value={MASK}", read))
     for named in (_PRIVATE_KEY, _HEADERS, _BEARER):
         masked = re.sub(named, rf"\1{MASK}", masked)
-    masked = re.sub(_KEY_SHAPES, MASK, _without_named(masked))
+    masked = re.sub(_KEY_SHAPES, MASK, _mask_named_values(masked))
     if len(read) < len(text) and len(masked) <= most:  # its last word may be half a credential
         masked = masked[: max(masked.rfind(" "), masked.rfind("\n")) + 1]
     return masked[:most]
 
 
-def without_keys(text: str) -> str:
+def mask_certain_credentials(text: str) -> str:
     """All of `text`, with stars in the place of what can be nothing but a credential, also once in base64. It leaves
     what may be something else: texts of programs, numbers of commits, names and prose."""
     for expression in _ONLY_CREDENTIALS:
         text = re.sub(expression, rf"\1{MASK}", text)
-    return re.sub(_BASE64, _unless_key, text)
+    return re.sub(_BASE64, _mask_base64_credential, text)
 
 
-def traceback_lines(error: BaseException, redact: Callable[[str], str] = str) -> LogLines:
+def format_traceback(error: BaseException, redact: Callable[[str], str] = str) -> LogLines:
     """Return the traceback of an exception for the log, with stars by `redact` and for certain credentials."""
-    return LogLines(without_keys(redact("".join(traceback.format_exception(error)).rstrip())))
+    return LogLines(mask_certain_credentials(redact("".join(traceback.format_exception(error)).rstrip())))
 
 
-def _unless_key(found: re.Match[str]) -> str:
+def _mask_base64_credential(found: re.Match[str]) -> str:
     """Return stars for a credential in base64, and any other match unchanged."""
     encoded = found[0].rstrip("=").replace("-", "+").replace("_", "/")
     if len(encoded) % 4 == 1 or not encoded.isascii():
@@ -108,7 +108,7 @@ def _unless_key(found: re.Match[str]) -> str:
     return MASK if is_key else found[0]
 
 
-def _without_named(text: str) -> str:
+def _mask_named_values(text: str) -> str:
     """Return the text without the values of secret names. Values of other names are searched too: `url=…?token=…`."""
     next_name, value_at = re.compile(_NAMED).search, re.compile(_VALUE).match
     prose = {found.end() for found in re.finditer(_PROSE, text)}
@@ -124,19 +124,19 @@ def _without_named(text: str) -> str:
     return "".join([*kept, text[at:]])
 
 
-def _without_password(found: re.Match[str]) -> str:
+def _mask_url_user(found: re.Match[str]) -> str:
     """Text up to a blank, without what names a user in addresses. A password may have any characters, `/`, `?`, `#` and
     `@` too: where something like a user comes first, all up to the last `@` goes."""
     before, at, after = found[0].rpartition("@")
     return re.sub(_USER, f"://{MASK}", before) + at + after
 
 
-def masked_text(error: BaseException, redact: Callable[[str], str] = str) -> str:
+def format_masked_error(error: BaseException, redact: Callable[[str], str] = str) -> str:
     """The text of an exception, as a model may read it, with stars by `redact` for what is known to be secret."""
     if isinstance(error, ValidationError):
         found = error.errors(include_input=False, include_url=False, include_context=False)
         lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:10]]
         text = f"{error.error_count()} validation error(s) for {error.title}: {'; '.join(lines)}"
     else:
-        text = text_of(error.args[0] if isinstance(error, KeyError) and error.args else error)
-    return without_credentials(redact(clean(text)))
+        text = safe_str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    return mask_credentials(redact(clean_text(text)))

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from os import PathLike, fspath
 from typing import Any
 
-from ferrule.values.frozen import fields_of
+from ferrule.values.frozen import get_fields
 from ferrule.values.json_text import SECRET_STARS
 
 _AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
@@ -72,7 +72,7 @@ def _iter_secret_texts(text: str) -> Iterator[str]:
 def _iter_members(value: Any) -> Iterable[Any]:
     if isinstance(value, Enum):
         return (value.value,)
-    value = fields_of(value) or value
+    value = get_fields(value) or value
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, Iterable) else ()

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ferrule.selection.matching import Query
-from ferrule.values.content import clean
+from ferrule.values.content import clean_text
 
 
 class Conversation(NamedTuple):
@@ -132,7 +132,7 @@ def _text_in(value: Any, most: int) -> str:
             waiting += reversed(
                 [found for name, found in islice(fields.items(), _MOST_NODES) if _may_be_text(name, found)]
             )
-    return clean(_ends("\n".join(filter(None, pieces)), most))
+    return clean_text(_ends("\n".join(filter(None, pieces)), most))
 
 
 def _may_be_text(name: Any, value: Any) -> bool:

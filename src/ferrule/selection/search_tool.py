@@ -16,7 +16,7 @@ from ferrule.errors import DefinitionError
 from ferrule.selection._checks import as_ranker
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Ranker
-from ferrule.values.content import clean, cut
+from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
@@ -108,11 +108,11 @@ class SearchTools:
         Args:
             query: What the tool should do, in a few words, or its name.
         """
-        query = clean(query)[:_LONGEST_QUERY]
+        query = clean_text(query)[:_LONGEST_QUERY]
         with self._lock:
             tools = self._search(query)
         if not tools:
-            asked = cut(" ".join(query.split()), 200)
+            asked = truncate_text(" ".join(query.split()), 200)
             return ToolResult(f"No tool fits {asked!r}; try other words, or answer without.", metadata={"found": []})
         lines = [f"- {tool.wire_name}: {_first_sentence(tool)}".rstrip(": ") for tool in tools]
         which = "This tool fits, and" if len(tools) == 1 else f"These {len(tools)} tools fit, and"
@@ -171,7 +171,9 @@ def _squeezed(name: str) -> str:
 
 
 def _first_sentence(tool: Tool) -> str:
-    return cut(" ".join(_SENTENCE_END.split(tool.description.strip(), 1)[0].split()), _LONGEST_SENTENCE, "head")
+    return truncate_text(
+        " ".join(_SENTENCE_END.split(tool.description.strip(), 1)[0].split()), _LONGEST_SENTENCE, "head"
+    )
 
 
 def _definition(tool: Tool) -> dict[str, object]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from ferrule import Decision, ToolCall, ToolContext, deny
 from ferrule.definition.handler import is_async
 from ferrule.types import Approver
-from ferrule.values.frozen import fields_of
+from ferrule.values.frozen import get_fields
 
 Known: TypeAlias = str | ToolContext | None
 """Who a bearer token is: a principal, the context of its calls, or nobody."""
@@ -49,7 +49,7 @@ def _digestible(value: Any, mutable: bool = True) -> Any:
     own_hash: Any = type(value).__hash__
     is_value = own_hash not in (None, object.__hash__) and not callable(value)
     digestible = partial(_digestible, mutable=mutable)
-    if (own := fields_of(value)) is not None and (mutable or is_value):
+    if (own := get_fields(value)) is not None and (mutable or is_value):
         return [kind, digestible(own)]
     if isinstance(value, Mapping):
         return [

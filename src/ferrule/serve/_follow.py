@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from ferrule import DefinitionError, Runner, Toolset
-from ferrule.values.logged import own_logger
+from ferrule.values.log import make_logger
 
-log = own_logger("ferrule.serve")
+log = make_logger("ferrule.serve")
 
 
 class Server(Protocol):

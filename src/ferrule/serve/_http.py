@@ -21,15 +21,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import DefinitionError, Runner, ToolContext
 from ferrule.mcp_lines import UnreadableLine, parse_line
-from ferrule.security.masking import MASK, traceback_lines, without_keys
+from ferrule.security.masking import MASK, format_traceback, mask_certain_credentials
 from ferrule.security.redactor import make_redactor
 from ferrule.serve._caller import Tokens, identity_of
 from ferrule.serve._server import Principal, RunnerServer
 from ferrule.serve._sessions import SessionRoom
-from ferrule.values.content import text_of
-from ferrule.values.logged import own_logger
+from ferrule.values.content import safe_str
+from ferrule.values.log import make_logger
 
-log = own_logger("ferrule.serve")
+log = make_logger("ferrule.serve")
 _HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
@@ -188,8 +188,8 @@ class _Verifier:
             hide = (
                 make_redactor(token) if len(token) <= _LONGEST_ESCAPED_TOKEN else lambda text: text.replace(token, MASK)
             )
-            lines = "" if isinstance(error, DefinitionError) else traceback_lines(error, hide)
-            log.error("no token can be looked up: %s%s", without_keys(hide(text_of(error))), lines)
+            lines = "" if isinstance(error, DefinitionError) else format_traceback(error, hide)
+            log.error("no token can be looked up: %s%s", mask_certain_credentials(hide(safe_str(error))), lines)
             return None
 
 

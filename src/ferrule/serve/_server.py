@@ -46,9 +46,9 @@ from ferrule.serve._caller import CALLER, ask_client, noting
 from ferrule.serve._listing import Listing
 from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
-from ferrule.values.content import clean, cut
+from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import dumps, same
+from ferrule.values.json_text import format_json, is_same_json
 
 Request = ServerRequestContext[Any, Any]
 _Said = tuple[float, float | None, str]
@@ -198,7 +198,9 @@ class _Client:
             return None
         _, asked, form = self._left
         # What a handler has left running may have asked since.
-        is_it = pending["reason"] == clean(asked.reason) and same(thaw(pending["schema"]), thaw(asked.schema))
+        is_it = pending["reason"] == clean_text(asked.reason) and is_same_json(
+            thaw(pending["schema"]), thaw(asked.schema)
+        )
         return form if is_it else None
 
     async def _elicit(self, form: Form, call: ToolCall) -> Decision | bool:
@@ -389,7 +391,7 @@ class RunnerServer:
         try:
             context = self._context(request, principal)
             if state is None:
-                call = ToolCall(new_id(), tool.name, dumps(params.arguments or {}))
+                call = ToolCall(new_id(), tool.name, format_json(params.arguments or {}))
                 result = await self._run(client, call.id, served.runner.run(call, context))
             else:
                 form, record = _carried(state)
@@ -556,7 +558,7 @@ def _carried(state: str) -> tuple[Form, dict[str, Any]]:
 def _form_of(asked: Asked) -> Form:
     message = asked.text.strip()
     if len(message) > MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
-        message = cut(asked.question().text.strip(), MOST_IN_A_MESSAGE)
+        message = truncate_text(asked.question().text.strip(), MOST_IN_A_MESSAGE)
     return form_of(message, asked.decision.schema, asked.binds)
 
 

@@ -30,9 +30,9 @@ from ferrule.policy.toml_lines import NoToml, read_toml
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.store import Memory, StoreError, private_place
 from ferrule.types import Journal, Middleware, Next
-from ferrule.values.logged import own_logger
+from ferrule.values.log import make_logger
 
-log = own_logger("ferrule.serve")
+log = make_logger("ferrule.serve")
 MOST_BYTES = 1_048_576
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -27,10 +27,11 @@ from pydantic_core import to_json
 
 from ferrule import FerruleError
 from ferrule.http import HTTP_LOGS_ARE_OFF, NotReachableError
-from ferrule.mcp_lines import LOST, MOST_VALUES, UNREADABLE_ANSWER, LineBuffer, OpenRequests, has_too_many_values
-from ferrule.security.masking import masked_text
+from ferrule.mcp_lines import LOST, UNREADABLE_ANSWER, LineBuffer, OpenRequests, has_too_many_values
+from ferrule.security.masking import format_masked_error
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
+from ferrule.values.content import MAX_VALUES
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
@@ -207,7 +208,7 @@ class HttpClient(httpx2.AsyncClient):
             if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
                 await response.aread()
                 if has_too_many_values(response.content):
-                    raise UnreadableAnswerError(f"it has more than {MOST_VALUES:,} values")
+                    raise UnreadableAnswerError(f"it has more than {MAX_VALUES:,} values")
             exchange = _EXCHANGE.get()
             if exchange is not None and exchange.id is not None and not _is_refusal(response):
                 response = await _readable(response, request, exchange)
@@ -443,7 +444,7 @@ def _is_json(response: httpx2.Response) -> bool:
 
 
 def _text_of(error: Exception) -> str:
-    text = masked_text(error)
+    text = format_masked_error(error)
     if text and isinstance(error, OAuthFlowError | FerruleError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -20,11 +20,11 @@ from pydantic import ValidationError
 
 from ferrule import ToolError
 from ferrule.characters import visible
-from ferrule.security.masking import MASK, masked_text
-from ferrule.values.content import cut
-from ferrule.values.logged import LogLines, own_logger
+from ferrule.security.masking import MASK, format_masked_error
+from ferrule.values.content import truncate_text
+from ferrule.values.log import LogLines, make_logger
 
-log = own_logger("ferrule.mcp")
+log = make_logger("ferrule.mcp")
 _MOST_LINE = 1_000
 _MOST_LOGGED = 100
 """In one second; what is more is counted."""
@@ -77,11 +77,11 @@ class ServerLog:
 
     def told(self, text: str, most: int = _MOST_LINE) -> str:
         """At most `most` characters of the text, without what nobody sees, and with stars for what is secret."""
-        return cut(self._clean(text[: 4 * most]), most)
+        return truncate_text(self._clean(text[: 4 * most]), most)
 
     def told_of(self, error: BaseException) -> str:
         """What an exception says, at most 500 characters; of a `ValidationError` nothing that was given to it."""
-        return masked_text(error, lambda text: self._clean(text[:_MOST_TRACEBACK]))
+        return format_masked_error(error, lambda text: self._clean(text[:_MOST_TRACEBACK]))
 
     def failure(self, error: Exception) -> ToolError:
         """What a call comes to where this was raised: the one way in which an error of a connection is made."""

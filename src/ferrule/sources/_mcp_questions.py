@@ -13,9 +13,9 @@ from ferrule import Answer, DefinitionError, InputRequired, ToolError
 from ferrule.characters import visible
 from ferrule.patterns import ForeignSchema
 from ferrule.sources._foreign_text import has_hidden, visible_schema
-from ferrule.values.content import cut
+from ferrule.values.content import truncate_text
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import dumps, loads
+from ferrule.values.json_text import format_json, parse_json
 
 _MOST_TEXT = 4000
 Responses = types.InputResponses
@@ -70,10 +70,10 @@ def to_visit(error: MCPError, server: str) -> InputRequired | None:
 
 def reason_of(params: types.ElicitRequestParams, server: str) -> str:
     """The question, which says who asks."""
-    message = cut(visible(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
+    message = truncate_text(visible(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
     if not isinstance(params, types.ElicitRequestURLParams):
         return f"{server} asks: {message}"
-    url = cut(visible(params.url)[0], _MOST_TEXT)
+    url = truncate_text(visible(params.url)[0], _MOST_TEXT)
     return f"{server} asks: {message}\nIt wants you to go to {url}\nAllow it once you have been there."
 
 
@@ -86,7 +86,7 @@ def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
     """
     if isinstance(params, types.ElicitRequestURLParams):
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    schema = loads(dumps({"type": "object", **params.requested_schema}))
+    schema = parse_json(format_json({"type": "object", **params.requested_schema}))
     shown: dict[str, Any] = visible_schema(schema, _MOST_TEXT)[0]
     try:
         not_enforced = ForeignSchema(shown).not_enforced

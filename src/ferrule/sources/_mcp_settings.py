@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ferrule import DefinitionError, ToolContext
 from ferrule.arguments.similar_names import lookalike_key
-from ferrule.security.masking import without_credentials
+from ferrule.security.masking import mask_credentials
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
 """Which revisions are spoken with a server. See docs/mcp.md."""
@@ -237,7 +237,7 @@ def _is_credential(name: str, value: str) -> bool:
     """Whether a part of an address, or a parameter of it, is a credential, as far as one can tell."""
     said = f"{name}={value}" if name else value
     random = len(value) >= _LEAST_RANDOM and re.search("[0-9]", value) and re.search("[A-Za-z]", value)
-    return bool(random) or without_credentials(said) != said
+    return bool(random) or mask_credentials(said) != said
 
 
 def is_address(text: str) -> bool:

@@ -21,7 +21,7 @@ from ferrule.sources._foreign_text import size_of, visible_schema
 from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import MOST_LIST, Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
-from ferrule.values.content import cut
+from ferrule.values.content import truncate_text
 
 _MOST_SCHEMA = 200_000
 _MOST_DESCRIPTION = 8_000
@@ -169,7 +169,7 @@ class Tools:
         made: Tool = Tool(
             name,
             remote.call,
-            description=cut(description, self._longest, "head"),
+            description=truncate_text(description, self._longest, "head"),
             title=None if title is None else inert(visible(title)[0]),
             input_schema=input_schema,
             output_schema=output_schema,

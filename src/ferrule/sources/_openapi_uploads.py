@@ -35,7 +35,7 @@ async def read_uploads(signature: Signature, arguments: Mapping[str, Any], conte
         path = given.get("path")
         if path is None or path in found:
             continue
-        if context.running is None or path not in ALLOWED_PATHS.get(context.running, ()):
+        if context.running_call is None or path not in ALLOWED_PATHS.get(context.running_call, ()):
             raise _not_read(argument, "this program lets no upload read files; give its text or data")
         try:
             found[path] = await asyncio.to_thread(_read_upload, path, left)

@@ -38,7 +38,7 @@ from ferrule.sources._openapi_security import (
 from ferrule.sources._openapi_servers import NOWHERE, Server, Servers
 from ferrule.sources._openapi_uploads import preview_upload
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
-from ferrule.values.content import cut
+from ferrule.values.content import truncate_text
 
 if TYPE_CHECKING:
     import httpx2
@@ -352,7 +352,9 @@ def _description(operation: Operation) -> str:
     said = [told_text(value.get("summary")), told_text(value.get("description"))]
     if value.get("deprecated") is True:
         said.append("Deprecated.")
-    return cut("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or inert(str(operation))
+    return truncate_text("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or inert(
+        str(operation)
+    )
 
 
 def _check_budget(report: Report, budget: int | None, operations: list[Operation], document: Document) -> None:

@@ -19,7 +19,7 @@ from types import ModuleType
 from ferrule import DefinitionError, Tool, Toolset
 from ferrule.plugins import fault_of
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
-from ferrule.values.content import text_of
+from ferrule.values.content import safe_str
 
 __all__ = ["module_of", "python"]
 
@@ -127,4 +127,4 @@ def _import_failure(error: BaseException) -> str:
     where = (
         f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs and not isinstance(error, SyntaxError) else ""
     )
-    return f"cannot be imported: {type(error).__name__}: {text_of(error)}{where}"
+    return f"cannot be imported: {type(error).__name__}: {safe_str(error)}{where}"

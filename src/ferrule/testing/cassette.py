@@ -20,15 +20,15 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.kernel.redact import make_call_redactor
 from ferrule.paths import read_file
-from ferrule.security.masking import without_keys
+from ferrule.security.masking import mask_certain_credentials
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
-from ferrule.values.arguments import starred
+from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
-from ferrule.values.content import jsonable
+from ferrule.values.content import to_jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
-from ferrule.values.kept import restored, stored
+from ferrule.values.journal_entry import outcome_from_result, result_from_outcome
 from ferrule.values.redaction import redact_result, redact_value
 from ferrule.values.result import Status, ToolResult
 
@@ -142,11 +142,11 @@ class Cassette:
         self._finish = weakref.finalize(self, _write_cassette, path, self._tools) if mode == "record" else None
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        if context.running is None:
+        if context.running_call is None:
             return await next(call, context)
         tool = context.tool.definition
-        shown = jsonable(thaw(starred(call.arguments, tool.hidden)))
-        arguments = redact_value(shown, _redact_for_file(context.running))
+        shown = to_jsonable(thaw(redact_hidden(call.arguments, tool.hidden)))
+        arguments = redact_value(shown, _redact_for_file(context.running_call))
         key = (tool.name, tool.fingerprint)
         if self.mode != "record":
             return self._given(call, tool, arguments)
@@ -162,7 +162,7 @@ class Cassette:
             recording.is_open = False
             self._tools[key].running -= 1
         if result.status != "suspended":  # what takes it up again is good for this call alone
-            recording.result = _result_for_file(result, context.running)
+            recording.result = _result_for_file(result, context.running_call)
         return result
 
     def _begun(self, tool: Tool, arguments: Any) -> _Recording:
@@ -257,13 +257,13 @@ def _definition_for_file(tool: Tool) -> dict[str, Any]:
 def _redact_for_file(running: RunningCall) -> Callable[[str], str]:
     """Return what stars the secrets of a call in a text, and whatever looks like a credential."""
     redact = make_call_redactor(running)
-    return lambda text: without_keys(redact(text))
+    return lambda text: mask_certain_credentials(redact(text))
 
 
 def _result_for_file(result: ToolResult, running: RunningCall) -> dict[str, Any]:
     """Return a result as it is written: without secrets, and without what a reader fills in."""
     redacted = redact_result(result, _redact_for_file(running))
-    written = stored(redacted)
+    written = outcome_from_result(redacted)
     filled_in = {name for name, value in _ASSUMED.items() if written[name] == value}
     if _recorded_result({**written, "content": None}, ToolCall("", ""), "").content == redacted.content:
         filled_in.add("content")
@@ -290,7 +290,7 @@ def _recorded_result(recorded: Mapping[str, Any], call: ToolCall, tool_name: str
     """The result that was recorded."""
     whole = {"output": None, **_ASSUMED, **recorded}
     content = whole.get("content")
-    result = restored({**whole, "content": content or []}, call, tool_name)
+    result = result_from_outcome({**whole, "content": content or []}, call, tool_name)
     return result if content is not None else result.replace(content=None)
 
 

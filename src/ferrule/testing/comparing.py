@@ -13,7 +13,7 @@ from ferrule.arguments.similar_names import NameIndex
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.values.call import ToolCall
-from ferrule.values.content import jsonable
+from ferrule.values.content import to_jsonable
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
@@ -55,7 +55,7 @@ def have(arguments: Mapping[str, Any], wanted: Mapping[str, object]) -> bool:
 
 
 def _equal(expected: Any, actual: Any) -> bool:
-    return bool(expected == actual) or bool(jsonable(expected) == actual)
+    return bool(expected == actual) or bool(to_jsonable(expected) == actual)
 
 
 def alike(one: str, other: str) -> float:

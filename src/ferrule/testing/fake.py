@@ -23,7 +23,7 @@ from ferrule.errors import DefinitionError, ToolError
 from ferrule.testing.answers import answering
 from ferrule.testing.values import Unmet, below, fitting, words
 from ferrule.values.call import ToolCall
-from ferrule.values.content import as_output
+from ferrule.values.content import to_output
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
@@ -146,7 +146,7 @@ def _given(tool: Tool, answer: Any) -> Call:
 
 def _misfit_of_answer(tool: Tool, answer: Any) -> str:
     """Say in what an answer does not fit the tool's output schema; nothing if it does."""
-    return "" if isinstance(answer, ToolResult) else tool.output.describe_misfit(as_output(answer, strict=False))
+    return "" if isinstance(answer, ToolResult) else tool.output.describe_misfit(to_output(answer, strict=False))
 
 
 def exception_of(what: str, given: Any) -> Exception:

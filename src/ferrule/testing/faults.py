@@ -149,7 +149,7 @@ class _Teller:
             self._note.clear()  # of the attempt before
 
     def __call__(self, fault: FrozenDict) -> None:
-        self._context.note_started()  # a call that is stopped here may have had its effect, as far as anybody knows
+        self._context.mark_started()  # a call that is stopped here may have had its effect, as far as anybody knows
         if self._note is not None:
             self._note.update(fault)
         self._context.announce({"fault": fault})

@@ -18,7 +18,7 @@ from ferrule.types import Journal
 from ferrule.values.call import ToolCall
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject, freeze
-from ferrule.values.kept import Intent, Kept
+from ferrule.values.journal_entry import Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 _T = TypeVar("_T")
@@ -100,7 +100,7 @@ class JournalContract:
                 _is_ours(await journal.begin(intent))
             for intent in (plain, strange, big):
                 for one in (journal, self._another(journal)):
-                    _is_kept(await one.find(intent.key), Kept(intent=intent, state="running"))
+                    _is_kept(await one.find(intent.key), JournalEntry(intent=intent, state="running"))
 
         self._run(check)
 
@@ -113,7 +113,8 @@ class JournalContract:
                 for one in (journal, self._another(journal)):
                     for wait in (False, True):
                         _is_kept(
-                            await one.find(intent.key, wait=wait), Kept(intent=intent, state="ended", outcome=outcome)
+                            await one.find(intent.key, wait=wait),
+                            JournalEntry(intent=intent, state="ended", outcome=outcome),
                         )
 
         self._run(check)
@@ -123,7 +124,7 @@ class JournalContract:
             arguments: dict[str, Any] = {"list": [1]}
             outcome: dict[str, Any] = {"status": "ok", "output": [1]}
             intent = _new_intent(arguments=arguments)
-            expected = copy.deepcopy(Kept(intent=intent, state="ended", outcome=outcome))
+            expected = copy.deepcopy(JournalEntry(intent=intent, state="ended", outcome=outcome))
             await journal.begin(intent)
             await journal.end(intent, outcome)
             arguments["list"].append(2)
@@ -146,9 +147,9 @@ class JournalContract:
                 except Exception:
                     continue
                 raise AssertionError(f"it took {wrong!r} in an outcome, which no other program can read")
-            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="running"))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="running"))
             await journal.end(intent, _ENDED)
-            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
 
@@ -160,11 +161,11 @@ class JournalContract:
             for outcome in (None, _ENDED):
                 if outcome is not None:
                     await journal.end(intent, outcome)
-                expected = Kept(intent=intent, state="ended" if outcome else "running", outcome=outcome)
+                expected = JournalEntry(intent=intent, state="ended" if outcome else "running", outcome=outcome)
                 for after in (None, expected, replace(expected, state="cut_off")):
                     for one in (journal, self._another(journal)):
                         begun = await one.begin(_comes_again(intent), after=after)
-                        _is_kept(begun.kept, expected)
+                        _is_kept(begun.earlier, expected)
                         _is_kept(await journal.find(intent.key), expected)
 
         self._run(check)
@@ -174,7 +175,7 @@ class JournalContract:
             intent = await _begun(journal)
             changed = replace(intent, arguments={"amount": 8}, fingerprint="another", at=_AT + 1)
             _is_ours(await journal.begin(changed))
-            _is_kept(await journal.find(intent.key), Kept(intent=changed, state="running"))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=changed, state="running"))
 
         self._run(check)
 
@@ -189,13 +190,13 @@ class JournalContract:
 
         try:
             begun = [one for many in _in_threads(4, begin) for one in many]
-            ours = [one for one in begun if one.kept is None]
+            ours = [one for one in begun if one.earlier is None]
             assert len(ours) == 1, f"{len(ours)} of a hundred were told that the call is theirs"
             kept = asyncio.run(_bounded(journal.find(first.key)))
             assert kept is not None
             for one in begun:
-                if one.kept is not None:
-                    _is_kept(one.kept, replace(kept, state=one.kept.state))  # the loop of the first may be closed
+                if one.earlier is not None:
+                    _is_kept(one.earlier, replace(kept, state=one.earlier.state))  # the loop of the first may be closed
         finally:
             self._close(*both)
 
@@ -205,11 +206,11 @@ class JournalContract:
             for one in (journal, self._another(journal)):
                 for outcome in (_NOTHING_CAME, None):
                     await one.end(_comes_again(intent), outcome)
-                    _is_kept(await journal.find(intent.key), Kept(intent=intent, state="running"))
+                    _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="running"))
             await journal.end(intent, _ENDED)
             for outcome in (_NOTHING_CAME, None):
                 await journal.end(_comes_again(intent), outcome)
-                _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+                _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
 
@@ -229,7 +230,7 @@ class JournalContract:
             assert await journal.find(intent.key) is None, "it is kept, and was to be forgotten"
             another = _comes_again(intent)
             _is_ours(await self._another(journal).begin(another))
-            _is_kept(await journal.find(intent.key), Kept(intent=another, state="running"))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=another, state="running"))
 
         self._run(check)
 
@@ -252,22 +253,22 @@ class JournalContract:
     # After a process has died
 
     def test_what_ran_in_a_process_that_died_is_cut_off_and_all_else_is_as_it_was(self) -> None:
-        async def before(journal: Journal) -> list[Kept]:
+        async def before(journal: Journal) -> list[JournalEntry]:
             ended, deferred, running = [await _begun(journal) for _ in range(3)]
             await journal.end(ended, _ENDED)
             await journal.end(deferred, _deferred())
             await journal.end(await _begun(journal), None)
             return [
-                Kept(intent=ended, state="ended", outcome=_ENDED),
-                Kept(intent=deferred, state="deferred", outcome=_deferred()),
-                Kept(intent=running, state="cut_off"),
+                JournalEntry(intent=ended, state="ended", outcome=_ENDED),
+                JournalEntry(intent=deferred, state="deferred", outcome=_deferred()),
+                JournalEntry(intent=running, state="cut_off"),
             ]
 
-        async def after(journal: Journal, expected: list[Kept]) -> None:
+        async def after(journal: Journal, expected: list[JournalEntry]) -> None:
             for kept in expected:
                 for wait in (False, True):
                     _is_kept(await journal.find(kept.intent.key, wait=wait), kept)
-                _is_kept((await journal.begin(_comes_again(kept.intent))).kept, kept)
+                _is_kept((await journal.begin(_comes_again(kept.intent))).earlier, kept)
             _are_kept(await journal.unfinished(), expected[1:])
 
         self._run_twice(before, after)
@@ -276,7 +277,7 @@ class JournalContract:
         async def after(journal: Journal, old: Intent) -> None:
             read = await journal.find(old.key)
             begun = await _gathered(journal.begin(_comes_again(old), after=read) for _ in range(100))
-            assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
+            assert sum(one.earlier is None for one in begun) == 1, "not exactly one of a hundred has it"
             kept = await journal.find(old.key)
             assert kept is not None and kept.state == "running", f"it was begun, and {kept!r} is kept"
             for outcome in (_NOTHING_CAME, None):
@@ -294,12 +295,12 @@ class JournalContract:
             await journal.end(intent, _deferred(poll_at=1.5))
             first = await journal.find(intent.key)
             assert first is not None and await journal.settle(first, _deferred(poll_at=2.5))
-            kept = Kept(intent=intent, state="deferred", outcome=_deferred(poll_at=2.5))
+            kept = JournalEntry(intent=intent, state="deferred", outcome=_deferred(poll_at=2.5))
             for wrong in (None, first, replace(kept, state="cut_off"), replace(kept, intent=_comes_again(intent))):
-                _is_kept((await journal.begin(_comes_again(intent), after=wrong)).kept, kept)
+                _is_kept((await journal.begin(_comes_again(intent), after=wrong)).earlier, kept)
             both = [self._another(journal), journal]
             begun = await _gathered(both[at % 2].begin(_comes_again(intent), after=kept) for at in range(100))
-            assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
+            assert sum(one.earlier is None for one in begun) == 1, "not exactly one of a hundred has it"
             found = await journal.find(intent.key)
             assert found is not None and (found.state, found.outcome) == ("running", None), f"it runs, and is {found!r}"
             _are_kept(await journal.unfinished(), [])
@@ -315,7 +316,7 @@ class JournalContract:
             assert cut_off is not None
             settled = await _gathered(journal.settle(cut_off, {**_ENDED, "by": at}) for at in range(100))
             assert settled.count(True) == 1, f"{settled.count(True)} of a hundred have settled it"
-            ended = Kept(intent=intent, state="ended", outcome={**_ENDED, "by": settled.index(True)})
+            ended = JournalEntry(intent=intent, state="ended", outcome={**_ENDED, "by": settled.index(True)})
             _is_kept(await journal.find(intent.key), ended)
             _are_kept(await journal.unfinished(), [])
             assert not await journal.settle(ended, _NOTHING_CAME), "it settled a call that has its outcome"
@@ -333,7 +334,7 @@ class JournalContract:
             assert await journal.settle(unknown, _UNKNOWN), "it did not settle an outcome that nobody knows"
             assert await journal.settle(unknown, None), "it did not forget an outcome that nobody knows"
             assert await journal.find(intent.key) is None, "what was forgotten is there"
-            assert (await journal.begin(intent)).kept is None
+            assert (await journal.begin(intent)).earlier is None
 
         self._run(check)
 
@@ -342,17 +343,17 @@ class JournalContract:
             intent = await _begun(journal)
             await journal.end(intent, _deferred(poll_at=1.5))
             first = await journal.find(intent.key)
-            _is_kept(first, Kept(intent=intent, state="deferred", outcome=_deferred(poll_at=1.5)))
+            _is_kept(first, JournalEntry(intent=intent, state="deferred", outcome=_deferred(poll_at=1.5)))
             assert first is not None
             assert await self._another(journal).settle(first, _deferred(poll_at=2.5))
             assert not await journal.settle(first, _ENDED), "it was looked at since, and has another outcome"
             later = await journal.find(intent.key)
-            _is_kept(later, Kept(intent=intent, state="deferred", outcome=_deferred(poll_at=2.5)))
+            _is_kept(later, JournalEntry(intent=intent, state="deferred", outcome=_deferred(poll_at=2.5)))
             assert later is not None
             assert await journal.settle(later, _ENDED)
-            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="ended", outcome=_ENDED))
             assert not await journal.settle(later, _NOTHING_CAME), "it settled twice what was deferred"
-            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
 
@@ -360,12 +361,12 @@ class JournalContract:
         async def check(journal: Journal) -> None:
             intent = await _begun(journal)
             for state in ("running", "cut_off", "deferred", "ended"):
-                kept = Kept(intent=intent, state=state)
+                kept = JournalEntry(intent=intent, state=state)
                 assert not await journal.settle(kept, _NOTHING_CAME), f"it settled a call that runs, as {state}"
             await journal.end(intent, _deferred())
-            kept = Kept(intent=_comes_again(intent), state="deferred", outcome=_deferred())
+            kept = JournalEntry(intent=_comes_again(intent), state="deferred", outcome=_deferred())
             assert not await journal.settle(kept, _NOTHING_CAME), "it settled the call of another claim"
-            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="deferred", outcome=_deferred()))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="deferred", outcome=_deferred()))
             await journal.end(intent, None)
             assert not await journal.settle(replace(kept, intent=intent), _NOTHING_CAME), (
                 "it settled what was forgotten"
@@ -383,7 +384,7 @@ class JournalContract:
             await _begun(journal)  # it runs
             await journal.end(await _begun(journal), {**_ENDED, "pending": {"state": {"ticket": "t"}}})
             kept = [
-                Kept(intent=intent, state="deferred", outcome=_deferred(ticket=f"{_ODD_TEXT} {intent.at}"))
+                JournalEntry(intent=intent, state="deferred", outcome=_deferred(ticket=f"{_ODD_TEXT} {intent.at}"))
                 for intent in sorted(deferred, key=lambda one: one.at)
             ]
             for one in (journal, self._another(journal)):
@@ -425,7 +426,7 @@ class JournalContract:
         intent = runner.run(_bounded(_begun(journal)))
         looked = threading.Barrier(3, timeout=_SECONDS)
 
-        async def wait(place: int) -> Kept | None:
+        async def wait(place: int) -> JournalEntry | None:
             one = (journal, another)[place]
             task = asyncio.ensure_future(one.find(intent.key, wait=True))
             await _others_go_on(one, intent)
@@ -438,7 +439,7 @@ class JournalContract:
                 looked.wait()
                 runner.run(_bounded(journal.end(intent, _ENDED)))
                 for found in waiting.result(_SECONDS):
-                    _is_kept(found, Kept(intent=intent, state="ended", outcome=_ENDED))
+                    _is_kept(found, JournalEntry(intent=intent, state="ended", outcome=_ENDED))
         finally:
             runner.close()
             self._close(another, journal)
@@ -451,7 +452,7 @@ class JournalContract:
             given_up.cancel()
             await asyncio.wait({given_up})
             await journal.end(intent, _ENDED)
-            _is_kept(await waiting, Kept(intent=intent, state="ended", outcome=_ENDED))
+            _is_kept(await waiting, JournalEntry(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
 
@@ -543,7 +544,7 @@ class JournalContract:
             await journal.flush()
             intent = await _begun(journal)
             await journal.end(intent, _ENDED)
-            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+            _is_kept(await journal.find(intent.key), JournalEntry(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
 
@@ -629,20 +630,20 @@ async def _begun(journal: Journal) -> Intent:
 
 
 def _is_ours(begun: Any) -> None:
-    assert begun.kept is None, f"begin gave {begun!r} for a call that nobody has begun"
+    assert begun.earlier is None, f"begin gave {begun!r} for a call that nobody has begun"
 
 
-def _is_kept(found: Kept | None, expected: Kept) -> None:
+def _is_kept(found: JournalEntry | None, expected: JournalEntry) -> None:
     assert found is not None, f"nothing is kept of {_in_short(expected)}"
     assert found.state == expected.state, f"it is {found.state!r}, and not {expected.state!r}: {_in_short(expected)}"
     assert found == expected, f"kept is {_in_short(found)}, and not {_in_short(expected)}"
 
 
-def _are_kept(found: list[Kept], expected: list[Kept]) -> None:
+def _are_kept(found: list[JournalEntry], expected: list[JournalEntry]) -> None:
     assert found == expected, f"unfinished are {found!r:.2000}, and not {expected!r:.2000}"
 
 
-def _in_short(kept: Kept) -> str:
+def _in_short(kept: JournalEntry) -> str:
     return f"{kept!r:.2000}"
 
 

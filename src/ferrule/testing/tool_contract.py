@@ -21,7 +21,7 @@ from ferrule.testing.bounded import in_time
 from ferrule.testing.generated import generated_arguments
 from ferrule.types import ToolForm
 from ferrule.values.call import ToolCall
-from ferrule.values.content import size
+from ferrule.values.content import count_characters
 from ferrule.values.context import ToolContext
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
@@ -193,7 +193,7 @@ class ToolContract:
                 result = await place.run(arguments)
                 wrong = result.exception is None and f"{place.tool.name} was run, but " in (result.error or "")
                 assert not wrong, f"{arguments!r}: {result.error}"
-                length = size(result.content)
+                length = count_characters(result.content)
                 assert not _OBJECT.search(result.text), f"{arguments!r} give an object, not data: {result.text!r:.300}"
                 assert length <= self.max_output, f"{arguments!r} give {length} characters; max_output cuts them"
                 successes += result.success

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 from uuid import UUID
 
-from ferrule.values.json_text import same
+from ferrule.values.json_text import is_same_json
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -176,7 +176,7 @@ class _Maker:
     def _item(self, schema: Any, path: Path, depth: int, taken: list[Any]) -> Any:
         for _ in range(_ATTEMPTS):
             item = self.value(schema, path, depth)
-            if not any(same(item, other) for other in taken):
+            if not any(is_same_json(item, other) for other in taken):
                 return item
         raise Unmet(path, f"it must differ from the {len(taken)} items before it")
 

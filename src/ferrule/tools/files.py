@@ -39,7 +39,7 @@ from ferrule.paths import (
     write_exactly,
 )
 from ferrule.patterns import BUDGET, Pattern, PatternError
-from ferrule.values.context import CONTEXT, ToolContext, running
+from ferrule.values.context import CONTEXT, ToolContext, find_running_call
 from ferrule.values.decision import Diff
 
 _MOST_BYTES: Final = 50_000_000  # what is read, and what is written, so that it can be read again
@@ -101,7 +101,7 @@ def _shown(full: str, context: ToolContext) -> str:
 
 def _same_file(arguments: Mapping[str, Any]) -> list[str]:
     """The key that calls for one file share. Two spellings that some file system takes for one get one key."""
-    current = running()
+    current = find_running_call()
     try:
         full = _located(arguments["path"], "." if current is None else current.context.working_directory)
     except (KeyError, ValueError, OSError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pydantic_core import from_json
 
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import SECRET_STARS, Malformed, to_object
+from ferrule.values.json_text import SECRET_STARS, Malformed, parse_json_object
 
 Place: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a value in arguments, such as `("files", 0, "to")`."""
@@ -82,17 +82,19 @@ class Arguments(_Mapping):
         """The JSON values, read once."""
         read = self._json
         if read is None:
-            read = self._json = _received(self.raw) if self._parameters is None else self._judged(self._parameters)
+            read = self._json = (
+                _parse_received(self.raw) if self._parameters is None else self._parse_judged(self._parameters)
+            )
         return read
 
-    def _judged(self, parameters: Parameters) -> FrozenDict:
+    def _parse_judged(self, parameters: Parameters) -> FrozenDict:
         """The values of the judged text and the defaults, in the order of the schema. If a key came twice, its last
         value counts, as for the handler."""
         values = {**parameters.defaults, **from_json(self.raw)}
         ordered = {name: values.pop(name) for name in parameters.schema.get("properties", ()) if name in values}
         return FrozenDict(ordered | values)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """A plain copy, in a fifth of the time of one by way of the mapping."""
         found: dict[str, Any] = thaw(self._read())
         return found
@@ -115,7 +117,7 @@ class Arguments(_Mapping):
         return frozenset() if self._parameters is None else self._parameters.hidden
 
     def __repr__(self) -> str:
-        return repr(starred(self._read(), self.hidden))
+        return repr(redact_hidden(self._read(), self.hidden))
 
     def __deepcopy__(self, memo: dict[int, object]) -> dict[str, Any]:
         return self._read().__deepcopy__(memo)
@@ -127,16 +129,16 @@ class Arguments(_Mapping):
 Mapping.register(Arguments)
 
 
-def starred(arguments: JsonObject, hidden: Collection[str]) -> JsonObject:
+def redact_hidden(arguments: JsonObject, hidden: Collection[str]) -> JsonObject:
     """Arguments as they are written down: stars in the place of what is bound or private."""
     return {**arguments, **{name: SECRET_STARS for name in hidden if name in arguments}}
 
 
-def _received(raw: str | JsonObject | None) -> FrozenDict:
+def _parse_received(raw: str | JsonObject | None) -> FrozenDict:
     """Return the object that `raw` decodes to; empty if it does not decode to one."""
     if isinstance(raw, Mapping):
         return freeze(raw)  # type: ignore[no-any-return]
     try:
-        return FrozenDict(to_object(raw)[0])
+        return FrozenDict(parse_json_object(raw)[0])
     except Malformed:
         return FrozenDict()

@@ -7,8 +7,8 @@ import os
 from operator import attrgetter
 from typing import Any, cast
 
-from ferrule.values.arguments import Arguments, starred
-from ferrule.values.frozen import JsonObject, freeze, frozen
+from ferrule.values.arguments import Arguments, redact_hidden
+from ferrule.values.frozen import JsonObject, freeze, make_frozen_class
 
 
 class _CallFields:
@@ -62,16 +62,16 @@ class ToolCall(_CallFields):
         arguments = self._arguments
         if arguments is None:
             arguments = Arguments(self.raw)
-            _keep_arguments(self, arguments)
+            _set_arguments(self, arguments)
         return arguments
 
     def replace(self, **changes: Any) -> ToolCall:
         """A changed copy; `changes` are the constructor's arguments."""
-        kept = {name: getattr(self, name) for name in ("id", "name", "problem", "data", "parent")}
-        return ToolCall(**{"arguments": self.raw, **kept, **changes})
+        fields = {name: getattr(self, name) for name in ("id", "name", "problem", "data", "parent")}
+        return ToolCall(**{"arguments": self.raw, **fields, **changes})
 
     def __eq__(self, other: object) -> bool:
-        return _compared(self) == _compared(other) if isinstance(other, ToolCall) else NotImplemented
+        return _comparison_key(self) == _comparison_key(other) if isinstance(other, ToolCall) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.id, self.name))
@@ -82,9 +82,9 @@ class ToolCall(_CallFields):
         return f"ToolCall({self.id!r}, {self.name!r}, {shown!r})"
 
 
-_compared = attrgetter("id", "name", "raw", "problem", "data", "parent")
-_keep_arguments = cast("Any", _CallFields.__dict__["_arguments"]).__set__
-_FrozenCall = frozen(ToolCall)
+_comparison_key = attrgetter("id", "name", "raw", "problem", "data", "parent")
+_set_arguments = cast("Any", _CallFields.__dict__["_arguments"]).__set__
+_FrozenCall = make_frozen_class(ToolCall)
 
 
 _ids = itertools.count(1)
@@ -106,7 +106,7 @@ def new_id() -> str:
     return f"call_{_process}_{next(_ids)}"
 
 
-def run_id(run: float | str) -> str:
+def format_run_id(run: float | str) -> str:
     """Return the id of a call in its events, unique among all processes, from its arrival time by `perf_counter`.
 
     An id that another process has made stays as it is.
@@ -114,7 +114,7 @@ def run_id(run: float | str) -> str:
     return run if isinstance(run, str) else f"{_process}_{run}"
 
 
-def judged_call(call: ToolCall, arguments: Arguments) -> ToolCall:
+def make_judged_call(call: ToolCall, arguments: Arguments) -> ToolCall:
     """`call` with the arguments that are judged and run, as the constructor makes it."""
     judged: Any = _CallFields()
     judged.id = call.id
@@ -128,14 +128,14 @@ def judged_call(call: ToolCall, arguments: Arguments) -> ToolCall:
     return judged  # type: ignore[no-any-return]
 
 
-def starred_call(call: ToolCall, hidden: frozenset[str]) -> ToolCall:
+def redact_call(call: ToolCall, hidden: frozenset[str]) -> ToolCall:
     """`call` as it leaves the kernel, with nothing but stars of the parameters in `hidden`."""
     if hidden.isdisjoint(call.arguments):
         return call
-    return call.replace(arguments=freeze(starred(call.arguments, hidden)))
+    return call.replace(arguments=freeze(redact_hidden(call.arguments, hidden)))
 
 
-def told_input(call: ToolCall) -> JsonObject | str:
+def input_for_record(call: ToolCall) -> JsonObject | str:
     """Return the arguments for events and records; as they were sent if they do not decode."""
     raw = call.raw
     if isinstance(raw, str) and raw.strip() and not call.arguments:

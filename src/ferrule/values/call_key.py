@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ferrule.values.content import jsonable
+from ferrule.values.content import to_jsonable
 from ferrule.values.frozen import thaw
 
 KEY_CHARACTERS = 32
@@ -61,4 +61,4 @@ def _sorted_json(value: object) -> str:
     try:
         return _WRITE_SORTED(value)
     except (TypeError, ValueError, RecursionError):  # a foreign value, which `run` does not check
-        return _WRITE_SORTED(jsonable(value))
+        return _WRITE_SORTED(to_jsonable(value))

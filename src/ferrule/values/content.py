@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 
 from pydantic_core import PydanticSerializationError, core_schema, from_json, to_json, to_jsonable_python
 
-from ferrule.values.encoded_bytes import as_base64, serializer_of
+from ferrule.values.encoded_bytes import get_base64_serializer, to_base64
 
 
 @final
@@ -33,10 +33,10 @@ class Text:
         if not isinstance(self.text, str):
             raise TypeError(f"Text holds a string, not {self.text!r}")
         if type(self.text) is not str or not self.text.isascii():
-            object.__setattr__(self, "text", clean(self.text))
+            object.__setattr__(self, "text", clean_text(self.text))
 
 
-class _SaidInCode:
+class _OnlySetInCode:
     """Checks a field that only a developer may turn on, and no data that a model could have written."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
@@ -67,7 +67,7 @@ class Media:
     mime_type: str
     uri: str | None = None
     name: str | None = None
-    fetch: Annotated[bool, _SaidInCode()] = False
+    fetch: Annotated[bool, _OnlySetInCode()] = False
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -80,7 +80,7 @@ class Media:
             raise TypeError(f"the fetch of Media is True or False, not {self.fetch!r}")
         for name in ("kind", "mime_type", "uri", "name"):
             value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else clean(str(value)))
+            object.__setattr__(self, name, None if value is None else clean_text(str(value)))
 
 
 Block: TypeAlias = Text | Media
@@ -93,7 +93,7 @@ TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*chars
 """Media types of what is text."""
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """`text` as a plain string that UTF-8 can hold: lone surrogates become U+FFFD, and no method of a class of somebody
     else's is called."""
     if type(text) is not str:
@@ -105,8 +105,8 @@ def clean(text: str) -> str:
     return text
 
 
-MOST_VALUES = 1_000_000
-MOST_CHARACTERS = 10_000_000
+MAX_VALUES = 1_000_000
+MAX_CHARACTERS = 10_000_000
 """Parts that one value may have in a result."""
 
 
@@ -114,7 +114,7 @@ class NotShowable(Exception):
     """A value that no result can hold. The text names the problem and the remedy."""
 
 
-def jsonable(value: object) -> Any:
+def to_jsonable(value: object) -> Any:
     """Return `value` as plain JSON data. NaN and infinities become null, other values without a JSON form become text.
 
     An excess of parts becomes `…`. It raises nothing but a `KeyboardInterrupt`, and iterates over no iterator except
@@ -127,8 +127,8 @@ def jsonable(value: object) -> Any:
     return _Rendering().render(value, ())
 
 
-def plain(value: object, not_finite: list[str] | None = None, *, finite: bool = True) -> Any:
-    """`value` as `jsonable` gives it, a copy that runs nobody's code when it is read.
+def to_jsonable_or_raise(value: object, not_finite: list[str] | None = None, *, finite: bool = True) -> Any:
+    """`value` as `to_jsonable` gives it, a copy that runs nobody's code when it is read.
 
     Args:
         not_finite: Gets the first number in `value` that is null in JSON: NaN or an infinity.
@@ -153,7 +153,7 @@ class _Rendering:
 
     def __init__(self, finite: bool = True) -> None:
         self.finite = finite
-        self.values, self.characters = MOST_VALUES, MOST_CHARACTERS
+        self.values, self.characters = MAX_VALUES, MAX_CHARACTERS
         self.problem = ""
         self.not_finite: list[str] = []
 
@@ -161,15 +161,15 @@ class _Rendering:
         kind = type(value)
         if kind is str:
             self.characters -= len(value)
-            return value if value.isascii() else clean(value)
+            return value if value.isascii() else clean_text(value)
         if value is None or kind is bool:
             return value
         if kind is int:
             self.characters -= value.bit_length() // 3
-            return value if value.bit_length() <= _MOST_BITS else hex(value)
+            return value if value.bit_length() <= _MAX_BITS else hex(value)
         if kind is float:
             return value if math.isfinite(value) else self._null_for(value)
-        if len(above) > _MOST_DEPTH or id(value) in above:  # nested without end
+        if len(above) > _MAX_RENDER_DEPTH or id(value) in above:  # nested without end
             return "…"
         inside = (*above, id(value))
         if issubclass(kind, dict):
@@ -178,7 +178,7 @@ class _Rendering:
             if issubclass(kind, sequence):
                 return self._array(sequence.__iter__(value), inside)
         try:
-            return self._of_a_class(value, kind, inside)
+            return self._render_object(value, kind, inside)
         except KeyboardInterrupt:
             raise
         except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
@@ -194,7 +194,7 @@ class _Rendering:
         if self.values >= 0 and self.characters >= 0:
             return True
         self.problem = (
-            f"more than {MOST_VALUES:,} values or {MOST_CHARACTERS:,} characters; return fewer of them at a time"
+            f"more than {MAX_VALUES:,} values or {MAX_CHARACTERS:,} characters; return fewer of them at a time"
         )
         return False
 
@@ -214,7 +214,7 @@ class _Rendering:
         shown = self.render(key, inside)
         is_finite = key is None if shown is None else type(shown) is not float or math.isfinite(shown)
         if not is_finite:  # as a key it has a text
-            return clean(str(key))
+            return clean_text(str(key))
         return shown if isinstance(shown, str) else _encode_json(shown)
 
     def _array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
@@ -226,7 +226,7 @@ class _Rendering:
             found.append(self.render(item, inside))
         return found
 
-    def _of_a_class(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
+    def _render_object(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
         """Convert an object that is no plain data by the methods of its class; a model by Pydantic."""
         if _is_read_once(kind):
             self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
@@ -236,8 +236,8 @@ class _Rendering:
         if kind.__name__ in _PANDAS_MISSING and kind.__module__.startswith("pandas."):
             return None
         if (numpy := sys.modules.get("numpy")) is not None and issubclass(kind, numpy.generic | numpy.ndarray):
-            return self._of_numpy(value, inside)
-        serializer = serializer_of(kind)
+            return self._render_numpy(value, inside)
+        serializer = get_base64_serializer(kind)
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
         if issubclass(kind, Enum):
@@ -246,17 +246,17 @@ class _Rendering:
             return self._object(((field.name, getattr(value, field.name)) for field in fields(value)), inside)
 
         def foreign(inner: object) -> Any:
-            return clean(str(value)) if inner is value else self.render(inner, inside)
+            return clean_text(str(value)) if inner is value else self.render(inner, inside)
 
         if isinstance(value, bytes | bytearray):
-            return self.render(as_base64(value), inside)
+            return self.render(to_base64(value), inside)
         if serializer is None:
             found = to_jsonable_python(value, inf_nan_mode="constants", fallback=foreign)
         else:
             found = serializer.to_python(value, mode="json", by_alias=True, fallback=foreign)
         return self.render(found, inside)
 
-    def _of_numpy(self, value: Any, inside: tuple[int, ...]) -> Any:
+    def _render_numpy(self, value: Any, inside: tuple[int, ...]) -> Any:
         """A scalar of numpy's as Python's, and an array as a list; a date as text, which keeps its nanoseconds."""
         if value.ndim:
             return self._array(value, inside)
@@ -276,28 +276,28 @@ _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _PANDAS_MISSING = ("NAType", "NaTType")
 """The classes of `pandas.NA` and `pandas.NaT`; pandas is not imported to ask."""
-_MOST_DEPTH = 100
+_MAX_RENDER_DEPTH = 100
 _NOTHING_INSIDE = frozenset({int, float, bool, type(None)})
-_MOST_BITS = 2000
+_MAX_BITS = 2000
 """So many digits of an integer can be written at every setting of `sys.set_int_max_str_digits`."""
 
 
-def text_of(value: object, show: Callable[[object], str] = str) -> str:
+def safe_str(value: object, show: Callable[[object], str] = str) -> str:
     """Return the text of `str` or `repr`, also if the class breaks both."""
     try:
-        return clean(show(value))
+        return clean_text(show(value))
     except KeyboardInterrupt:
         raise
     except BaseException:
         return f"<{type(value).__name__}>"
 
 
-def to_text(value: object) -> str:
+def to_json_text(value: object) -> str:
     """JSON text of `value`, whatever it is."""
-    return _encode_json(jsonable(value))
+    return _encode_json(to_jsonable(value))
 
 
-def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
+def check_blocks(blocks: Iterable[Any]) -> tuple[Block, ...]:
     """Return the blocks of a result that a handler or a middleware made.
 
     Raises:
@@ -310,7 +310,7 @@ def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
     return found
 
 
-def as_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
+def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
     """Return a handler's value for others to read: blocks and bytes as they are, everything else as plain JSON data.
 
     Args:
@@ -326,11 +326,11 @@ def as_output(value: Any, *, strict: bool = True, not_finite: list[str] | None =
         return list(value)
     if isinstance(value, bytes | bytearray):
         return memoryview(value).tobytes()
-    return plain(value, not_finite) if strict else jsonable(value)
+    return to_jsonable_or_raise(value, not_finite) if strict else to_jsonable(value)
 
 
-def render(output: Any) -> tuple[Block, ...]:
-    """The blocks for what `as_output` gave: text as it is, blocks as they are, all else as JSON."""
+def to_blocks(output: Any) -> tuple[Block, ...]:
+    """The blocks for what `to_output` gave: text as it is, blocks as they are, all else as JSON."""
     if isinstance(output, str):
         return (Text(output),)
     if type(output) in _BLOCK_CLASSES:
@@ -346,7 +346,7 @@ def render(output: Any) -> tuple[Block, ...]:
 
 
 def is_json(output: object) -> bool:
-    """Whether what `as_output` gave is JSON data, and not bytes or blocks."""
+    """Whether what `to_output` gave is JSON data, and not bytes or blocks."""
     return not (type(output) in _BLOCK_CLASSES or isinstance(output, bytes) or _is_blocks(output))
 
 
@@ -359,74 +359,81 @@ _BLOCK = 32
 """The cost of a block besides its content: its place in the message, which is free for the first one."""
 
 
-MOST_MEDIA = 3_500_000
+MAX_MEDIA_BYTES = 3_500_000
 """Bytes of media in one result, unless a runner or `limit_output` says otherwise: the APIs of models take an image of
 that size."""
 
 
-def size(blocks: Iterable[Block]) -> int:
+def count_characters(blocks: Iterable[Block]) -> int:
     """Count the characters of the blocks: of texts, of media that are shown as text, and of the kinds, types, names and
     addresses of other media; and 32 for every block after the first."""
-    costs = [_BLOCK + (len(b.text) if isinstance(b, Text) else _media_size(b)) for b in blocks]
+    costs = [_BLOCK + (len(b.text) if isinstance(b, Text) else _count_media_characters(b)) for b in blocks]
     return max(sum(costs) - _BLOCK, 0)
 
 
-def _media_size(media: Media) -> int:
+def _count_media_characters(media: Media) -> int:
     shown = len(media.data) if media.data is not None and TEXT_TYPE.match(media.mime_type) else 0
     return shown + len(media.kind) + len(media.mime_type) + len(media.uri or "") + len(media.name or "")
 
 
-def media_bytes(blocks: Iterable[Block]) -> int:
+def count_media_bytes(blocks: Iterable[Block]) -> int:
     """Count the bytes of media that are not shown as text."""
-    return sum(map(_bytes_of, blocks))
+    return sum(map(_count_block_bytes, blocks))
 
 
-def _bytes_of(block: Block) -> int:
+def _count_block_bytes(block: Block) -> int:
     return 0 if isinstance(block, Text) or block.data is None or TEXT_TYPE.match(block.mime_type) else len(block.data)
 
 
 Keep: TypeAlias = Literal["head", "tail", "both"]
 """The end that is kept of a long text, JSON string, list or object, or of many blocks."""
-KEEPS = ("head", "tail", "both")
+KEEP_CHOICES = ("head", "tail", "both")
 
 
-def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both", max_media: float = math.inf) -> tuple[Block, ...]:
+def truncate_blocks(
+    blocks: tuple[Block, ...], limit: int, keep: Keep = "both", max_media: float = math.inf
+) -> tuple[Block, ...]:
     """The blocks in at most `limit` characters and `max_media` bytes of media, each cut saying so; JSON stays valid
     JSON.
 
     Short blocks are kept whole beside long ones. Media are whole or named, those at the end that is kept first; what
     is told of them, and media that are shown as text, have three quarters of the characters at most.
     """
-    if size(blocks) <= limit and media_bytes(blocks) <= max_media:
+    if count_characters(blocks) <= limit and count_media_bytes(blocks) <= max_media:
         return blocks
     total = len(blocks)
-    ahead, after = _head_and_tail(total, limit // _BLOCK + 1, keep)  # more have no place
-    ends = _media_within(blocks[:ahead] + blocks[total - after :], limit, max_media, keep)
+    ahead, after = _split_head_and_tail(total, limit // _BLOCK + 1, keep)  # more have no place
+    ends = _limit_media(blocks[:ahead] + blocks[total - after :], limit, max_media, keep)
 
-    def shown(most: int) -> tuple[Block, ...]:
+    def select_blocks(most: int) -> tuple[Block, ...]:
         """Return the blocks that have a place when texts are cut to `most` characters, and a note on the others."""
-        ahead, after = _head_and_tail(total, max(most // _BLOCK, 1), keep)
+        ahead, after = _split_head_and_tail(total, max(most // _BLOCK, 1), keep)
         left = total - ahead - after
         note = (Text(f"[cut: {left} blocks left out]"),) if left else ()
         return ends[:ahead] + note + ends[len(ends) - after :]
 
     def cost(most: int) -> int:
-        found = [min(size((one,)), most) if isinstance(one, Text) else size((one,)) for one in shown(most)]
+        found = [
+            min(count_characters((one,)), most) if isinstance(one, Text) else count_characters((one,))
+            for one in select_blocks(most)
+        ]
         return sum(found) + _BLOCK * (len(found) - 1)
 
     most = bisect_right(range(limit + 1), limit, key=cost) - 1
     if most < 0:
         return (Text(f"[cut: {total} blocks left out]"[: max(limit, 0)]),)
-    return tuple(Text(cut(one.text, most, keep)) if isinstance(one, Text) else one for one in shown(most))
+    return tuple(
+        Text(truncate_text(one.text, most, keep)) if isinstance(one, Text) else one for one in select_blocks(most)
+    )
 
 
-def _media_within(blocks: tuple[Block, ...], limit: int, max_media: float, keep: Keep) -> tuple[Block, ...]:
+def _limit_media(blocks: tuple[Block, ...], limit: int, max_media: float, keep: Keep) -> tuple[Block, ...]:
     found, room, left = list(blocks), limit * 3 // 4, max_media
     for index in reversed(range(len(blocks))) if keep == "tail" else range(len(blocks)):
         block = blocks[index]
         if isinstance(block, Text):
             continue
-        characters, held = _media_size(block), _bytes_of(block)
+        characters, held = _count_media_characters(block), _count_block_bytes(block)
         if characters <= room and held <= left:
             room, left = room - characters, left - held
         else:
@@ -435,7 +442,7 @@ def _media_within(blocks: tuple[Block, ...], limit: int, max_media: float, keep:
     return tuple(found)
 
 
-def _head_and_tail(length: int, shown: int, keep: Keep) -> tuple[int, int]:
+def _split_head_and_tail(length: int, shown: int, keep: Keep) -> tuple[int, int]:
     """How many of `length` are kept at the head and at the tail, of which `shown` can be."""
     if length <= shown:
         return length, 0
@@ -446,13 +453,13 @@ def _head_and_tail(length: int, shown: int, keep: Keep) -> tuple[int, int]:
 _JSON_START = r"\s*[\[{\"\-0-9tfn]"
 
 
-def sentence(text: str) -> str:
+def to_sentence(text: str) -> str:
     """`text`, somebody's own words, with a mark at its end: the one that it has, or a full stop."""
     text = text.rstrip()
     return text if text.endswith((".", "?", "!", "…")) else f"{text}."
 
 
-def cut(text: str, limit: int, keep: Keep = "both") -> str:
+def truncate_text(text: str, limit: int, keep: Keep = "both") -> str:
     """Return `text` in at most `limit` characters: its head, its tail or both, with a note on the omitted ones.
 
     JSON stays JSON, unless it nests more than 200 deep or has a lone surrogate or a number of over 4,300 digits.
@@ -461,20 +468,20 @@ def cut(text: str, limit: int, keep: Keep = "both") -> str:
         return text
     if re.match(_JSON_START, text):
         with suppress(TypeError, ValueError, RecursionError):  # a RecursionError comes if the caller is deep in calls
-            return _fit(from_json(text, allow_inf_nan=False), limit, keep)
-    room = limit - len(_left_out(len(text))) - 2  # a line of its own
+            return _fit_json(from_json(text, allow_inf_nan=False), limit, keep)
+    room = limit - len(_cut_note(len(text))) - 2  # a line of its own
     if room <= 0:
-        return _left_out(len(text))[: max(limit, 0)]
-    ahead, after = _head_and_tail(len(text), room, keep)
-    note = _left_out(len(text) - room)
+        return _cut_note(len(text))[: max(limit, 0)]
+    ahead, after = _split_head_and_tail(len(text), room, keep)
+    note = _cut_note(len(text) - room)
     return "\n".join(filter(None, (text[:ahead], note, text[len(text) - after :])))
 
 
-def _left_out(characters: int) -> str:
+def _cut_note(characters: int) -> str:
     return f"[cut: {characters} characters left out]"
 
 
-def _fit(value: object, limit: int, keep: Keep) -> str:
+def _fit_json(value: object, limit: int, keep: Keep) -> str:
     """JSON text of `value` in at most `limit` characters: as much of every string, list and object as there is room
     for, by a few guesses and then by halves, until next to all of the room is used."""
     found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
@@ -483,7 +490,7 @@ def _fit(value: object, limit: int, keep: Keep) -> str:
         most = min(max(most, fits + 1), too_much - 1)
         text = ""
         with suppress(OverflowError):
-            text = _format_json(_abridged(value, most, [limit], keep))
+            text = _format_json(_abridge(value, most, [limit], keep))
         if text and len(text) <= limit:
             fits, found = most, text
             if len(text) > limit - limit // 32:
@@ -513,7 +520,7 @@ _LEAST_ITEM = 2
 """So many characters each item takes at least, with its comma."""
 
 
-def _abridged(value: Any, most: int, room: list[int], keep: Keep) -> Any:
+def _abridge(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     """`value` with `most` characters of each string, the items that go with it, and a word on the rest.
 
     Raises:
@@ -525,18 +532,18 @@ def _abridged(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     room[0] -= min(len(value), shown) * (1 if isinstance(value, str) else _LEAST_ITEM)
     if room[0] < 0:
         raise OverflowError
-    ahead, after = _head_and_tail(len(value), shown, keep)
+    ahead, after = _split_head_and_tail(len(value), shown, keep)
     left = len(value) - ahead - after
     if isinstance(value, str):
-        return f"{value[:ahead]}{_left_out(left)}{value[len(value) - after :]}" if left else value
+        return f"{value[:ahead]}{_cut_note(left)}{value[len(value) - after :]}" if left else value
     if isinstance(value, list):
         items = value[:ahead] + value[len(value) - after :]
-        shown_items = [one if type(one) in _NOTHING_INSIDE else _abridged(one, most, room, keep) for one in items]
+        shown_items = [one if type(one) in _NOTHING_INSIDE else _abridge(one, most, room, keep) for one in items]
         shown_items[ahead:ahead] = [f"[cut: {left} items left out]"] if left else []
         return shown_items
     pairs = [*islice(value.items(), ahead), *islice(value.items(), len(value) - after, None)]
     shown_pairs = [
-        (key, one if type(one) in _NOTHING_INSIDE else _abridged(one, most, room, keep)) for key, one in pairs
+        (key, one if type(one) in _NOTHING_INSIDE else _abridge(one, most, room, keep)) for key, one in pairs
     ]
     note = "[cut]"
     while note in value:

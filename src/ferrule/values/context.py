@@ -15,8 +15,8 @@ from typing_extensions import TypeVar
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import FoundPath
 from ferrule.values.call import ToolCall
-from ferrule.values.content import clean
-from ferrule.values.frozen import FrozenDict, JsonObject, frozen
+from ferrule.values.content import clean_text
+from ferrule.values.frozen import FrozenDict, JsonObject, make_frozen_class
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -48,7 +48,7 @@ class AttemptFacts(Protocol):
     runs: int
     answer: Answer | None
     asked: bool
-    answered_by: str | None
+    approved_by: str | None
     refusal: ToolResult | None
 
     @property
@@ -90,13 +90,13 @@ class RunningCall(Protocol):
     @property
     def key(self) -> str: ...
 
-    def paused(self) -> AbstractContextManager[None]: ...
+    def pause_deadline(self) -> AbstractContextManager[None]: ...
 
     def announce(self, data: Mapping[str, Any]) -> None: ...
 
     def remaining(self, *, own: bool) -> float | None: ...
 
-    def run_nested(
+    def run_nested_call(
         self, name: str, arguments: Mapping[str, Any] | str | None, level: int | None
     ) -> Awaitable[ToolResult]: ...
 
@@ -106,11 +106,11 @@ class RunningCall(Protocol):
 
     def observe(self, observer: Callable[[Event], object]) -> None: ...
 
-    def keep(self, name: str, text: str) -> None: ...
+    def store_note(self, name: str, text: str) -> None: ...
 
-    def kept(self, name: str) -> str | None: ...
+    def read_note(self, name: str) -> str | None: ...
 
-    def note_started(self) -> None: ...
+    def mark_started(self) -> None: ...
 
     def failure(self, error: BaseException) -> ToolResult: ...
 
@@ -144,7 +144,7 @@ class Traits:
 class _ContextFields:
     """The slots of a context. A class without `__init__` is filled a third faster (Python 3.13)."""
 
-    __slots__ = ("fields", "level", "running")
+    __slots__ = ("fields", "level", "running_call")
 
 
 class ToolContext(_ContextFields, Generic[Deps]):
@@ -163,7 +163,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     Attributes:
         fields: The arguments, as a named tuple.
-        running: For the kernel: the call of this context; `None` outside a call.
+        running_call: For the kernel: the call of this context; `None` outside a call.
         level: For the kernel: the depth of the mounted runner in which `run` looks a name up; `None` for the
             innermost.
     """
@@ -171,7 +171,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
     __slots__ = ()
     fields: ContextFields
     level: int | None
-    running: RunningCall | None
+    running_call: RunningCall | None
 
     def __init__(
         self,
@@ -184,12 +184,12 @@ class ToolContext(_ContextFields, Generic[Deps]):
         secrets: Mapping[str, Any] | None = None,
     ) -> None:
         if not (session is None or isinstance(session, str)):
-            raise _no_text("session", session)
+            raise _not_text_error("session", session)
         if not (principal is None or isinstance(principal, str)):
-            raise _no_text("principal", principal)
+            raise _not_text_error("principal", principal)
         directory = None if working_directory is None else os.fspath(working_directory)
         self.fields = ContextFields(session, principal, directory, deps, metadata or _EMPTY, secrets or _EMPTY)
-        self.level = self.running = None
+        self.level = self.running_call = None
         self.__class__ = _FrozenContext
 
     @property
@@ -231,7 +231,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
     @property
     def call(self) -> ToolCall | None:
         """The present call; `None` outside a call."""
-        return None if self.running is None else self.running.call
+        return None if self.running_call is None else self.running_call.call
 
     @property
     def tool(self) -> Traits:
@@ -240,9 +240,9 @@ class ToolContext(_ContextFields, Generic[Deps]):
         Raises:
             AttributeError: The context belongs to no call.
         """
-        if self.running is None:
+        if self.running_call is None:
             raise AttributeError("context.tool works inside a call, and this context belongs to none")
-        return Traits(self.running.tool, self.running.call.arguments)
+        return Traits(self.running_call.tool, self.running_call.call.arguments)
 
     @property
     def paths(self) -> tuple[FoundPath, ...]:
@@ -254,7 +254,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
         Raises:
             RuntimeError: The context belongs to no call, or its arguments are not validated yet.
         """
-        places = None if self.running is None else self.running.call.arguments.places
+        places = None if self.running_call is None else self.running_call.call.arguments.places
         if places is None:
             raise RuntimeError("context.paths works inside a call, once its arguments have been validated")
         return places.paths
@@ -262,17 +262,17 @@ class ToolContext(_ContextFields, Generic[Deps]):
     @property
     def runs(self) -> int:
         """How often the handler of this call has been started, which no middleware can say otherwise."""
-        return 0 if self.running is None else self.running.attempt.runs
+        return 0 if self.running_call is None else self.running_call.attempt.runs
 
     @property
     def answer(self) -> Answer | None:
         """The answer to the `InputRequired` that the handler returned; `None` in its first run."""
-        return None if self.running is None else self.running.attempt.answer
+        return None if self.running_call is None else self.running_call.attempt.answer
 
     @property
-    def answered_by(self) -> str | None:
+    def approved_by(self) -> str | None:
         """The name of the person who approved this call, from `allow(by=…)` or `resume(…, by=…)`."""
-        return None if self.running is None else self.running.attempt.answered_by
+        return None if self.running_call is None else self.running_call.attempt.approved_by
 
     @property
     def idempotency_key(self) -> str:
@@ -284,14 +284,14 @@ class ToolContext(_ContextFields, Generic[Deps]):
         Raises:
             AttributeError: The context belongs to no call.
         """
-        if self.running is None:
+        if self.running_call is None:
             raise AttributeError("context.idempotency_key works inside a call, and this context belongs to none")
-        return self.running.key
+        return self.running_call.key
 
     @property
     def asked(self) -> bool:
         """Whether a person was asked about this call or one that it made. The result may depend on the answer."""
-        return self.running is not None and self.running.attempt.asked
+        return self.running_call is not None and self.running_call.attempt.asked
 
     @property
     def inside(self) -> bool:
@@ -299,39 +299,39 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
         It is True outside a call, for instance in a test of a middleware by itself.
         """
-        return self.running is None or self.running.inside
+        return self.running_call is None or self.running_call.inside
 
     def is_refusal(self, result: ToolResult) -> bool:
         """Whether `result` is the runner's own word on this call, that nothing was run: no tool, no middleware and no
         cache had a hand in it, and a copy is none."""
-        return self.running is not None and self.running.attempt.refusal is result
+        return self.running_call is not None and self.running_call.attempt.refusal is result
 
     @property
     def cancelled(self) -> bool:
         """Whether the call is to end: it was cancelled, its deadline has come, or its runner stops it. May be read
         from any thread; a handler in a thread, which nothing can stop, does well to look now and then."""
-        return self.running is not None and self.running.cancelled
+        return self.running_call is not None and self.running_call.cancelled
 
     @property
     def clock(self) -> Clock | None:
         """The clock of the runner, for middleware that waits; `None` for the machine's clock and outside a call."""
-        return None if self.running is None else self.running.clock
+        return None if self.running_call is None else self.running_call.clock
 
     @property
     def chunks(self) -> tuple[object, ...]:
         """The values that the handler, an async generator, has yielded so far."""
-        return () if self.running is None else tuple(self.running.attempt.chunks)
+        return () if self.running_call is None else tuple(self.running_call.attempt.chunks)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the work is: `done` of `total`, in any unit. May be called from any thread; costs nothing
         where nobody observes, and says nothing once the call has ended."""
-        if self.running is not None:
-            self.running.announce({"done": done, "total": total, "message": clean(str(message))})
+        if self.running_call is not None:
+            self.running_call.announce({"done": done, "total": total, "message": clean_text(str(message))})
 
     def announce(self, data: Mapping[str, Any]) -> None:
         """Emit a `tool:progress` with `data`, for a middleware that has something of its own to say."""
-        if self.running is not None:
-            self.running.announce(data)
+        if self.running_call is not None:
+            self.running_call.announce(data)
 
     def run(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> Awaitable[ToolResult]:
         """Run another tool of the same runner as a child of this call. Guards judge it like any other.
@@ -342,9 +342,9 @@ class ToolContext(_ContextFields, Generic[Deps]):
         Raises:
             RuntimeError: The context belongs to no call.
         """
-        if self.running is None:
+        if self.running_call is None:
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
-        return self.running.run_nested(name, arguments, self.level)
+        return self.running_call.run_nested_call(name, arguments, self.level)
 
     async def find_job(self, ticket: str) -> BackgroundJob | None:
         """The call in the background of that ticket, where it is of this call's principal and session; with a journal,
@@ -354,14 +354,14 @@ class ToolContext(_ContextFields, Generic[Deps]):
             RuntimeError: where this context belongs to no call.
             JournalError: where the journal cannot be read.
         """
-        if self.running is None:
+        if self.running_call is None:
             raise RuntimeError("context.find_job(...) works inside a call; outside, look into runner.jobs")
-        return await self.running.find_job(ticket)
+        return await self.running_call.find_job(ticket)
 
     def remaining(self, *, own: bool = False) -> float | None:
         """Seconds until the deadline, at least 0: its own or that of a call that it is a child of, whichever is first;
         with `own`, its own alone. `None` where there is no deadline, or before it is counted."""
-        return None if self.running is None else self.running.remaining(own=own)
+        return None if self.running_call is None else self.running_call.remaining(own=own)
 
     async def pause(
         self, seconds: float, sleep: Callable[[float], Awaitable[object]] | None = None, *, timed: bool = True
@@ -374,8 +374,8 @@ class ToolContext(_ContextFields, Generic[Deps]):
             sleep: Waits, instead of the runner's clock.
             timed: Whether the wait counts against the deadline of the call.
         """
-        running = self.running
-        with nullcontext() if timed or running is None else running.paused():
+        running = self.running_call
+        with nullcontext() if timed or running is None else running.pause_deadline():
             await (sleep or (asyncio if self.clock is None else self.clock).sleep)(seconds)
         return running is None or running.may_run_again
 
@@ -387,37 +387,37 @@ class ToolContext(_ContextFields, Generic[Deps]):
         Raises:
             RuntimeError: where this context belongs to no call.
         """
-        if self.running is None:
+        if self.running_call is None:
             raise RuntimeError("context.ask(...) works inside a call")
-        return await self.running.ask(wanted)
+        return await self.running_call.ask(wanted)
 
     def observe(self, observer: Callable[[Event], object]) -> None:
         """Let `observer` see the events of this call from now on, besides the runner's own observers.
 
         Middleware learns from them the decision, the start of the handler, and the result as it leaves the runner.
         """
-        if self.running is not None:
-            self.running.observe(observer)
+        if self.running_call is not None:
+            self.running_call.observe(observer)
 
-    def keep(self, name: str, text: str) -> None:
+    def store_note(self, name: str, text: str) -> None:
         """Keep a text of at most 500 characters with this call, for a middleware in `around`: where the call is
         suspended, its sealed record has it, with stars for what is known to be secret, and `kept` once it is taken up.
 
         Raises:
             RuntimeError: while the handler runs.
         """
-        if self.running is not None:
-            self.running.keep(name, text)
+        if self.running_call is not None:
+            self.running_call.store_note(name, text)
 
-    def kept(self, name: str) -> str | None:
+    def read_note(self, name: str) -> str | None:
         """Return the text that `keep` stored under this name before the call was suspended, or `None`."""
-        return None if self.running is None else self.running.kept(name)
+        return None if self.running_call is None else self.running_call.read_note(name)
 
-    def note_started(self) -> None:
+    def mark_started(self) -> None:
         """Say that the tool may have its effect from now on, for a middleware that runs it elsewhere itself: without a
         result, the call is not known to have done nothing (`executed` is `None`)."""
-        if self.running is not None:
-            self.running.note_started()
+        if self.running_call is not None:
+            self.running_call.mark_started()
 
     def failure(self, error: BaseException) -> ToolResult:
         """Return the result of this call as if its handler had raised `error`.
@@ -426,20 +426,20 @@ class ToolContext(_ContextFields, Generic[Deps]):
             RuntimeError: The context belongs to no call.
             CancelledError: The call was cancelled meanwhile.
         """
-        if self.running is None:
+        if self.running_call is None:
             raise RuntimeError("context.failure(...) works inside a call")
-        return self.running.failure(error)
+        return self.running_call.failure(error)
 
     def __repr__(self) -> str:
         return f"<ToolContext session={self.session!r} principal={self.principal!r} call={self.call!r}>"
 
 
-def _no_text(name: str, given: object) -> DefinitionError:
+def _not_text_error(name: str, given: object) -> DefinitionError:
     """Records and journals keep it as JSON, and it is compared with what they give back."""
     return DefinitionError(f"{name} must be a text, or None, not {given!r}: of a number that is an id, give str(id)")
 
 
-def running() -> RunningCall | None:
+def find_running_call() -> RunningCall | None:
     """Return the call whose handler runs the present code; ended calls are skipped."""
     call = CURRENT.get()
     while call is not None and call.ended:
@@ -447,18 +447,18 @@ def running() -> RunningCall | None:
     return call
 
 
-_FrozenContext = frozen(ToolContext)
+_FrozenContext = make_frozen_class(ToolContext)
 NO_CONTEXT: ToolContext = ToolContext()
 CURRENT: ContextVar[RunningCall | None] = ContextVar("ferrule.current", default=None)
-"""The call that the running code belongs to, or belonged to: read it by `running()`."""
+"""The call that the running code belongs to, or belonged to: read it by `find_running_call()`."""
 
 
-def bound_context(fields: ContextFields, call: RunningCall | None, level: int | None = None) -> ToolContext:
+def make_context(fields: ContextFields, call: RunningCall | None, level: int | None = None) -> ToolContext:
     """The context of a call, as the constructor makes it."""
     context: Any = _ContextFields()
     context.fields = fields
     context.level = level
-    context.running = call
+    context.running_call = call
     context.__class__ = _FrozenContext
     return context  # type: ignore[no-any-return]
 
@@ -470,7 +470,7 @@ class _ToolOwnContext:
     """
 
     def get(self) -> Any:
-        call = running()
+        call = find_running_call()
         own = UNSET if call is None else call.tool.context
         return _EMPTY if own is UNSET else own
 

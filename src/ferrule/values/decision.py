@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn, final
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import text_of
+from ferrule.values.content import safe_str
 from ferrule.values.frozen import FrozenDict, JsonObject
 
 
@@ -39,7 +39,7 @@ class Decision:
             raise DefinitionError(f"a decision is 'allow', 'ask' or 'deny', not {self.kind!r}")
         given: object = self.reason
         if type(given) is not str:
-            object.__setattr__(self, "reason", "" if given is None else text_of(given))
+            object.__setattr__(self, "reason", "" if given is None else safe_str(given))
 
     def stricter(self, other: Decision) -> Decision:
         """The stricter of the two; this one where they are equal."""

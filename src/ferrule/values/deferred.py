@@ -43,7 +43,7 @@ class Deferred:
             raise DefinitionError(f"Deferred(reason=…) is a text, not {self.reason!r}")
 
 
-PUT_OFF = (InputRequired, Deferred)
+SUSPENDING_TYPES = (InputRequired, Deferred)
 """The return types of a handler without an output yet."""
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError, SchemaSerializer
 
-from ferrule.values.json_text import dumps
+from ferrule.values.json_text import format_json
 
-NESTED = frozenset(
+NESTED_SCHEMA_KEYS = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"}
     | {"choices", "steps", "fields", "definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"}
     | {"strict_schema", "lax_schema", "json_schema", "python_schema"}
@@ -25,13 +25,13 @@ _MAY_BE_BYTES = {"bytes", "any"}
 _OF_SECRETS = {("pydantic.types", "_serialize_secret"), ("pydantic.types", "_serialize_secret_field")}
 
 
-def as_base64(value: Any) -> str:
+def to_base64(value: Any) -> str:
     """The text of bytes."""
     return b64encode(value).decode()
 
 
 def from_base64(value: Any) -> Any:
-    """The bytes of a text as `as_base64` writes it, so that no two texts are the same bytes.
+    """The bytes of a text as `to_base64` writes it, so that no two texts are the same bytes.
 
     Raises:
         PydanticCustomError: where it is none.
@@ -39,14 +39,14 @@ def from_base64(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):  # of an author's validator
         return value
     try:
-        if as_base64(made := b64decode(value)) == value:
+        if to_base64(made := b64decode(value)) == value:
             return made
     except (TypeError, ValueError):
         pass
     raise PydanticCustomError("base64", "Input should be bytes in base64 (with + and /, padded by =)")
 
 
-def writer_of(node: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def find_serializer_name(node: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The module and name of the function that writes the value of a node."""
     function = node.get("serialization", {}).get("function")
     return getattr(function, "__module__", None), getattr(function, "__name__", None)
@@ -54,54 +54,57 @@ def writer_of(node: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def is_secret(node: Mapping[str, Any]) -> bool:
     """Whether it is a secret of Pydantic's."""
-    return writer_of(node) in _OF_SECRETS
+    return find_serializer_name(node) in _OF_SECRETS
 
 
-def says_itself(node: Mapping[str, Any], own: bool) -> bool:
+def has_own_bytes_format(node: Mapping[str, Any], own: bool) -> bool:
     """Whether the author of a node says how bytes in it are written: by the `ser_json_bytes` or `val_json_bytes` of a
     model, or by a serializer; `own` is what holds round it."""
     if node["type"] in _HAS_CONFIG:  # these have no configuration around them
         config, methods = node.get("config") or {}, getattr(node.get("cls"), "__pydantic_decorators__", None)
         serializers = methods is not None and methods.model_serializers
         return bool(serializers or "ser_json_bytes" in config or "val_json_bytes" in config)
-    return own or ("serialization" in node and writer_of(node)[0] != "pydantic._internal._serializers")
+    return own or ("serialization" in node and find_serializer_name(node)[0] != "pydantic._internal._serializers")
 
 
-def with_base64(node: Any, own: bool = False, secrets: bool = False) -> Any:
+def add_base64_serializers(node: Any, own: bool = False, secrets: bool = False) -> Any:
     """A copy of a core schema that writes bytes as base64, where their author does not say how.
 
     Args:
         secrets: Whether secrets are written in clear.
     """
     if isinstance(node, list | tuple):
-        return type(node)(with_base64(item, own, secrets) for item in node)
+        return type(node)(add_base64_serializers(item, own, secrets) for item in node)
     if not isinstance(node, dict):
         return node
     kind = node.get("type")
     if not isinstance(kind, str):
-        return {key: with_base64(item, own, secrets) for key, item in node.items()}
-    own = says_itself(node, own)
-    copy = {key: with_base64(item, own, secrets) if key in NESTED else item for key, item in node.items()}
+        return {key: add_base64_serializers(item, own, secrets) for key, item in node.items()}
+    own = has_own_bytes_format(node, own)
+    copy = {
+        key: add_base64_serializers(item, own, secrets) if key in NESTED_SCHEMA_KEYS else item
+        for key, item in node.items()
+    }
     if kind in _HAS_CONFIG and not own:  # for what nothing is said of
         copy["config"] = {**(node.get("config") or {}), "ser_json_bytes": "base64"}
     if kind in _MAY_BE_BYTES and not own:
-        copy["serialization"] = {"type": "function-wrap", "function": _written_bytes}
+        copy["serialization"] = {"type": "function-wrap", "function": _serialize_bytes}
     elif secrets and is_secret(node):
-        copy["serialization"] = {"type": "function-plain", "function": in_base64}
+        copy["serialization"] = {"type": "function-plain", "function": encode_bytes}
     elif "schema" in (writing := node.get("serialization", {})):
-        copy["serialization"] = {**writing, "schema": with_base64(writing["schema"], own, secrets)}
+        copy["serialization"] = {**writing, "schema": add_base64_serializers(writing["schema"], own, secrets)}
     if kind == "bytes" and not own:
         metadata = node.get("metadata") or {}
         functions = metadata.get("pydantic_js_functions", ())
-        copy["metadata"] = {**metadata, "pydantic_js_functions": [*functions, _exported]}
+        copy["metadata"] = {**metadata, "pydantic_js_functions": [*functions, _export_schema]}
     return copy
 
 
-def _written_bytes(value: Any, handler: Any) -> Any:
-    return as_base64(value) if isinstance(value, bytes | bytearray) else handler(value)
+def _serialize_bytes(value: Any, handler: Any) -> Any:
+    return to_base64(value) if isinstance(value, bytes | bytearray) else handler(value)
 
 
-def _exported(node: Any, handler: Any) -> dict[str, Any]:
+def _export_schema(node: Any, handler: Any) -> dict[str, Any]:
     exported: dict[str, Any] = handler(node)
     for key in {"minLength", "maxLength"} & exported.keys():
         exported[key] = -(-exported[key] // 3) * 4
@@ -110,7 +113,7 @@ def _exported(node: Any, handler: Any) -> dict[str, Any]:
 
 
 @lru_cache(256)
-def serializer_of(kind: type, secrets: bool = False) -> SchemaSerializer | None:
+def get_base64_serializer(kind: type, secrets: bool = False) -> SchemaSerializer | None:
     """Return a serializer that writes the bytes of a Pydantic class in base64, or `None` if it has no bytes.
 
     Args:
@@ -120,12 +123,14 @@ def serializer_of(kind: type, secrets: bool = False) -> SchemaSerializer | None:
     core = dict(core) if isinstance(core, Mapping) else None  # one that is built late is built here
     if core is None or not _has_bytes(core):
         return None
-    return SchemaSerializer(with_base64(core, secrets=secrets), core.get("config"), _use_prebuilt=False)
+    return SchemaSerializer(add_base64_serializers(core, secrets=secrets), core.get("config"), _use_prebuilt=False)
 
 
 def _has_bytes(node: Any) -> bool:
     if isinstance(node, dict):
-        below: Any = node.values() if "type" not in node else [item for key, item in node.items() if key in NESTED]
+        below: Any = (
+            node.values() if "type" not in node else [item for key, item in node.items() if key in NESTED_SCHEMA_KEYS]
+        )
         return node.get("type") in _MAY_BE_BYTES or any(map(_has_bytes, below))
     return isinstance(node, list | tuple) and any(map(_has_bytes, node))
 
@@ -133,7 +138,7 @@ def _has_bytes(node: Any) -> bool:
 # -- Python objects that are given as arguments ------------------------------------------------------------------------
 
 
-def in_base64(value: Any, plain: bool = True) -> Any:
+def encode_bytes(value: Any, plain: bool = True) -> Any:
     """Return a value as JSON data, with secrets in clear, and bytes in base64 unless their author says otherwise.
 
     Args:
@@ -147,35 +152,35 @@ def in_base64(value: Any, plain: bool = True) -> Any:
             raise ValueError(
                 "bytes stand where nobody can tell how they are read: give the text, for instance in base64"
             )
-        return as_base64(value)
+        return to_base64(value)
     if isinstance(value, Enum):
-        return in_base64(value.value, plain)
+        return encode_bytes(value.value, plain)
     if isinstance(value, Mapping):
         return {
-            in_base64(key, plain) if isinstance(key, bytes) else key: in_base64(item, plain)
+            encode_bytes(key, plain) if isinstance(key, bytes) else key: encode_bytes(item, plain)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset | deque | Generator):
-        return [in_base64(item, plain) for item in value]
+        return [encode_bytes(item, plain) for item in value]
     if hasattr(value, "get_secret_value"):
         secret = value.get_secret_value()
-        return secret.decode() if isinstance(secret, bytes) else in_base64(secret, plain)
+        return secret.decode() if isinstance(secret, bytes) else encode_bytes(secret, plain)
     kind: Any = type(value)
     if hasattr(kind, "__pydantic_serializer__"):
-        serializer = serializer_of(kind, True)
+        serializer = get_base64_serializer(kind, True)
         return value if serializer is None else serializer.to_python(value, mode="json", by_alias=True)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: in_base64(getattr(value, field.name), plain) for field in fields(value)}
+        return {field.name: encode_bytes(getattr(value, field.name), plain) for field in fields(value)}
     return value
 
 
-def dumps_in_base64(value: Any, plain: bool = True) -> str:
-    """JSON text of arguments, as `in_base64` has them.
+def format_json_with_base64(value: Any, plain: bool = True) -> str:
+    """JSON text of arguments, as `encode_bytes` has them.
 
     Raises:
         ValueError: where something in it has no JSON form.
     """
     try:
-        return dumps(in_base64(value, plain))
+        return format_json(encode_bytes(value, plain))
     except RecursionError:
         raise ValueError("no JSON form: it nests too deep") from None

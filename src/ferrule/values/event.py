@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from time import time as now
 from typing import Any, Literal, TypeAlias, cast
 
-from ferrule.values.call import ToolCall, run_id, told_input
+from ferrule.values.call import ToolCall, format_run_id, input_for_record
 from ferrule.values.decision import Decision
-from ferrule.values.frozen import FrozenDict, frozen
-from ferrule.values.logged import call_facts, write_log
+from ferrule.values.frozen import FrozenDict, make_frozen_class
+from ferrule.values.log import log_attributes, write_log
 from ferrule.values.result import ToolResult
 
 EventKind: TypeAlias = Literal[
@@ -32,7 +32,7 @@ About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
 class _EventFields:
     """The slots of an event. A class without `__init__` is filled a third faster (Python 3.13)."""
 
-    __slots__ = ("_data", "_run", "_what", "at", "call", "kind", "principal", "seq", "session")
+    __slots__ = ("_about", "_data", "_run", "at", "call", "kind", "principal", "seq", "session")
 
 
 class Event(_EventFields):
@@ -64,7 +64,7 @@ class Event(_EventFields):
         self,
         kind: EventKind,
         call: ToolCall,
-        what: About = None,
+        about: About = None,
         *,
         session: str | None = None,
         principal: str | None = None,
@@ -73,17 +73,17 @@ class Event(_EventFields):
         self.kind = kind
         self.call = call
         self.at = now()
-        self.seq = _next()
+        self.seq = _next_number()
         self.session = session
         self.principal = principal
         self._run = run
-        self._what = what
+        self._about = about
         self.__class__ = _FrozenEvent
 
     @property
     def run(self) -> str:
         """The id that all events of one call share, also after it is resumed in another process."""
-        return run_id(self._run)
+        return format_run_id(self._run)
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -97,54 +97,54 @@ class Event(_EventFields):
             return self._data
         except AttributeError:  # nobody has read it yet
             data = FrozenDict(self._build())
-            _keep_data(self, data)
+            _set_data(self, data)
             return data
 
     def _build(self) -> dict[str, Any]:
-        call, what = self.call, self._what
-        data: dict[str, Any] = {"tool_name": call.name, "input": told_input(call)}
-        if isinstance(what, ToolResult):
-            data["result"] = what
-            if what.status != "ok":
-                data |= {"error": what.error, "exception": what.exception}
-        elif isinstance(what, Decision):
-            data["decision"] = what
-        elif what is not None:
-            data |= what
+        call, about = self.call, self._about
+        data: dict[str, Any] = {"tool_name": call.name, "input": input_for_record(call)}
+        if isinstance(about, ToolResult):
+            data["result"] = about
+            if about.status != "ok":
+                data |= {"error": about.error, "exception": about.exception}
+        elif isinstance(about, Decision):
+            data["decision"] = about
+        elif about is not None:
+            data |= about
         return data
 
     def __repr__(self) -> str:
         return f"<Event {self.kind} {self.call.name} {self.call.id}>"
 
 
-_next = itertools.count(1).__next__
-_keep_data = cast("Any", _EventFields.__dict__["_data"]).__set__
-_FrozenEvent = frozen(Event)
+_next_number = itertools.count(1).__next__
+_set_data = cast("Any", _EventFields.__dict__["_data"]).__set__
+_FrozenEvent = make_frozen_class(Event)
 
 
 def emit(
     observers: tuple[Callable[[Event], object], ...],
     kind: EventKind,
     call: ToolCall,
-    what: About = None,
-    who: tuple[Any, ...] = (None, None),
+    about: About = None,
+    caller: tuple[Any, ...] = (None, None),
     run: float | str = 0.0,
 ) -> None:
     """Emit an event to all observers, which can change and break nothing.
 
     Args:
-        who: A tuple that begins with session and principal.
+        caller: A tuple that begins with session and principal.
         run: The arrival time of the call, or the id that a resumed one had.
     """
     event: Any = _EventFields()
     event.kind = kind
     event.call = call
     event.at = now()
-    event.seq = _next()
-    event.session = who[0]
-    event.principal = who[1]
+    event.seq = _next_number()
+    event.session = caller[0]
+    event.principal = caller[1]
     event._run = run
-    event._what = what
+    event._about = about
     event.__class__ = _FrozenEvent
     for observer in observers:
         try:
@@ -152,5 +152,5 @@ def emit(
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            facts = call_facts(call.name, call.id, who[0], who[1])
+            facts = log_attributes(call.name, call.id, caller[0], caller[1])
             write_log(logging.ERROR, facts, "an observer broke on %s of %r", kind, call.name, error=error)

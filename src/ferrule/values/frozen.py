@@ -11,7 +11,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 """JSON values by name: the arguments of a call, or a JSON Schema."""
 
 
-def fields_of(value: object) -> dict[str, Any] | None:
+def get_fields(value: object) -> dict[str, Any] | None:
     """Return the fields of a dataclass or a Pydantic model by name, also private and extra ones; None for all else."""
     if is_dataclass(value):
         return {field.name: getattr(value, field.name, None) for field in fields(value)}
@@ -126,7 +126,7 @@ def thaw(value: object) -> Any:
 _T = TypeVar("_T")
 
 
-def frozen(opened: type[_T]) -> type[_T]:
+def make_frozen_class(opened: type[_T]) -> type[_T]:
     """The frozen subclass that instances of `opened` become once they are filled."""
 
     slots = [name for cls in opened.__mro__ for name in cls.__dict__.get("__slots__", ())]
@@ -138,7 +138,7 @@ def frozen(opened: type[_T]) -> type[_T]:
         return self
 
     def reduce(self: object) -> tuple[object, ...]:
-        return _refilled, (opened, {name: getattr(self, name) for name in slots if hasattr(self, name)})
+        return _rebuild, (opened, {name: getattr(self, name) for name in slots if hasattr(self, name)})
 
     space = {
         "__slots__": (),
@@ -152,16 +152,16 @@ def frozen(opened: type[_T]) -> type[_T]:
         "__doc__": opened.__doc__,
     }
     closed = cast("type[_T]", type(opened.__name__, (opened,), space))
-    _CLOSED[opened] = closed
+    _FROZEN_CLASSES[opened] = closed
     return closed
 
 
-_CLOSED: dict[type, type] = {}
+_FROZEN_CLASSES: dict[type, type] = {}
 
 
-def _refilled(opened: type[_T], state: dict[str, Any]) -> _T:
+def _rebuild(opened: type[_T], state: dict[str, Any]) -> _T:
     value = object.__new__(opened)
     for name, item in state.items():
         setattr(value, name, item)
-    value.__class__ = _CLOSED[opened]
+    value.__class__ = _FROZEN_CLASSES[opened]
     return value

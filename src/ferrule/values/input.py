@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import jsonable
+from ferrule.values.content import to_jsonable
 from ferrule.values.frozen import JsonObject, freeze, thaw
-from ferrule.values.json_text import same
+from ferrule.values.json_text import is_same_json
 
 
 @final
@@ -39,10 +39,10 @@ class InputRequired:
             raise DefinitionError(f"InputRequired(reason) is the question for a person, not {reason!r}")
         if not isinstance(schema, Mapping):
             raise DefinitionError(f"InputRequired(schema=…) is a JSON Schema of an object, not {schema!r}")
-        kept = jsonable(self.state)
-        if not same(kept, thaw(self.state)):
+        kept = to_jsonable(self.state)
+        if not is_same_json(kept, thaw(self.state)):
             raise DefinitionError(f"InputRequired(state=…) must be plain JSON, not {type(self.state).__name__}")
-        object.__setattr__(self, "schema", freeze(jsonable(schema)))
+        object.__setattr__(self, "schema", freeze(to_jsonable(schema)))
         object.__setattr__(self, "state", freeze(kept))
 
 

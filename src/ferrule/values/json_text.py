@@ -25,9 +25,9 @@ _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-SHORT = 200
+SHORT_TEXT = 200
 """Characters of a text that is looked at whole."""
-_MOST_LOOKED_AT = 500
+_MAX_EDGE = 500
 _JSON_TYPES = {
     type(None): "null",
     bool: "boolean",
@@ -56,8 +56,8 @@ def check_repeated_keys(text: str, values: JsonObject) -> None:
         Malformed: The text names the key.
     """
     flat = text
-    if len(text) > SHORT:
-        most = min(len(text) // 2, _MOST_LOOKED_AT)
+    if len(text) > SHORT_TEXT:
+        most = min(len(text) // 2, _MAX_EDGE)
         head, tail = text[:most].lstrip()[1:], text[-most:].rstrip()[:-1]
         for opening, closing in ("{}", "[]"):
             head, tail = head.partition(opening)[0], tail.rpartition(closing)[2]
@@ -76,7 +76,7 @@ def _compare_repeated_keys(text: str) -> None:
     json.JSONDecoder(object_pairs_hook=keep, strict=False).decode(text)
     values: dict[str, Any] = {}
     for key, value in root:
-        if not same(values.setdefault(key, value), value):
+        if not is_same_json(values.setdefault(key, value), value):
             raise Malformed(f"the key {key[:80]!r} came twice with different values")
 
 
@@ -105,31 +105,31 @@ def _is_exact(number: str) -> bool:
         return False
 
 
-def kind_of(value: object) -> str:
+def json_type_name(value: object) -> str:
     """The JSON type of `value`."""
     return next((name for kind, name in _JSON_TYPES.items() if isinstance(value, kind)), type(value).__name__)
 
 
-def same(one: Any, other: Any) -> bool:
+def is_same_json(one: Any, other: Any) -> bool:
     """Whether two JSON values are the same. `1` and `1.0` are: a number in JSON has no type; `true` is no number."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_same_json(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(is_same_json, one, other))
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
-def loads(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Strict JSON.
 
     Raises:
         Malformed: also for NaN, half of a surrogate pair, keys of the root that came twice and differ, and more levels
             of arrays and objects than Pydantic reads, 200.
     """
-    return loads_and_rewrite(text)[0]
+    return parse_and_rewrite_json(text)[0]
 
 
-def loads_and_rewrite(text: str) -> tuple[Any, bytes]:
+def parse_and_rewrite_json(text: str) -> tuple[Any, bytes]:
     """Strict JSON as `loads` reads it, and its text as Pydantic writes it.
 
     Raises:
@@ -137,7 +137,7 @@ def loads_and_rewrite(text: str) -> tuple[Any, bytes]:
     """
     try:
         value = from_json(text, allow_inf_nan=False)
-        written = check_finite(value)  # 1e999 is read as an infinity
+        written = format_finite_json(value)  # 1e999 is read as an infinity
     except TypeError:  # a string that UTF-8 cannot hold
         raise Malformed("not valid JSON: it holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
@@ -148,7 +148,7 @@ def loads_and_rewrite(text: str) -> tuple[Any, bytes]:
     return value, written
 
 
-def check_finite(value: object) -> bytes:
+def format_finite_json(value: object) -> bytes:
     """Raise a `ValueError` where JSON data has a number that is none in JSON: NaN or an infinity; else their text."""
     text = to_json(value, inf_nan_mode="constants")
     if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
@@ -156,33 +156,33 @@ def check_finite(value: object) -> bytes:
     return text
 
 
-def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
+def repair_and_parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
     """JSON as `loads` reads it, with the lossless repairs of the text itself that were needed, each named.
 
     Raises:
         Malformed: where a repair would be a guess.
     """
     try:
-        return loads(text), ()
+        return parse_json(text), ()
     except Malformed:
         mended, repairs = text.strip(" \t\r\n"), []
     for repair, mend in _REPAIRS.items():
         before, mended = mended, mend(mended)
         if mended != before:
             repairs.append(repair)
-    return loads(mended), tuple(repairs)
+    return parse_json(mended), tuple(repairs)
 
 
-def _escaped(text: str) -> str:
+def _escape_control_characters(text: str) -> str:
     """`text` with the control characters in its strings written as JSON writes them."""
     return _STRING_OR_COMMA.sub(lambda match: _CONTROL.sub(lambda c: f"\\u{ord(c.group()):04x}", match.group()), text)
 
 
-def _without_commas(text: str) -> str:
+def _remove_trailing_commas(text: str) -> str:
     return _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
 
 
-def _once(text: str) -> str:
+def _remove_repetition(text: str) -> str:
     """The first half of a text whose halves are equal."""
     first, second = text[: len(text) // 2].strip(), text[len(text) // 2 :].strip()
     return first if first == second and first.startswith("{") else text
@@ -192,14 +192,14 @@ _REPAIRS: dict[str, Callable[[str], str]] = {
     "left out a mark before or after the JSON": lambda text: text.strip().removeprefix("\ufeff").strip(),
     "read None as no arguments": lambda text: "{}" if text == "None" else text,
     "took the JSON out of a code fence": lambda text: match[1].strip() if (match := _FENCE.fullmatch(text)) else text,
-    "kept raw control characters inside a string": _escaped,
-    "removed a comma before a closing bracket": _without_commas,
-    "took one of two identical objects": _once,
+    "kept raw control characters inside a string": _escape_control_characters,
+    "removed a comma before a closing bracket": _remove_trailing_commas,
+    "took one of two identical objects": _remove_repetition,
 }
 """The repairs in their order. None of them changes valid JSON."""
 
 
-def to_object(
+def parse_json_object(
     raw: str | JsonObject | None, *, exact: bool = False, write: Callable[[Any], str] | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the arguments as plain data, and the repairs of the text. `write` writes Python objects, else `dumps`.
@@ -211,39 +211,39 @@ def to_object(
         return {}, ()
     if not isinstance(raw, str):
         try:
-            raw = (write or dumps)(raw)
+            raw = (write or format_json)(raw)
         except ValueError as error:
             raise Malformed(str(error)) from None
     if not raw.strip():
         return {}, ()
-    value, repairs = loads_repaired(raw)
+    value, repairs = repair_and_parse_json(raw)
     if isinstance(value, str):
         raw = value
-        value, more = loads_repaired(raw)
+        value, more = repair_and_parse_json(raw)
         repairs = (*repairs, "decoded arguments that were encoded twice", *more)
     if value is None:
         return {}, repairs
     if exact:
         check_digits(raw)
     if not isinstance(value, dict):
-        raise Malformed(f"the arguments are {kind_of(value)} and must be one JSON object")
+        raise Malformed(f"the arguments are {json_type_name(value)} and must be one JSON object")
     return value, repairs
 
 
-def unveiled(value: Any) -> Any:
+def reveal_secrets(value: Any) -> Any:
     """Return `value` with the values of Pydantic's secrets in clear."""
     if hasattr(value, "get_secret_value"):
-        return unveiled(value.get_secret_value())
+        return reveal_secrets(value.get_secret_value())
     if hasattr(type(value), "model_fields"):
-        return unveiled(value.model_dump(by_alias=True))
+        return reveal_secrets(value.model_dump(by_alias=True))
     if isinstance(value, Mapping):
-        return {key: unveiled(item) for key, item in value.items()}
+        return {key: reveal_secrets(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [unveiled(item) for item in value]
+        return [reveal_secrets(item) for item in value]
     return value
 
 
-def dumps(value: object) -> str:
+def format_json(value: object) -> str:
     """JSON text of arguments, Python objects as Pydantic writes them.
 
     Raises:
@@ -253,7 +253,7 @@ def dumps(value: object) -> str:
         value = dict(value)
     try:
         text = to_json(value, inf_nan_mode="constants").decode()
-        return to_json(unveiled(value), inf_nan_mode="constants").decode() if SECRET_STARS in text else text
+        return to_json(reveal_secrets(value), inf_nan_mode="constants").decode() if SECRET_STARS in text else text
     except (PydanticSerializationError, UnicodeError, RecursionError) as error:
         # json escapes what UTF-8 cannot hold (lone surrogates); validation then names it.
         try:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from os import urandom
 from typing import Any, TypeAlias
 
-from ferrule.values.content import Media, Text, as_output, jsonable
+from ferrule.values.content import Media, Text, to_jsonable, to_output
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.result import ToolResult
 
@@ -69,8 +69,8 @@ def is_secret_member(name: str, text: str, redact: Redact) -> bool:
 
 def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
     """Return the result with everything redacted that a tool has written; itself if nothing is secret."""
-    found = {"output": as_output(result.output, strict=False), "error": result.error}
-    found |= {"metadata": jsonable(result.metadata), "repairs": result.repairs, "content": list(result.content)}
+    found = {"output": to_output(result.output, strict=False), "error": result.error}
+    found |= {"metadata": to_jsonable(result.metadata), "repairs": result.repairs, "content": list(result.content)}
     redacted = dict(zip(found, redact_value(list(found.values()), redact), strict=True))
     redacted["repairs"] = tuple(redacted["repairs"])
     return result if redacted == found else result.replace(**redacted)

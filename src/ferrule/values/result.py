@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
-from ferrule.values.call import ToolCall, told_input
-from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
-from ferrule.values.frozen import FrozenDict, JsonObject, freeze, frozen, thaw
+from ferrule.values.call import ToolCall, input_for_record
+from ferrule.values.content import Block, Text, check_blocks, clean_text, safe_str, to_blocks, to_jsonable, to_output
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, make_frozen_class, thaw
 
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
@@ -19,9 +19,9 @@ _KNOWN_STATUSES = get_args(Status)
 _EMPTY: JsonObject = FrozenDict()
 
 
-OF_KERNEL = frozenset({"replayed", "resumed_already", "other_arguments", "unrecorded"})
+KERNEL_METADATA = frozenset({"replayed", "resumed_already", "other_arguments", "unrecorded"})
 """The keys of result metadata that only the kernel may set. A handler's values under these names are dropped."""
-_NOTHING_TOLD = (None,) * 6
+_NO_KERNEL_FACTS = (None,) * 6
 
 
 class _ResultFields:
@@ -29,9 +29,9 @@ class _ResultFields:
 
     __slots__ = (
         "_content",
-        "_gave",
+        "_kernel_facts",
+        "_original",
         "_retryable",
-        "_told",
         "call",
         "duration_ms",
         "error",
@@ -93,7 +93,7 @@ class ToolResult(_ResultFields):
         self.output = output
         self.error = error
         self.metadata = _EMPTY if metadata is None else metadata
-        self._content = None if content is None else checked(content)
+        self._content = None if content is None else check_blocks(content)
         self.call = call
         self.tool_name = tool_name
         self.status: Status = status or ("ok" if error is None else "failed")
@@ -119,23 +119,23 @@ class ToolResult(_ResultFields):
             elif type(self.output) is int and self.output.bit_length() <= 64:  # without looking, 2 µs less
                 content = (Text(str(self.output)),)
             else:
-                content = render(as_output(self.output, strict=False))
-            keep(self, "_content", content)
+                content = to_blocks(to_output(self.output, strict=False))
+            set_slot(self, "_content", content)
         return content
 
     @property
     def pending(self) -> JsonObject | None:
         """The sealed record of a suspended call, for `Runner.resume`; read-only. Only the kernel can make it."""
-        return self._facts[4] if self.status == "suspended" else None
+        return self._known_facts[4] if self.status == "suspended" else None
 
     @property
-    def answered_by(self) -> str | None:
+    def approved_by(self) -> str | None:
         """The name of the person who approved, from `allow(by=…)` or `resume(…, by=…)`."""
-        return cast("str | None", self._facts[5])
+        return cast("str | None", self._known_facts[5])
 
     @property
-    def _facts(self) -> tuple[Any, ...]:
-        return getattr(self, "_told", _NOTHING_TOLD)
+    def _known_facts(self) -> tuple[Any, ...]:
+        return getattr(self, "_kernel_facts", _NO_KERNEL_FACTS)
 
     @property
     def call_id(self) -> str:
@@ -173,8 +173,8 @@ class ToolResult(_ResultFields):
             kept["content"] = self._content
         made = ToolResult(**{**kept, **changes})
         if "output" not in changes:
-            keep(made, "_gave", gave(self))
-        keep_told(made, self._facts)
+            set_slot(made, "_original", get_original(self))
+        set_kernel_facts(made, self._known_facts)
         return made
 
     def record(self) -> dict[str, Any]:
@@ -184,35 +184,35 @@ class ToolResult(_ResultFields):
         what is bound or private, the `session`, the `principal`, and when the call arrived (`at`, seconds since the
         epoch). `pending` is what `Runner.resume` reads, or `None` if the call is not suspended.
         """
-        told, session, principal, ended_at, _, answered_by = self._facts
-        given = None if told is None else told_input(told)
+        told, session, principal, ended_at, _, approved_by = self._known_facts
+        given = None if told is None else input_for_record(told)
         return {
             "tool_name": self.tool_name,
             "call_id": self.call_id or None,
-            "input": jsonable(given.plain() if isinstance(given, Arguments) else given),
+            "input": to_jsonable(given.to_dict() if isinstance(given, Arguments) else given),
             "session": session,
             "principal": principal,
             "at": None if ended_at is None else ended_at - self.duration_ms / 1000,
             "success": self.success,
             "status": self.status,
-            "output": jsonable(self.output),
+            "output": to_jsonable(self.output),
             "error": self.error,
             "duration_ms": self.duration_ms,
             "executed": self.executed,
             "retryable": self.retryable,
             "is_replayed": self.is_replayed,
             "repairs": list(self.repairs),
-            "metadata": jsonable(dict(self.metadata)),
-            "answered_by": answered_by,
+            "metadata": to_jsonable(dict(self.metadata)),
+            "approved_by": approved_by,
             "pending": thaw(self.pending),
         }
 
     def __repr__(self) -> str:
-        shown = text_of(self.output if self.error is None else self.error, repr)
+        shown = safe_str(self.output if self.error is None else self.error, repr)
         return f"<ToolResult {self.tool_name or '?'} {self.status} {shown[:120]}>"
 
 
-def pending_of(who: str, given: object) -> Mapping[str, Any]:
+def find_pending(who: str, given: object) -> Mapping[str, Any]:
     """The `pending` of a suspended call, given as its result, its `pending` or its record.
 
     Raises:
@@ -230,28 +230,28 @@ def pending_of(who: str, given: object) -> Mapping[str, Any]:
     raise DefinitionError(f"{who} takes a suspended result, its .pending or its .record(); it was given one {what}")
 
 
-_FrozenResult = frozen(ToolResult)
-keep = object.__setattr__
+_FrozenResult = make_frozen_class(ToolResult)
+set_slot = object.__setattr__
 """For the kernel and who copies a result: fills in a slot of one that nobody else has."""
-keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
+set_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 """The same for what every call fills in, in a third of the time."""
-keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
+set_kernel_facts = cast("Any", _ResultFields.__dict__["_kernel_facts"]).__set__
 """Set the facts that only the kernel knows: the redacted call, its session and principal, the time of its end, its
 record if it is suspended, and who approved it."""
 
 
-def keep_pending(result: ToolResult, pending: JsonObject | None) -> None:
+def set_pending(result: ToolResult, pending: JsonObject | None) -> None:
     """Give a suspended result its record after it was read back. Nobody else may have the result yet."""
-    keep_told(result, (None, None, None, None, freeze(pending), None))
+    set_kernel_facts(result, (None, None, None, None, freeze(pending), None))
 
 
-def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
+def make_success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     """Return the result of a handler's value, with text that UTF-8 can hold."""
     result: Any = _ResultFields()
     result.output = output
     if type(output) is str and not output.isascii():
-        result.output = clean(output)
-        result._gave = (output, None)
+        result.output = clean_text(output)
+        result._original = (output, None)
     result.call = call
     result.tool_name = tool_name
     result.error = result._content = result.exception = None
@@ -264,10 +264,10 @@ def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     return result  # type: ignore[no-any-return]
 
 
-def rendered(value: Any, not_finite: list[str] | None = None) -> ToolResult:
+def render_as_result(value: Any, not_finite: list[str] | None = None) -> ToolResult:
     """Return a handler's value as a result whose reading runs none of the handler's code.
 
-    A result that the handler returns is copied whole, with its status. `gave` finds the value itself.
+    A result that the handler returns is copied whole, with its status. `get_original` finds the value itself.
 
     Args:
         not_finite: Gets the first NaN or infinity in it, which is null in JSON.
@@ -276,25 +276,25 @@ def rendered(value: Any, not_finite: list[str] | None = None) -> ToolResult:
         NotShowable: for a value that no result can hold.
     """
     if not isinstance(value, ToolResult):
-        output = as_output(value, not_finite=not_finite)
-        made = ToolResult(output, content=render(output))
-        keep(made, "_gave", (value, None))
+        output = to_output(value, not_finite=not_finite)
+        made = ToolResult(output, content=to_blocks(output))
+        set_slot(made, "_original", (value, None))
         return made
     error, own = value.error, value._content
-    metadata = {name: said for name, said in jsonable(value.metadata).items() if name not in OF_KERNEL}
-    given = returned(value)
-    output = as_output(given, not_finite=not_finite)
-    content = render(output) if error is None and own is None else own
-    made = value.replace(output=output, error=error and clean(error), metadata=metadata, content=content)
-    keep(made, "_gave", (given, own))
+    metadata = {name: said for name, said in to_jsonable(value.metadata).items() if name not in KERNEL_METADATA}
+    given = get_original_value(value)
+    output = to_output(given, not_finite=not_finite)
+    content = to_blocks(output) if error is None and own is None else own
+    made = value.replace(output=output, error=error and clean_text(error), metadata=metadata, content=content)
+    set_slot(made, "_original", (given, own))
     return made
 
 
-def gave(result: ToolResult) -> tuple[Any, tuple[Block, ...] | None]:
+def get_original(result: ToolResult) -> tuple[Any, tuple[Block, ...] | None]:
     """Return the value of the handler or of a middleware, and the content that the handler gave with it, or `None`."""
-    return getattr(result, "_gave", (result.output, None))
+    return getattr(result, "_original", (result.output, None))
 
 
-def returned(result: ToolResult) -> Any:
-    """The first of what `gave` tells."""
-    return gave(result)[0]
+def get_original_value(result: ToolResult) -> Any:
+    """The first of what `get_original` tells."""
+    return get_original(result)[0]

@@ -14,8 +14,8 @@ from ferrule.executors.process.nested_calls import NestedCallClient
 from ferrule.executors.process.protocol import Connection, Kind
 from ferrule.executors.process.transfer import Plain, ReceivedItems, unpack_items
 from ferrule.values.arguments import Arguments
-from ferrule.values.call import ToolCall, judged_call
-from ferrule.values.context import ContextFields, RunningCall, ToolContext, bound_context
+from ferrule.values.call import ToolCall, make_judged_call
+from ferrule.values.context import ContextFields, RunningCall, ToolContext, make_context
 from ferrule.values.event import Event
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
@@ -27,7 +27,7 @@ class DetachedAttempt:
     runs = 1
     refusal: ToolResult | None = None
     answer: Answer | None = None
-    answered_by: str | None = None
+    approved_by: str | None = None
     asked = False
 
     def __init__(self) -> None:
@@ -67,9 +67,9 @@ class DetachedCall:
     @property
     def context(self) -> ToolContext:
         """The handler's context."""
-        return bound_context(self.fields, self)
+        return make_context(self.fields, self)
 
-    def paused(self) -> AbstractContextManager[None]:
+    def pause_deadline(self) -> AbstractContextManager[None]:
         """Pause nothing: the program keeps the deadline."""
         return nullcontext()
 
@@ -81,7 +81,7 @@ class DetachedCall:
         """Return the seconds until the deadline, or None."""
         return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
-    async def run_nested(self, name: str, arguments: object, level: int | None) -> ToolResult:
+    async def run_nested_call(self, name: str, arguments: object, level: int | None) -> ToolResult:
         """Raise: the runner and its guards are in the program."""
         raise _unavailable("run")
 
@@ -93,16 +93,16 @@ class DetachedCall:
         """Raise: background jobs are in the program."""
         raise _unavailable("find_job")
 
-    def note_started(self) -> None:
+    def mark_started(self) -> None:
         """Do nothing: the program knows that the handler runs."""
 
     def observe(self, observer: Callable[[Event], object]) -> None:
         """Do nothing: the program emits the events."""
 
-    def keep(self, name: str, text: str) -> None:
+    def store_note(self, name: str, text: str) -> None:
         """Do nothing: the program has the record."""
 
-    def kept(self, name: str) -> str | None:
+    def read_note(self, name: str) -> str | None:
         """Return None: the program has the record."""
         return None
 
@@ -129,7 +129,7 @@ class WorkerCall(DetachedCall):
         transfer = head["transfer"]
         metadata, secrets = (unpack_items(head[name], transfer) for name in ("metadata", "secrets"))
         tool = tool if head["context"] is None else _apply_context(tool, unpack_items(head["context"], transfer))
-        call = judged_call(ToolCall(head["id"], tool.name, parent=head["parent"]), arguments)
+        call = make_judged_call(ToolCall(head["id"], tool.name, parent=head["parent"]), arguments)
         caller = (head["session"], head["principal"], head["working_directory"])
         super().__init__(tool, call, ContextFields(*caller, None, metadata, secrets), head["key"], head["remaining"])
         self._nested_calls = NestedCallClient(connection, token, transfer)
@@ -159,7 +159,7 @@ class WorkerCall(DetachedCall):
                 return True
         return False
 
-    async def run_nested(self, name: str, arguments: object, level: int | None) -> ToolResult:
+    async def run_nested_call(self, name: str, arguments: object, level: int | None) -> ToolResult:
         """Run a tool in the program, with the guards and slots there, and return its result."""
         result = None if self.ended else await self._nested_calls.run(name, arguments, self._send)
         if result is not None:

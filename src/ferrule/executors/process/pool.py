@@ -66,12 +66,12 @@ class Job:
     )
 
     def __init__(
-        self, pool: WorkerPool, order: Order, on_progress: OnProgress | None, run_nested: RunNested | None
+        self, pool: WorkerPool, order: Order, on_progress: OnProgress | None, run_nested_call: RunNested | None
     ) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._on_progress = on_progress
-        self._nested_calls = NestedCalls(run_nested or _refuse_nested_call, self._reply, order.recipe.transfer)
+        self._nested_calls = NestedCalls(run_nested_call or _refuse_nested_call, self._reply, order.recipe.transfer)
         self.future: asyncio.Future[Any] = self._loop.create_future()
         self.start_time: asyncio.Future[float | None] = self._loop.create_future()
         self.order = order
@@ -200,7 +200,9 @@ class WorkerPool:
         for worker in created:
             worker.start()
 
-    def submit(self, order: Order, on_progress: OnProgress | None = None, run_nested: RunNested | None = None) -> Job:
+    def submit(
+        self, order: Order, on_progress: OnProgress | None = None, run_nested_call: RunNested | None = None
+    ) -> Job:
         """Run a call in a worker, or queue it.
 
         Args:
@@ -210,7 +212,7 @@ class WorkerPool:
         Raises:
             NotStartedError: The pool is closed.
         """
-        job = Job(self, order, on_progress, run_nested)
+        job = Job(self, order, on_progress, run_nested_call)
         with self._update():
             if self._closed:
                 raise NotStartedError("the workers were closed before it was started")

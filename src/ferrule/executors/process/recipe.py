@@ -19,7 +19,7 @@ from ferrule.executors.process.transfer import Plain, Transfer, pack_items
 from ferrule.values.arguments import Arguments
 from ferrule.values.context import JUDGED_TRAITS, UNSET
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import dumps
+from ferrule.values.json_text import format_json
 
 
 class Recipe:
@@ -97,7 +97,7 @@ def _tool_options(tool: Tool) -> Plain:
         **{name: value for name in JUDGED_TRAITS if not callable(value := getattr(tool, name))},
     }
     if (schema := tool.options.get("input_schema")) is not None:
-        options["input_schema"] = json.loads(dumps(schema))
+        options["input_schema"] = json.loads(format_json(schema))
     return options
 
 

@@ -12,10 +12,10 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Media, NotShowable, Text, clean, plain
-from ferrule.values.deferred import PUT_OFF
+from ferrule.values.content import Media, NotShowable, Text, clean_text, to_jsonable_or_raise
+from ferrule.values.deferred import SUSPENDING_TYPES
 from ferrule.values.frozen import thaw
-from ferrule.values.result import ToolResult, keep_pending
+from ferrule.values.result import ToolResult, set_pending
 
 Transfer: TypeAlias = Literal["json", "pickle"]
 Plain: TypeAlias = dict[str, Any]
@@ -40,7 +40,7 @@ def pack(value: object, transfer: Transfer) -> bytes:
         ToolError: The value has no such form.
     """
     subject = "what it returned"
-    if type(value) in PUT_OFF:
+    if type(value) in SUSPENDING_TYPES:
         raise ToolError(
             f"{subject} is {type(value).__name__}, which a process of its own cannot give: it ends with a value"
         )
@@ -90,7 +90,7 @@ def to_json_bytes(value: object, subject: str) -> bytes:
         except (TypeError, ValueError, RecursionError):
             reason = str(error).removeprefix("Error serializing to JSON: ").removeprefix("TypeError: ")
             advice = "give plain data, or choose transfer='pickle'"
-            raise ToolError(f"{subject} cannot be sent as JSON: {clean(reason)[:300]}; {advice}") from None
+            raise ToolError(f"{subject} cannot be sent as JSON: {clean_text(reason)[:300]}; {advice}") from None
 
 
 def _mapping_to_dict(value: object) -> dict[object, object]:
@@ -132,7 +132,7 @@ def _add_type_tag(value: object) -> Plain:
         return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_add_type_tag(item) for item in value]}
-    return {"value": plain(value, finite=False)}
+    return {"value": to_jsonable_or_raise(value, finite=False)}
 
 
 def _remove_type_tag(tagged: Plain) -> Any:
@@ -143,7 +143,7 @@ def _remove_type_tag(tagged: Plain) -> Any:
             pending = parts.pop("pending", None)
             result = ToolResult(**parts)
             if pending is not None:
-                keep_pending(result, pending)
+                set_pending(result, pending)
             return result
         case "call":
             return ToolCall(*value[:3], parent=value[3])

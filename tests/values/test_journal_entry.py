@@ -26,8 +26,8 @@ from ferrule.executors.process.transfer import pack, unpack
 from ferrule.journal import memory
 from ferrule.testing import cassette
 from ferrule.types import Middleware
+from ferrule.values.journal_entry import outcome_from_result, result_from_outcome
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.kept import restored, stored
 from ferrule.values.redaction import redact_value
 
 SECRET = 's3cr3t/"val"=9\u00e9f8e7d'
@@ -69,8 +69,8 @@ def parts(result: ToolResult) -> tuple[Any, ...]:
 
 @given(results)
 def test_a_stored_result_is_restored_as_it_was(result: ToolResult) -> None:
-    written = json.loads(json.dumps(stored(result)))
-    again = restored(written, ToolCall("1", "act"), "act")
+    written = json.loads(json.dumps(outcome_from_result(result)))
+    again = result_from_outcome(written, ToolCall("1", "act"), "act")
     assert (parts(again), again.executed) == (parts(result), result.executed)
 
 
@@ -396,12 +396,12 @@ def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event(error: str
             journal.close()
             written = b"".join(path.read_bytes() for path in Path(folder).iterdir()).decode("utf-8", "replace")
         assert parts(again) == parts(result)
-        for text in json.dumps(result.record()), json.dumps(stored(result)), written, *told:
+        for text in json.dumps(result.record()), json.dumps(outcome_from_result(result)), written, *told:
             assert not leaks(text, secret), text
 
     def jsonable_event(event: Any) -> Any:
         result = event.data.get("result")
-        return [event.kind, None if result is None else [result.record(), stored(result)]]
+        return [event.kind, None if result is None else [result.record(), outcome_from_result(result)]]
 
     for secret in SECRET, "plain-secret-0123":
         asyncio.run(main(secret))

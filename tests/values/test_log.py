@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import ferrule
 from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
-from ferrule.values.logged import escape_text, own_logger
+from ferrule.values.log import escape_text, make_logger
 
 FORGED = "all is well\nCRITICAL forged\r\x1b[2J\x0bCRITICAL\x85CRITICAL\u2028CRITICAL\u202e"
 FORMAT = "%(levelname)s %(tool_name)s %(tool_call_id)s %(session)s %(principal)s: %(message)s"
@@ -102,7 +102,7 @@ def test_guards_names_and_observers_begin_no_line() -> None:
 @pytest.mark.parametrize("name", ["ferrule", "ferrule.mcp", "ferrule.cli"])
 @given(texts=st.lists(st.text(), min_size=3, max_size=3))
 def test_no_text_begins_a_line_however_it_is_logged(name: str, texts: list[str]) -> None:
-    logger = own_logger(name)
+    logger = make_logger(name)
     with log_of(name, "> %(message)s") as written:
         logger.info("%s %r %.5r", *texts)
         logger.info("%(one)s", {"one": texts[0]})

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, as_output, jsonable
+from ferrule.values.content import Block, Media, Text, to_jsonable, to_output
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.result import ToolResult, keep_pending
+from ferrule.values.result import ToolResult, set_pending
 
-KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
+EntryState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
 """The state of a call in its journal. See docs/journal.md."""
 
-RUN_NAME = "loop.run(key=…)"
+KEYED_RUN_NAME = "loop.run(key=…)"
 """The `tool_name` of a run with a key; no tool can have it. See docs/journal.md#a-request-that-is-sent-twice."""
 
 
@@ -53,7 +53,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class JournalEntry:
     """The entry of one call in a journal. See docs/journal.md.
 
     Attributes:
@@ -64,90 +64,90 @@ class Kept:
     """
 
     intent: Intent
-    state: KeptState
+    state: EntryState
     outcome: JsonObject | None = None
 
 
-def is_unknown(kept: Kept) -> bool:
+def is_unknown(entry: JournalEntry) -> bool:
     """Return whether the outcome of a call is unknown: it was cut off, or ended with `executed` None."""
-    return kept.state == "cut_off" or (kept.state == "ended" and (kept.outcome or {}).get("executed", False) is None)
+    return entry.state == "cut_off" or (entry.state == "ended" and (entry.outcome or {}).get("executed", False) is None)
 
 
-def stored(result: ToolResult) -> dict[str, Any]:
-    """Return a result as plain JSON, from which `restored` makes it again.
+def outcome_from_result(result: ToolResult) -> dict[str, Any]:
+    """Return a result as plain JSON, from which `result_from_outcome` makes it again.
 
     `output_is` names the kind of an output that is no JSON data.
     """
-    output, output_is = _stored_output(result.output)
+    output, output_is = _split_output(result.output)
     return {
         "status": result.status,
         "output": output,
         **({"output_is": output_is} if output_is else {}),
-        "content": [_stored_block(block) for block in result.content],
+        "content": [_block_to_dict(block) for block in result.content],
         "error": result.error,
         "executed": result.executed,
         "retryable": result.retryable,
-        "metadata": jsonable(dict(result.metadata)),
+        "metadata": to_jsonable(dict(result.metadata)),
         "repairs": list(result.repairs),
     }
 
 
-def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
-    """Return the result that `stored` was given, of `call`; a suspended one with its `pending`.
+def result_from_outcome(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
+    """Return the result that `outcome_from_result` was given, of `call`; a suspended one with its `pending`.
 
     Raises:
-        TypeError, LookupError, ValueError: for what `stored` did not make.
+        TypeError, LookupError, ValueError: for what `outcome_from_result` did not make.
     """
-    kept = thaw(outcome)
+    entry = thaw(outcome)
     result = ToolResult(
-        _output_of(kept["output"], kept.get("output_is")),
-        kept["error"],
-        kept["metadata"],
-        [_block_of(block) for block in kept["content"]],
+        _join_output(entry["output"], entry.get("output_is")),
+        entry["error"],
+        entry["metadata"],
+        [_block_from_dict(block) for block in entry["content"]],
         call=call,
         tool_name=tool_name,
-        status=kept["status"],
-        executed=kept["executed"],
-        retryable=kept.get("retryable"),
-        repairs=tuple(kept["repairs"]),
+        status=entry["status"],
+        executed=entry["executed"],
+        retryable=entry.get("retryable"),
+        repairs=tuple(entry["repairs"]),
     )
     if result.status == "suspended":
-        keep_pending(result, kept["pending"])
+        set_pending(result, entry["pending"])
     return result
 
 
-def _stored_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"] | None]:
-    """Return the output as JSON, and what it was if it was bytes or blocks; see `as_output`."""
-    shown = as_output(output, strict=False)
+def _split_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"] | None]:
+    """Return the output as JSON, and what it was if it was bytes or blocks; see `to_output`."""
+    shown = to_output(output, strict=False)
     if isinstance(shown, bytes):
         return b64encode(shown).decode(), "bytes"
     if isinstance(shown, Text | Media):
-        return _stored_block(shown), "block"
+        return _block_to_dict(shown), "block"
     if isinstance(shown, list) and shown and isinstance(shown[0], Text | Media):
-        return [_stored_block(one) for one in shown], "blocks"
+        return [_block_to_dict(one) for one in shown], "blocks"
     return shown, None
 
 
-def _output_of(output: Any, output_is: str | None) -> Any:
+def _join_output(output: Any, output_is: str | None) -> Any:
     match output_is:
         case None:
             return output
         case "bytes":
             return b64decode(output, validate=True)
         case "block":
-            return _block_of(output)
+            return _block_from_dict(output)
         case "blocks":
-            return [_block_of(one) for one in output]
+            return [_block_from_dict(one) for one in output]
     raise ValueError(f"an output cannot be {output_is!r}")
 
 
-def _stored_block(block: Block) -> dict[str, Any]:
+def _block_to_dict(block: Block) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"text": block.text}
-    return {name: jsonable(getattr(block, name)) for name in Media.__dataclass_fields__}
+    return {name: to_jsonable(getattr(block, name)) for name in Media.__dataclass_fields__}
 
 
-def _block_of(block: Mapping[str, Any]) -> Block:
+def _block_from_dict(block: Mapping[str, Any]) -> Block:
     if "text" in block:
         return Text(block["text"])
     data = block["data"]

@@ -1,7 +1,7 @@
 """Ferrule's log: no text of a model, a tool or a server can begin a line or move the cursor of a terminal.
 
-`own_logger` gives each logger of Ferrule a filter that escapes every record: its message, its arguments, the attributes
-about its call, and its traceback. So no place that logs has to think of it.
+`make_logger` adds a filter to each logger of Ferrule. It escapes every record: the message, arguments, attributes
+and traceback. No caller has to escape anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from logging import Logger, LogRecord, getLogger
 from typing import Any
 
-CallFacts = dict[str, "str | None"]
+LogAttributes = dict[str, "str | None"]
 _NEXT_LINE = "\n  "
 BRIEF_LOG: ContextVar[bool] = ContextVar("BRIEF_LOG", default=False)
 """Whether an exception is logged in one line, and its traceback only at DEBUG."""
@@ -49,7 +49,7 @@ def escape_text(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def own_logger(name: str) -> Logger:
+def make_logger(name: str) -> Logger:
     """Return one of Ferrule's loggers, whose records are escaped."""
     logger = getLogger(name)
     logger.addFilter(_escape_record)
@@ -74,16 +74,18 @@ def _escape_argument(value: Any) -> Any:
     return _Escaped(value)
 
 
-log = own_logger("ferrule")
+log = make_logger("ferrule")
 
 
-def call_facts(tool_name: str, call_id: str, session: str | None, principal: str | None) -> CallFacts:
+def log_attributes(tool_name: str, call_id: str, session: str | None, principal: str | None) -> LogAttributes:
     """Return the attributes of a log record about a call. The model has chosen some of them, so they are escaped."""
     facts = {"tool_name": tool_name, "tool_call_id": call_id, "session": session, "principal": principal}
     return {name: None if value is None else escape_text(value) for name, value in facts.items()}
 
 
-def write_log(level: int, facts: CallFacts, message: str, *about: object, error: BaseException | None = None) -> None:
+def write_log(
+    level: int, facts: LogAttributes, message: str, *about: object, error: BaseException | None = None
+) -> None:
     """Log a line about a call. The facts are left out if the program gives all its records attributes of these names.
     Logging that raises breaks no call: there is nowhere to tell it."""
     for extra in (facts, None):
