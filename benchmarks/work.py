@@ -64,7 +64,6 @@ BRANCHES = [
 SCHEMA = {"type": "object", "properties": {"query": {"items": NODE}}, "$defs": {"node": {"anyOf": BRANCHES}}}
 
 TOTAL = Tool("total", total)
-DROP = Tool("total", total, unknown="drop")
 SEARCH = Tool("search", search)
 GIVEN = Tool("given", lambda payload: payload, description="Search.", input_schema=SCHEMA)
 
@@ -75,10 +74,6 @@ CASES: dict[str, tuple[Tool, Callable[[int], str]]] = {
     "texts for numbers": (TOTAL, lambda size: '{"numbers":[' + '"",' * (size // 3) + '""]}'),
     "numbers in quotes": (TOTAL, lambda size: '{"numbers":[' + '"1",' * (size // 4) + '"1"]}'),
     "unknown keys": (TOTAL, lambda size: json.dumps({"numbers": [], **{f"k{n:07}": 1 for n in range(size // 16)}})),
-    "unknown keys, dropped": (
-        DROP,
-        lambda size: json.dumps({"numbers": [], **{f"k{n:07}": 1 for n in range(size // 16)}}),
-    ),
     "brackets": (TOTAL, lambda size: '{"numbers":' + "[" * size),
     "commas": (TOTAL, lambda size: '{"numbers":[' + "1, ]," * (size // 5) + "1]}"),
     "escapes": (TOTAL, lambda size: '{"numbers":"' + '\\"' * (size // 2)),

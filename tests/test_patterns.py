@@ -252,7 +252,7 @@ def test_a_value_is_compared_with_patterns_as_long_as_its_budget_lasts_and_each_
 
 def test_names_that_are_more_than_can_be_compared_are_refused() -> None:
     schema = {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False}
-    runner = echoing(input_schema=ForeignSchema(schema), max_input=None)
+    runner = Runner([Tool("echo", echo, input_schema=ForeignSchema(schema))], max_input=None)
     assert outcome(runner, x1=1) == "ok"
     most = Pattern("^x").most
     assert outcome(runner, **{"x" * (most - 1): 1}) == "ok"

@@ -259,7 +259,6 @@ measure = Tool(
     guards=(OnlyTexts(),),
     concurrency=4,
     timeout=10,
-    unknown="drop",
     context={"unit": "characters"},
 )
 
@@ -283,7 +282,7 @@ write_file = Tool(name="write_file", handler=WriteFile, description="Write a fil
 # 4. A model of all arguments.
 
 
-@tool(args_model=Order)
+@tool(input_schema=Order)
 async def place(order: Order, context: ToolContext) -> str:
     """Place an order."""
     return f"{order.count} {order.item} for {context.principal}"

@@ -353,7 +353,7 @@ def test_the_same_holds_for_a_field_of_a_handler_class(name: str) -> None:
     model = create_model("Arguments", value=(annotation, ...))
     seen: list[Any] = []
 
-    @tool(args_model=model, name="take")
+    @tool(input_schema=model, name="take")
     async def take(args: Any) -> str:
         seen.append(args.value)
         return "taken"
@@ -402,7 +402,7 @@ def test_a_recursive_model_refers_to_itself() -> None:
     tree = made.input_schema["$defs"]["Tree"]
     assert tree["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
 
-    @tool(args_model=Tree, name="root")
+    @tool(input_schema=Tree, name="root")
     async def root(args: Tree) -> int:
         return args.children[0].value
 

@@ -208,7 +208,7 @@ def test_a_key_that_is_no_parameter_is_refused_and_changes_nothing(arguments: An
 
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     foreign = Tool(name="foreign", description="x", handler=lambda payload: dict(payload), input_schema=schema)
-    runner = Runner([act, foreign.replace(unknown="refuse")])
+    runner = Runner([act, foreign])
     assert asyncio.run(runner.run("act", arguments)).status == "invalid" and ran == []
     result = asyncio.run(runner.run("foreign", json.dumps(arguments)))
     assert result.status in ("invalid", "ok")

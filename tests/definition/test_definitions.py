@@ -179,7 +179,7 @@ WAYS: dict[str, Any] = {
     "Tool(...)": Tool(name="add", handler=add),
     "handler class": AddHandler,
     "plain handler class": PlainAddHandler,
-    "args_model": tool(args_model=AddModel)(add_model),
+    "model": tool(input_schema=AddModel)(add_model),
     "definition": {
         "name": "add",
         "description": "Add two numbers.",
@@ -301,12 +301,11 @@ def test_the_context_is_handed_over_and_no_model_knows_of_it(function: Callable[
 
 
 @pytest.mark.parametrize("function", CONTEXTS)
-@pytest.mark.parametrize("unknown", ["refuse", "drop"])
-def test_no_model_can_fill_the_context(function: Callable[..., Any], unknown: Any) -> None:
-    made = tool(function, unknown=unknown)
+def test_no_model_can_fill_the_context(function: Callable[..., Any]) -> None:
+    made = tool(function)
     for name in {"c", "d", "args"} & set(function.__annotations__):
         result = run(made, json.dumps({"name": "a", name: {"session": "mine"}}), ToolContext(session="s1"))
-        assert result.status == "invalid" if unknown == "refuse" else result.output == "a s1"
+        assert result.status == "invalid"
 
 
 @pytest.mark.parametrize("parameter", ["context", "ctx", "context=None", "*, ctx"])
@@ -684,18 +683,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tool(add).replace(concurency=2), "concurency"),
     (lambda: tool(add, private=("pin",)), "pin"),
     (lambda: tool(aliased, private=("from",)), "'from'"),
-    (lambda: tool(args_model=AddModel, private=("pin",))(add_model), "pin"),
-    (lambda: tool(args_model=AddModel, private=("a",))(add_model), "'a'"),
+    (lambda: tool(input_schema=AddModel, private=("pin",))(add_model), "pin"),
+    (lambda: tool(input_schema=AddModel, private=("a",))(add_model), "'a'"),
     (lambda: tool(add, private="b"), "private"),
-    (lambda: tool(add, unknown="ignore"), "unknown"),
     (lambda: tool(add, read_only="yes"), "read_only"),
     (lambda: tool(add, guards=[5]), "guards"),
     (lambda: tool(add, guards=len), "guards"),
     (lambda: tool(add, around=["x"]), "around"),
     (lambda: tool(add, inside=[None]), "inside"),
-    (lambda: tool(add, expose=(5,)), "expose"),
-    (lambda: tool(add, expose=5), "expose"),
-    (lambda: tool(add, expose="x"), "expose"),
     (lambda: tool(add, resources="path"), "resources"),
     (lambda: tool(add, tags="one"), "tags"),
     (lambda: tool(add, tags=5), "tags"),
@@ -703,8 +698,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tool(add, examples=[5]), "examples"),
     (lambda: tool(add, examples=5), "examples"),
     (lambda: tool(add, metadata=5), "metadata"),
-    (lambda: tool(add, title=5), "title"),
-    (lambda: tool(add, version=5), "version"),
     (lambda: tool(add, input_schema="x"), "schema"),
     (lambda: tool(add_payload, input_schema={"type": "string"}), "object"),
     (lambda: tool(add_payload, input_schema={"properties": 5}), "schema"),
@@ -713,8 +706,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tool(add_payload, input_schema=ADDING_SCHEMA, private=("pin",)), "pin"),
     (lambda: tool(add, output_schema={"type": "nonsense"}), "schema"),
     (lambda: tool(add, output_schema="x"), "output_schema"),
-    (lambda: tool(add, args_model=AddModel, name="x"), "args"),
-    (lambda: tool(add_model, args_model=int), "args_model"),
+    (lambda: tool(add, input_schema=AddModel, name="x"), "args"),
+    (lambda: tool(add_model, input_schema=int), "input_schema"),
     (lambda: tool(5), "function"),  # type: ignore[call-overload]
     (lambda: tool(add).bind(c=5), "'c'"),
     (lambda: tool(add).bind(a="x"), "'?a'?"),
@@ -826,7 +819,7 @@ def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python
 
 
 def test_each_option_that_is_kept_is_an_attribute_that_type_checkers_know() -> None:
-    assert set(OPTIONS) - set(DEFAULTS) == {"args_model", "input_schema", "output_schema"}
+    assert set(OPTIONS) - set(DEFAULTS) == {"input_schema", "output_schema"}
     assert set(DEFAULTS) <= set(Tool.__annotations__)
 
 
@@ -856,7 +849,7 @@ def test_guards_that_came_from_a_generator_are_kept_by_every_copy() -> None:
         return deny("no")
 
     made = tool(add, guards=(guard for guard in [refuse]))
-    for copied in (made, made.replace(timeout=1), made.replace(unknown="drop"), made.replace(handler=add_plainly)):
+    for copied in (made, made.replace(timeout=1), made.replace(private=("b",)), made.replace(handler=add_plainly)):
         assert copied.guards == (refuse,)
         assert run(copied, '{"a": 1}').status == "denied"
 
@@ -877,8 +870,8 @@ def test_a_copy_that_is_done_by_another_function_keeps_all_else_and_so_do_its_co
     async def instead(arguments: Mapping[str, Any]) -> int:
         return sum(arguments.values()) + 100
 
-    (made,) = fake([tool(add, guards=[refuse_ten], unknown="drop")], answers={"add": instead})
-    for copied in (made, made.replace(name="sum"), made.replace(unknown="refuse"), made.bind(b=2)):
+    (made,) = fake([tool(add, guards=[refuse_ten])], answers={"add": instead})
+    for copied in (made, made.replace(name="sum"), made.replace(private=("b",)), made.bind(b=2)):
         assert (copied.description, copied.handler) == ("Add two numbers.", add)
         assert run(copied, '{"a": 1}').output == 103
         assert run(copied, '{"a": 10}').status == "denied"
@@ -1026,7 +1019,7 @@ def test_replace_changes_a_copy_and_leaves_the_tool() -> None:
 def test_a_bound_value_stays_bound_in_a_copy() -> None:
     bound = tool(add).bind(b=10)
     assert run(bound.replace(name="sum"), '{"a": 1}').output == 11
-    assert run(bound.replace(unknown="drop"), '{"a": 1, "z": 1}').output == 11
+    assert run(bound.replace(private=("b",)), '{"a": 1}').output == 11
 
 
 def test_tools_and_toolsets_are_frozen_to_the_schema() -> None:
@@ -1108,7 +1101,12 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
 def test_a_fingerprint_tells_what_a_model_is_shown_and_nothing_else() -> None:
     made = tool(add)
     same = [made.replace(timeout=3), made.replace(guards=[lambda call, context: None]), tool(add, tags=("x",))]
-    other = [made.replace(name="sum"), made.replace(description="x"), made.bind(b=1), made.replace(version="2")]
+    other = [
+        made.replace(name="sum"),
+        made.replace(description="x"),
+        made.bind(b=1),
+        made.replace(metadata={"version": 2}),
+    ]
     assert {item.fingerprint for item in same} == {made.fingerprint}
     assert len({item.fingerprint for item in [made, *other]}) == 5
     assert Toolset([add, add_plainly]).fingerprint != Toolset([add_plainly, add]).fingerprint

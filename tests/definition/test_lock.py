@@ -86,7 +86,7 @@ def test_what_changed_is_offered_to_nobody_and_denied_and_the_person_is_told_wha
 
 CHANGES: dict[str, Callable[[], Tool]] = {
     "description": lambda: write.replace(description="Write."),
-    "title": lambda: write.replace(title="Write"),
+    "title": lambda: write.replace(metadata={"title": "Write"}),
     "input_schema": lambda: tool(lambda path, text: None, name="write", description=write.description),
     "hidden": lambda: write.bind(key="k"),
     "output_schema": lambda: write.replace(output_schema={"type": "string", "maxLength": 9}),
@@ -94,8 +94,8 @@ CHANGES: dict[str, Callable[[], Tool]] = {
     "tags": lambda: write.replace(tags=[]),
     "examples": lambda: write.replace(examples=[{"path": "a", "text": "b"}]),
     "provider": lambda: write.replace(provider={"anthropic": {"defer_loading": True}}),
-    "version": lambda: write.replace(version="2"),
-    "source": lambda: write.replace(server="https://example.com/mcp"),
+    "version": lambda: write.replace(metadata={"version": "2"}),
+    "source": lambda: write.with_server("https://example.com/mcp"),
 }
 
 
@@ -254,7 +254,9 @@ def test_a_call_that_was_approved_does_not_run_on_what_was_changed_meanwhile(tmp
 
 
 def test_the_file_is_the_same_whatever_the_order_and_hides_nothing(tmp_path: Path) -> None:
-    odd = read.replace(name="odd", description="Lies\N{ZERO WIDTH SPACE}den", title="Fü\N{HANGUL FILLER}r")
+    odd = read.replace(
+        name="odd", description="Lies\N{ZERO WIDTH SPACE}den", metadata={"title": "Fü\N{HANGUL FILLER}r"}
+    )
     text = lock_text({one.name: definition_of(one) for one in (read, odd, write)})
     assert text == lock_text({one.name: definition_of(one) for one in (write, read, odd)})
     assert text.isascii() and "\\u200b" in text and "\\u3164" in text

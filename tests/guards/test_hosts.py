@@ -28,7 +28,7 @@ def judged(kind: Any, value: Any, name: str = "value", guard: Any = None, **call
         taken = Tool(name="take", description="x", handler=lambda payload: None, input_schema=schema, read_only=True)
     else:
 
-        @tool(name="take", args_model=create_model("Arguments", **{name: (kind, ...)}), read_only=True)
+        @tool(name="take", input_schema=create_model("Arguments", **{name: (kind, ...)}), read_only=True)
         def taken(arguments: Any) -> None:
             """Take it."""
 

@@ -44,7 +44,7 @@ class Taken:
         self.name = name
         model = create_model("Arguments", **{name: (kind, ...)})
 
-        @tool(name="take", args_model=model)
+        @tool(name="take", input_schema=model)
         def take(arguments: model) -> str:  # type: ignore[valid-type]
             self.got.append(getattr(arguments, name))
             return "done"

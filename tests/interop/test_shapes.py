@@ -104,7 +104,7 @@ def test_what_a_definition_says_of_itself_lets_nothing_run_unasked(hints: Any) -
     assert asyncio.run(guarded.run("weather", {"city": "Bern", "days": 1})).status == "denied"
 
 
-@pytest.mark.parametrize("own", ["is_read_only", "is_concurrency_safe", "ask", "expose", "guards", "unknown"])
+@pytest.mark.parametrize("own", ["is_read_only", "is_concurrency_safe", "ask", "timeout", "guards", "private"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_for_the_handlers_author_to_say_is_refused_in_a_definition(shape: str, own: str) -> None:
     definition: Any = dict(SHAPES[shape])
@@ -121,7 +121,7 @@ def test_the_rest_of_mcp_is_kept() -> None:
         {**MCP, "title": "Weather", "_meta": {"a": 1}, "icons": [], "outputSchema": {"type": "string"}}, weather
     )
     assert (made.title, made.output_schema) == ("Weather", {"type": "string"})
-    assert made.metadata == {"_meta": {"a": 1}, "icons": []}
+    assert made.metadata == {"_meta": {"a": 1}, "icons": [], "title": "Weather"}
     assert build_tool({**MCP, "annotations": {"title": "From hints"}}, weather).title == "From hints"
 
 

@@ -361,7 +361,7 @@ def test_a_call_that_was_cut_off_is_not_run_again_where_the_tool_is_another_sinc
     async def main() -> None:
         bank, journal = Bank(idempotent=True), memory()
         await cut_off(bank, journal)
-        runner = Runner([bank.pay.replace(version="2")], journal=journal)
+        runner = Runner([bank.pay.replace(metadata={"version": "2"})], journal=journal)
         assert (await runner.run(call(), **WHO)).status == "unknown" and bank.paid == [5]
 
     asyncio.run(main())

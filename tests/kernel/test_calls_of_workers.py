@@ -15,6 +15,7 @@ from watched import Watch, go
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolContext, ask, deny, tool
 from ferrule.executors.process.pool import DEFAULT_WORKERS
+from ferrule.executors.workers import Workers
 
 
 def isolated(handler: Any, **options: Any) -> Tool:
@@ -190,11 +191,13 @@ def test_what_cannot_be_sent_says_so_to_the_handler() -> None:
 
 
 @pytest.mark.parametrize("transfer", ["json", "pickle"])
-def test_results_of_many_sizes_come_back(transfer: str) -> None:
+def test_results_of_many_sizes_come_back(transfer: Any) -> None:
     @tool
     async def large(n: int) -> str:
         return "x" * (n * 300_000)
 
-    runner = Runner([isolated(tools.asks_for, transfer=transfer), large], max_output=10_000_000)
+    workers = Workers(1, transfer)
+    runner = Runner([tool(tools.asks_for, isolation=workers), large], max_output=10_000_000)
     result = go(runner.run("asks_for", {"name": "large", "count": 5}))
+    workers.close()
     assert [len(one[1]) for one in result.output] == [n * 300_000 for n in range(5)]

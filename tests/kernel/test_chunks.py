@@ -124,7 +124,7 @@ def test_a_handler_class_an_arguments_model_and_a_payload_may_yield_too() -> Non
     schema = {"type": "object", "properties": {"count": {"type": "integer"}}}
     tools = [
         tool(Say, "say"),
-        tool(with_model, args_model=Count),
+        tool(with_model, input_schema=Count),
         build_tool(
             {"name": "payload", "input_schema": schema, "execute": payload, "check_permissions": lambda p: None}
         ),

@@ -167,7 +167,7 @@ class Message(BaseModel):
 
 
 def of_a_model() -> Tool:
-    @tool(args_model=Message, name="send")
+    @tool(input_schema=Message, name="send")
     async def function(args: Message) -> str:
         return args.text
 

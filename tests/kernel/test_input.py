@@ -57,12 +57,9 @@ def test_arguments_are_read_up_to_a_million_characters() -> None:
     refused(run(Tool("given", len, description="Take.", input_schema=SCHEMA), of(2_000_000)), "2,000,000", "1,000,000")
 
 
-def test_the_tools_own_bound_goes_before_the_runners() -> None:
+def test_a_runner_reads_at_most_its_max_input() -> None:
     assert run(note, of(50), max_input=50).success
     refused(run(note, of(51), max_input=50), "51", "50")
-    refused(run(note.replace(max_input=50), of(51), max_input=100), "51", "50")
-    assert run(note.replace(max_input=100), of(51), max_input=50).success
-    assert run(note.replace(max_input=None), of(51), max_input=50).success
     assert run(note, of(1_500_000), max_input=None).success
 
 
@@ -94,7 +91,6 @@ def test_a_direct_call_has_the_bound_too() -> None:
         assert await note("x" * 900_000) == 900_000
         with pytest.raises(ValidationError, match="at most 1,000,000 are read"):
             await note("x" * 1_000_001)
-        assert await note.replace(max_input=None)("x" * 1_000_001) == 1_000_001
 
     asyncio.run(both())
 
@@ -133,7 +129,5 @@ def test_what_is_resumed_has_it_as_well() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "many"])
 def test_it_is_a_whole_number_or_none(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match="max_input must be a whole number"):
-        note.replace(max_input=wrong)
     with pytest.raises(DefinitionError, match="max_input must be a whole number"):
         Runner([note], max_input=wrong)

@@ -20,6 +20,7 @@ from watched import BOUND, Watch, go
 import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.errors import NotStartedError
+from ferrule.executors.workers import Workers
 from waits import wait_until
 
 
@@ -225,7 +226,7 @@ def test_expose_goes_by_the_names_of_what_an_isolated_handler_raised(
     kind: str, expose: tuple[type[Exception], ...], shown: str
 ) -> None:
     async def main() -> None:
-        result = await Runner([isolated(tools.raises, expose=expose)]).run("raises", {"kind": kind})
+        result = await Runner([isolated(tools.raises)], expose=expose).run("raises", {"kind": kind})
         assert (result.status, result.error) == ("failed", shown)
 
     go(main())
@@ -274,9 +275,12 @@ def test_run_sync_and_many_threads_share_the_workers() -> None:
     assert sorted(found) == [2, 3, 4, 5]
 
 
+WORKERS = Workers(1, transfer="pickle")
+
+
 def test_a_pickled_value_crosses_where_the_developer_says_so() -> None:
     async def main() -> None:
-        pickled = isolated(tools.gives, transfer="pickle", name="pickled")
+        pickled = tool(tools.gives, isolation=WORKERS, name="pickled")
         assert await pickled(what="set") == {1}
         runner = Runner([pickled, isolated(tools.gives)])
         assert (await runner.run("pickled", {"what": "set"})).output == [1]
@@ -292,8 +296,7 @@ def test_a_pickled_value_crosses_where_the_developer_says_so() -> None:
         (lambda: tool(lambda: 1, name="x", isolation="process"), "lambda"),
         (lambda: tool(isolated_locally(), isolation="process"), "top level"),
         (lambda: tool(tools.add, isolation="thread"), "isolation"),
-        (lambda: tool(tools.add, transfer="pickle"), "isolation='process'"),
-        (lambda: tool(tools.add, isolation="process", transfer="yaml"), "transfer"),
+        (lambda: tool(tools.add, isolation=Workers(1, transfer="yaml")), "transfer"),  # type: ignore[arg-type]
         (lambda: tool(tools.add).replace(isolation="process", handler=isolated_locally()), "top level"),
         (lambda: tool(Bound().method, isolation="process"), "object"),
     ],
@@ -317,7 +320,7 @@ class Bound:
 
 def test_a_copy_stays_isolated() -> None:
     made = isolated(tools.add).replace(name="plus").bind(b=5)
-    assert (made.isolation, made.transfer) == ("process", "json")
+    assert made.isolation == "process"
     assert go(Runner([made]).run("plus", {"a": 1})).output == 6
 
 

@@ -386,7 +386,7 @@ def taking(annotation: Any, way: str, got: list[Any]) -> Tool:
     if way == "model":
         model = type("Arguments", (BaseModel,), {"__annotations__": {"value": annotation}})
 
-        @tool(args_model=model, name="take")
+        @tool(input_schema=model, name="take")
         async def with_model(args: Any) -> str:
             got.append(args.value)
             return "taken"
@@ -622,7 +622,7 @@ class OneOfTwo(RootModel[Annotated[Cat | Dog, Field(discriminator="kind")]]):
 def test_arguments_that_are_a_union_as_a_whole_are_shown_as_they_come_out() -> None:
     shown: list[Any] = []
 
-    @tool(args_model=OneOfTwo)
+    @tool(input_schema=OneOfTwo)
     async def take(args: OneOfTwo) -> str:
         return getattr(args.root, "name", "none")
 
@@ -926,7 +926,7 @@ def test_a_key_that_came_twice_is_refused_where_the_arguments_are_a_root_model()
     async def take(body: Body) -> str:
         return str(body.root)
 
-    taken = Tool("take", take, args_model=Body, description="Take.")
+    taken = Tool("take", take, input_schema=Body, description="Take.")
     result, _ = run(taken, "take", '{"v": 1, "v": 2}')
     assert result.status == "invalid" and "twice" in str(result.error)
 

@@ -346,12 +346,12 @@ def test_what_was_suspended_for_one_tenant_does_not_run_for_another() -> None:
 
 def test_what_was_suspended_for_one_server_does_not_run_on_another() -> None:
     write, ran = writing()
-    record = suspended(made([write.replace(server="https://a.example")]))
-    for server in ("https://b.example", None):
-        assert "its server" in refused(made([write.replace(server=server)]), record)
-    assert "its server" in refused(made([write.replace(server="https://a.example")]), suspended(made([write])))
+    record = suspended(made([write.with_server("https://a.example")]))
+    for other in (write.with_server("https://b.example"), write):
+        assert "its server" in refused(made([other]), record)
+    assert "its server" in refused(made([write.with_server("https://a.example")]), suspended(made([write])))
     assert ran == []
-    assert go(made([write.replace(server="https://a.example")]).resume(record, True)).success
+    assert go(made([write.with_server("https://a.example").replace(timeout=60)]).resume(record, True)).success
 
 
 def test_a_tool_that_changed_meanwhile_does_not_run_but_its_description_may_change() -> None:

@@ -48,11 +48,11 @@ def returning(value: Any, **options: Any) -> Tool:
     return tool(give, **options)
 
 
-def raising(error: BaseException, **options: Any) -> Tool:
+def raising(error: BaseException) -> Tool:
     async def give() -> Any:
         raise error
 
-    return tool(give, **options)
+    return tool(give)
 
 
 def blocking(error: BaseException, **options: Any) -> Tool:
@@ -328,13 +328,12 @@ def test_of_all_other_exceptions_the_model_sees_only_the_type(error: BaseExcepti
     assert "password" not in text
 
 
-def test_what_a_tool_exposes_replaces_what_the_runner_does() -> None:
-    shown = raising(RuntimeError("visible"), expose=(RuntimeError,))
-    assert "visible" in str(run(shown, "give")[0].error)
-    hidden = raising(ValueError("hidden"), expose=(RuntimeError,))
-    assert "hidden" not in str(run(hidden, "give")[0].error)
-    nothing = raising(ValueError("hidden"), expose=())
-    assert "hidden" not in str(run(nothing, "give")[0].error)
+def test_a_runner_exposes_the_chosen_exceptions_only() -> None:
+    shown = raising(RuntimeError("visible"))
+    assert "visible" in str(run(shown, "give", expose=(RuntimeError,))[0].error)
+    hidden = raising(ValueError("hidden"))
+    assert "hidden" not in str(run(hidden, "give", expose=(RuntimeError,))[0].error)
+    assert "hidden" not in str(run(hidden, "give", expose=())[0].error)
 
 
 def test_the_text_of_a_tool_error_is_shown_whole() -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from watched import go
 
 from ferrule import Runner, Tool, ToolCall, ToolError, ToolResult, tool
+from ferrule.runner import EXPOSED
 from waits import BOUND
 
 SECRET = "geheim"
@@ -22,7 +23,7 @@ class Odd(Exception):
     """Of no kind that is exposed."""
 
 
-def chain(error: BaseException, depth: int, **options: Any) -> Tool:
+def chain(error: BaseException, depth: int) -> Tool:
     """A tool whose handler awaits another one, and so on, of which the last one raises `error`."""
 
     @tool(name="last")
@@ -39,20 +40,20 @@ def chain(error: BaseException, depth: int, **options: Any) -> Tool:
             return call
 
         made = tool(calling(), name=f"outer_{number}")
-    return made.replace(**options)
+    return made
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_what_a_tool_that_was_called_raised_is_judged_by_the_outer_ones_expose(depth: int) -> None:
     for error, expose, shown in (
-        (Odd(SECRET), None, False),
-        (ValueError(SECRET), None, True),
+        (Odd(SECRET), EXPOSED, False),
+        (ValueError(SECRET), EXPOSED, True),
         (ValueError(SECRET), (), False),
         (Odd(SECRET), (Odd,), True),
         (ToolError(SECRET), (), True),
-        (ValueError(f"https://u:{SECRET}@h"), None, False),
+        (ValueError(f"https://u:{SECRET}@h"), EXPOSED, False),
     ):
-        result = go(Runner([chain(error, depth, expose=expose)]).run(f"outer_{depth - 1}"))
+        result = go(Runner([chain(error, depth)], expose=expose).run(f"outer_{depth - 1}"))
         assert result.status == "failed"
         assert (SECRET in (result.error or "")) is shown
         assert type(error).__name__ in (result.error or "") or shown
@@ -75,12 +76,12 @@ def test_what_a_middleware_gets_of_a_tool_that_it_calls_does_not_leave(at: str) 
     assert isinstance(result.exception, ToolError) and SECRET in str(result.exception)
 
 
-def test_what_a_tool_that_was_called_in_a_process_raised_is_judged_by_the_outer_ones_expose() -> None:
+def test_what_a_tool_that_was_called_in_a_process_raised_is_judged_by_the_outer_runners_expose() -> None:
     made = tool(calls_one_that_raises, isolation="process")
-    hidden = go(Runner([made.replace(expose=())]).run("calls_one_that_raises"))
+    hidden = go(Runner([made], expose=()).run("calls_one_that_raises"))
     assert hidden.status == "failed" and "ZeroDivisionError" in (hidden.error or "")
     assert SECRET not in (hidden.error or "")
-    assert SECRET in (go(Runner([made.replace(expose=ArithmeticError)]).run("calls_one_that_raises")).error or "")
+    assert SECRET in (go(Runner([made], expose=(ArithmeticError,)).run("calls_one_that_raises")).error or "")
 
 
 class Row(BaseModel):
@@ -97,11 +98,12 @@ def test_what_is_said_of_an_output_that_does_not_fit_has_no_credentials(by: str,
 
     made = tool(find, output_schema=schema)
 
-    @tool(expose=())
+    @tool
     async def outer() -> str:
         return str(await made())
 
-    error = go(Runner([made, outer]).run("find" if by == "itself" else "outer")).error or ""
+    runner = Runner([made, outer], expose=())
+    error = go(runner.run("find" if by == "itself" else "outer")).error or ""
     assert "does not fit its output schema" in error and "postgres://" in error
     assert SECRET not in error
 

@@ -80,9 +80,9 @@ def order(
     **options: Any,
 ) -> Order:
     made = handler if isinstance(handler, Tool) else tool(handler, **options)
-    made = made.replace(isolation="process", transfer=transfer)
+    made = made.replace(isolation="process")
     call = ToolCall("c1", made.name, json.dumps(arguments or {}), parent="p1")
-    return Order(Recipe(made), call, (context or ToolContext()).fields, values, remaining, key="k1")
+    return Order(Recipe(made, transfer), call, (context or ToolContext()).fields, values, remaining, key="k1")
 
 
 async def outcome(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any) -> Any:
@@ -154,7 +154,7 @@ def test_the_handler_gets_objects_and_not_their_json(pool: WorkerPool) -> None:
 
 
 def test_every_way_of_writing_a_tool_can_be_isolated(pool: WorkerPool) -> None:
-    assert value(pool, tools.of_model, {"name": "pen", "count": 1}, args_model=tools.Item) == "Item pen"
+    assert value(pool, tools.of_model, {"name": "pen", "count": 1}, input_schema=tools.Item) == "Item pen"
     assert value(pool, Tool("greet", tools.Greet), {"name": "Ada"}) == "hello Ada"
     assert value(pool, tools.Kept.shout, {"text": "a"}) == "Kept: A"
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}

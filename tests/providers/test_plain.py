@@ -103,7 +103,7 @@ class Odd(BaseModel):
     x: int = Field(alias="an odd name")
 
 
-@tool(args_model=Pet)
+@tool(input_schema=Pet)
 async def keep(pet: Pet) -> None:
     """Keep a pet."""
 
@@ -231,7 +231,7 @@ def test_a_tool_without_parameters_has_properties(module: Any) -> None:
     async def ping() -> None:
         """Ping."""
 
-    @tool(args_model=Counts)
+    @tool(input_schema=Counts)
     async def count(counts: Counts) -> None:
         """Count."""
 

@@ -36,19 +36,19 @@ class Query(BaseModel):
     limit: int = Field(default=3, ge=1, le=10)
 
 
-@tool(args_model=Query, read_only=True)
+@tool(input_schema=Query, read_only=True)
 async def look(args: Query) -> str:
     """Look something up."""
     return f"{type(args).__name__}:{args.text}:{args.limit}"
 
 
-@tool(args_model=Query, name="look_second")
+@tool(input_schema=Query, name="look_second")
 async def with_context_second(args: Query, ctx: ToolContext) -> str:
     """Look, with the context behind."""
     return f"{args.text}:{ctx.session}"
 
 
-@tool(args_model=Query, name="look_first")
+@tool(input_schema=Query, name="look_first")
 def with_context_first(ctx: ToolContext, args: Query) -> str:
     """Look, with the context before."""
     return f"{args.text}:{ctx.session}"
@@ -87,7 +87,7 @@ def test_the_context_stands_before_or_behind_the_arguments(name: str) -> None:
 
 
 def test_names_alone_tell_the_context_where_there_are_no_hints() -> None:
-    @tool(args_model=Query, name="bare")
+    @tool(input_schema=Query, name="bare")
     async def bare(ctx, args):  # type: ignore[no-untyped-def]
         """Look."""
         return f"{args.text}:{ctx.session}"
@@ -105,7 +105,7 @@ def test_the_registry_gives_the_function_calling_format() -> None:
 def test_arguments_that_do_not_fit_never_reach_the_handler_and_the_model_can_correct_itself() -> None:
     ran: list[Query] = []
 
-    @tool(args_model=Query, name="seen")
+    @tool(input_schema=Query, name="seen")
     async def seen(args: Query) -> str:
         """See."""
         ran.append(args)

@@ -86,7 +86,7 @@ def test_a_tool_of_another_toolset_is_an_error_and_not_offered() -> None:
     with pytest.raises(DefinitionError, match=r"gave <Tool other>, which is not one of the tools that it got"):
         selected(chain(pinned("read_*"), Gives(made("other"))))
     with pytest.raises(DefinitionError, match="not one of the tools"):
-        selected(chain(Gives(SHOP.get("weather").replace(title="Weather"))))
+        selected(chain(Gives(SHOP.get("weather").replace(metadata={"title": "Weather"}))))
 
 
 @pytest.mark.parametrize(("given", "said"), [(None, "gave None"), (7, "gave 7")])

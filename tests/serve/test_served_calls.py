@@ -36,7 +36,7 @@ from ferrule.tools import background
 both_eras = pytest.mark.parametrize("era", ERAS)
 
 
-@tool(read_only=True, title="Adding")
+@tool(read_only=True, metadata={"title": "Adding"})
 async def add(a: int, b: int) -> int:
     """Add two integers."""
     return a + b

@@ -208,7 +208,7 @@ class IsNewEachTime(Broken):
 
     def spoil(self, tool: Tool) -> Tool:
         IsNewEachTime.count += 1
-        return tool.replace(version=str(self.count))
+        return tool.replace(metadata={"version": self.count})
 
 
 class BreaksForGood(Broken):
@@ -256,11 +256,11 @@ def with_another(name: str) -> Callable[[list[Tool], list[object]], Opened]:
 
 def by_all_of_them(tools: list[Tool], left_out: list[object]) -> Opened:
     every = " ".join(tool.description for tool in tools)
-    return Toolset(tool.replace(version=every) for tool in tools), left_out
+    return Toolset(tool.replace(metadata={"version": every}) for tool in tools), left_out
 
 
 def by_their_count(tools: list[Tool], left_out: list[object]) -> Opened:
-    return Toolset(tool.replace(version=str(len(tools))) for tool in tools), left_out
+    return Toolset(tool.replace(metadata={"version": len(tools)}) for tool in tools), left_out
 
 
 TWO = {"type": "object", "properties": {**TEXT["properties"], "more": {"type": "string"}}, "required": ["text"]}
@@ -313,11 +313,6 @@ WRONG: list[tuple[str, type[Broken], str]] = [
     (
         "wrong_and_unknown_arguments_reach_no_tool",
         spoiled(answering(say, additionalProperties=True)),
-        "{'text': 'a', 'more': 1} gave ok",
-    ),
-    (
-        "wrong_and_unknown_arguments_reach_no_tool",
-        spoiled(lambda tool: tool.replace(unknown="drop")),
         "{'text': 'a', 'more': 1} gave ok",
     ),
     (

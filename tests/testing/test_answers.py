@@ -128,7 +128,7 @@ def test_the_fields_of_a_handler_class_are_its_parameters() -> None:
 
 
 def test_the_fields_of_an_arguments_model_are_its_parameters() -> None:
-    made = Tool("look", lambda args: never(), args_model=Point)
+    made = Tool("look", lambda args: never(), input_schema=Point)
     assert answered(made, {"x": 1}, lambda y, x: x + y) == 3
 
 
@@ -139,7 +139,7 @@ class Open(BaseModel):
 
 
 def test_what_a_model_fills_in_or_lets_through_is_given_too() -> None:
-    made = Tool("look", lambda args: never(), args_model=Open)
+    made = Tool("look", lambda args: never(), input_schema=Open)
     assert answered(made, {"x": 1}, lambda tags: tags) == ["a"]
     assert answered(made, {"x": 1, "z": 5}, lambda z=0, **others: [z, others]) == [5, {"x": 1, "tags": ["a"]}]
 

@@ -560,7 +560,6 @@ def test_a_copy_of_a_fake_is_a_fake() -> None:
     for copied in (
         made.prefixed("my_"),
         made.bind(b=3),
-        made.map(lambda one: one.replace(unknown="drop")),
         made.map(lambda one: one.replace(private=("b",)).bind(b=1)),
         made.map(lambda one: one.replace(handler=never_int)),
         Toolset(Runner(made).as_tools()),

@@ -284,10 +284,6 @@ def test_a_tool_that_breaks_it_fails(name: str, broken: Tool, said: str) -> None
     expect_kit_failure(contract, name, said)
 
 
-def test_a_tool_that_drops_what_it_does_not_know_keeps_the_contract() -> None:
-    run_kit_test(Contract(right.replace(unknown="drop")), "what_its_schema_does_not_take_runs_nothing")
-
-
 def test_a_failure_says_which_arguments_and_what_was_seen() -> None:
     with pytest.raises(AssertionError, match=r"\{'line': 'one'\} \(ok: one\) made .*lines.txt"):
         Contract(only_seems_to_read).test_a_call_that_says_that_it_only_reads_changes_nothing()

@@ -16,14 +16,10 @@ from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, exp
 from ferrule.arguments.dumping import NotJudgeable, find_difference, is_contained, strip_scalars
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair_arguments
-from ferrule.arguments.schema_walk import declared_properties
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, redact_hidden
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import SECRET_STARS, Malformed, format_json, parse_json, parse_json_object
-
-_MAX_NAMED = 20
-"""Dropped arguments that are named in the repairs."""
 
 
 class Invalid(Exception):
@@ -38,7 +34,6 @@ class Parameters:
         exported: The JSON Schema for the model; read-only.
         hidden: Parameters that a model neither sees nor fills.
         bound: The fixed JSON values of hidden parameters.
-        drop_unknown: Whether undeclared arguments are dropped and recorded, instead of refused.
         visible: The JSON Schema of each parameter for the model to fill.
         required: Parameters without a default.
         defaults: The JSON values of the others, if they have one.
@@ -48,8 +43,8 @@ class Parameters:
         exact: Whether guards judge the sent text. If not, they judge the dump of the validated values, and the
             handler's values are made from that dump.
         write_json: Writes the Python objects of a mapping as JSON text; raises `ValueError` if they have no JSON form.
-        validate_strictly: Validates a text as it is; raises any error if the text does not fit, or if arguments are
-            hidden or may be dropped.
+        validate_strictly: Validates a text as it is; raises any error if the text does not fit, or if parameters are
+            hidden.
     """
 
     plain: frozenset[str] = frozenset()
@@ -59,10 +54,9 @@ class Parameters:
     validate_strictly: Callable[[str], Any]
     write_json: Callable[[Any], str] = staticmethod(format_json)
 
-    def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
+    def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
         self.schema: FrozenDict = freeze(schema)
         self.bound: JsonObject = FrozenDict()
-        self.drop_unknown = drop_unknown
         self.validate_strictly = _refuse_text
         self._hide(hidden)
         properties = self.schema.get("properties", {})
@@ -180,25 +174,12 @@ class Parameters:
         return [name for name in sorted(self.hidden) if name in self.required and name not in arguments]
 
     def _read_arguments(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return a model's arguments with bound values and without unknown ones, and the repairs."""
+        """Return a model's arguments with bound values, and the repairs."""
         value, repairs = self._to_object(name, raw)
-        unknown = self._find_unknown(value) if self.drop_unknown else []
-        for key in unknown:
-            del value[key]
-        repairs = (*repairs, *(f"dropped the unknown argument {key[:80]!r}" for key in unknown[:_MAX_NAMED]))
-        if len(unknown) > _MAX_NAMED:
-            repairs = (*repairs, f"dropped {len(unknown) - _MAX_NAMED} more unknown arguments")
         filled = [ArgumentError((key,), "", kind="unknown") for key in value if key in self.hidden]
         if filled:
             raise Invalid(explain_errors(name, filled, self.visible))
         return {**value, **thaw(self.bound)}, repairs
-
-    def _find_unknown(self, value: dict[str, Any]) -> list[str]:
-        """Return the undeclared keys, if the schema refuses undeclared keys."""
-        if not any(self.schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties")):
-            return []
-        declared = declared_properties(self.schema)
-        return [key for key in value if key in self.hidden or not (declared is None or key in declared)]
 
     def _to_object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
@@ -267,7 +248,7 @@ class Parameters:
 
 
 def _refuse_text(text: str) -> Any:
-    raise Invalid("hidden and unknown arguments are looked at first")
+    raise Invalid("hidden arguments are looked at first")
 
 
 def _drop_hidden(schema: FrozenDict, hidden: frozenset[str]) -> FrozenDict:

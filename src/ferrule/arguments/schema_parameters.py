@@ -104,14 +104,14 @@ def _iter_references(node: object, path: Path) -> Iterator[tuple[Path, str]]:
 class SchemaParameters(Parameters):
     """Parameters with a JSON Schema, validated by `jsonschema_rs`."""
 
-    def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
+    def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
         root = _to_root_schema(schema)
         self._validator = JsonSchemaValidator(root, "the input schema", schema)
-        super().__init__(root, hidden=hidden, drop_unknown=drop_unknown)
+        super().__init__(root, hidden=hidden)
         if hidden:  # these may have no value yet
             root["required"] = [name for name in root.get("required", ()) if name not in hidden]
             self._validator = JsonSchemaValidator(root, "the input schema", schema)
-        if not (hidden or drop_unknown):
+        if not hidden:
             self.validate_strictly = self.validate
 
     def validate(self, text: str) -> Any:

@@ -65,10 +65,8 @@ class TypedParameters(Parameters):
         core: The closed core schema: a typed dict of the keyword arguments, or a model.
     """
 
-    def __init__(
-        self, core: CoreSchema, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False
-    ) -> None:
-        super().__init__(schema, hidden=hidden, drop_unknown=drop_unknown)
+    def __init__(self, core: CoreSchema, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
+        super().__init__(schema, hidden=hidden)
         self._core = core
         nodes = collect_nodes(core)
         self._fails_fast = set_fail_fast(nodes, True)
@@ -102,7 +100,7 @@ class TypedParameters(Parameters):
         elif not is_root_model:
             filled = {name for name, wire in wire_names.items() if wire in self.defaults}
             self._make = partial(_mark_as_set, self._make, filled)
-        if not (hidden or drop_unknown or is_root_model):
+        if not (hidden or is_root_model):
             renamed = {name: wire for name, wire in wire_names.items() if wire != name}
             self.validate_strictly = self._make_strict_validation(renamed)
 

@@ -53,7 +53,7 @@ class ToolDecorator(Protocol):
 
     Type checkers drop a leading `ToolContext` from the parameters. With the context in the second to fourth place the
     tool takes any parameters; a later one counts as a parameter. The types say nothing about the joined chunks of an
-    async generator, nor about the parameters of a function with `args_model` or `input_schema`. If the first parameter
+    async generator, nor about the parameters of a function with an `input_schema`. If the first parameter
     accepts anything, it may be the context, and the tool is a plain `Tool`.
     """
 

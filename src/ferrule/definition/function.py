@@ -122,10 +122,9 @@ def _build_parameters(
         schema.setdefault("additionalProperties", True)
         hidden |= filled - fields.keys()  # **kwargs would accept a name that is filled already
     core = core if root is closed else {**closed, "schema": core}
-    drop_unknown = options.get("unknown") == "drop"
     own = {parameter.name: parameter.default for parameter in named}
     renew_defaults(fields, own, schema["properties"], core, private)
-    return TypedParameters(core, schema, hidden=frozenset(hidden), drop_unknown=drop_unknown), names
+    return TypedParameters(core, schema, hidden=frozenset(hidden)), names
 
 
 def _make_field(parameter: inspect.Parameter, argument: dict[str, Any], private: frozenset[str]) -> CoreSchema:

@@ -53,4 +53,4 @@ def build_model_parameters(model: type[BaseModel], options: ToolOptions) -> Type
     required = [key for key, field in model.model_fields.items() if key in private and field.is_required()]
     if required:
         raise DefinitionError(f"private fields of a model need a default: {required!r}")
-    return TypedParameters(core, schema, hidden=private, drop_unknown=options.get("unknown") == "drop")
+    return TypedParameters(core, schema, hidden=private)

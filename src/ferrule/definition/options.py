@@ -175,11 +175,6 @@ check_observers: Callable[..., tuple[Observer, ...]] = check_each(
 )
 
 
-def check_choice(*allowed: str | None) -> Callable[..., object]:
-    """Return the check for one of these values."""
-    return make_check(f"one of {allowed!r}", lambda value: value in allowed)
-
-
 def check_middleware(key: str, value: Iterable[Middleware]) -> tuple[Middleware, ...]:
     """Check middleware for `around` or `inside`.
 
@@ -268,9 +263,7 @@ class FunctionOptions(TypedDict, total=False):
     concurrency: Annotated[int | None, Option(check_count)]
     timeout: Annotated[float | None, Option(check_seconds)]
     idle_timeout: Annotated[float | None, Option(check_seconds)]
-    max_input: Annotated[int | None, Option(check_count, UNSET)]
     context: Annotated[object, Option(accept_anything, UNSET)]
-    unknown: Annotated[Literal["refuse", "drop"], Option(check_choice("refuse", "drop"), "refuse", makes_handler=True)]
     read_only: Annotated[Trait, Option(check_trait, False)]
     destructive: Annotated[Trait | None, Option(check_derived_trait)]
     idempotent: Annotated[Trait, Option(check_trait, False)]
@@ -281,24 +274,20 @@ class FunctionOptions(TypedDict, total=False):
     reconcile: Annotated[Reconcile | None, Option(check_reconcile)]
     background: Annotated[bool, Option(check_flag, False)]
     private: Annotated[Iterable[str], Option(check_texts, (), makes_handler=True)]
-    isolation: Annotated[Literal["process"] | Isolation | None, Option(check_isolation, makes_handler=True)]
-    transfer: Annotated[Literal["json", "pickle"], Option(check_choice("json", "pickle"), "json", makes_handler=True)]
-    expose: Annotated[Iterable[type[BaseException]] | type[BaseException] | None, Option(check_exceptions)]
+    isolation: Annotated[Literal["process"] | Isolation | None, Option(check_isolation)]
     tags: Annotated[Iterable[str], Option(check_texts, ())]
-    title: Annotated[str | None, Option(check_text)]
-    version: Annotated[str | None, Option(check_text)]
-    server: Annotated[str | None, Option(check_text)]
     examples: Annotated[Iterable[JsonObject], Option(check_mappings, ())]
     provider: Annotated[Mapping[str, JsonObject] | None, Option(check_provider_options, FrozenDict())]
     metadata: Annotated[JsonObject | None, Option(check_mapping, FrozenDict())]
-    output_schema: Annotated[JsonObject | None, Option(accept_anything, makes_handler=True, is_attribute=False)]
 
 
 class ToolOptions(FunctionOptions, total=False):
-    """All options of a tool."""
+    """All options of a tool: those of a function, and the schemas of a handler without type hints."""
 
-    args_model: Annotated[type[BaseModel] | None, Option(accept_anything, makes_handler=True, is_attribute=False)]
-    input_schema: Annotated[JsonObject | None, Option(accept_anything, makes_handler=True, is_attribute=False)]
+    input_schema: Annotated[
+        JsonObject | type[BaseModel] | None, Option(accept_anything, makes_handler=True, is_attribute=False)
+    ]
+    output_schema: Annotated[JsonObject | None, Option(accept_anything, makes_handler=True, is_attribute=False)]
 
 
 OPTIONS: dict[str, Option] = {key: hint.__metadata__[0] for key, hint in ToolOptions.__annotations__.items()}

@@ -69,9 +69,7 @@ class Tool(Generic[P, R_co]):
         concurrency: How many calls may run at once, shared by all copies and runners.
         timeout: Seconds for one call, from the moment it has its slot.
         idle_timeout: Seconds for one call without progress. Progress extends them, up to `timeout`.
-        max_input: Characters of JSON in the arguments, instead of the runner's limit; None for no limit.
         context: The value of `CONTEXT.get()` inside the handler.
-        unknown: `"refuse"` undeclared arguments, or `"drop"` and record them.
         read_only, destructive, idempotent, open_world: MCP's annotations, with MCP's meanings.
         parallel: Whether calls may run beside others; the value of `read_only` if not given.
         resources: A function of the arguments that returns the keys to lock.
@@ -84,15 +82,13 @@ class Tool(Generic[P, R_co]):
             is asked. If it raises `ToolError`, the call cannot work, and nobody is asked.
         isolation: `"process"` to run the handler in its own process, which is killed at the deadline with all its
             children; the handler must be importable. Or an object with `executor(tool)`, to run it elsewhere.
-        transfer: How arguments and results get there: as `"json"` or by `"pickle"`.
-        expose: Exception classes with texts for the model, instead of the runner's.
-        server: The server of the calls, such as its address or a digest. A suspended call is not resumed with another
-            server.
         examples: Arguments of good calls, for the APIs that accept examples.
         provider: Additions to the definition for one API, by the provider module's name, such as
             `{"anthropic": {"eager_input_streaming": True}}`.
-        args_model: The model of the arguments, for a handler with one parameter for all of them.
-        input_schema: A JSON Schema, for a handler with a payload.
+        metadata: Anything else, for guards and observers. MCP clients show its `"title"`. A change of its `"version"`
+            changes the fingerprint.
+        input_schema: A JSON Schema for a handler with a payload, or a Pydantic model for a handler that takes its
+            instance.
         output_schema: A JSON Schema of the output; from the return type if not given.
 
     Raises:
@@ -113,9 +109,7 @@ class Tool(Generic[P, R_co]):
     concurrency: int | None
     timeout: float | None
     idle_timeout: float | None
-    max_input: Any
     context: Any
-    unknown: Literal["refuse", "drop"]
     read_only: Trait
     destructive: Trait
     idempotent: Trait
@@ -127,12 +121,7 @@ class Tool(Generic[P, R_co]):
     preview: Preview | None
     private: tuple[str, ...]
     isolation: Literal["process"] | Isolation | None
-    transfer: Literal["json", "pickle"]
-    expose: tuple[type[BaseException], ...] | None
     tags: tuple[str, ...]
-    title: str | None
-    version: str | None
-    server: str | None
     examples: tuple[FrozenDict, ...]
     provider: FrozenDict
     metadata: FrozenDict
@@ -150,6 +139,9 @@ class Tool(Generic[P, R_co]):
     """The runners between this tool and its own runner, from `Runner.as_tools`; the outermost first."""
     adapter: Callable[[Handler], Handler] | None
     """A function applied to the handler, and to every new one."""
+    server: str | None
+    """The server of the calls, such as its address or a digest, or None. A suspended call is not resumed with another
+    one."""
     quarantine: str | None
     """The reason of `Toolset.with_lock` not to offer or run the tool, or None; also in copies."""
     in_this_thread: local
@@ -160,8 +152,9 @@ class Tool(Generic[P, R_co]):
     ) -> None:
         refuse_unknown(options, OPTIONS, f"tool {name!r}")
         vars(self).update(
-            handler=handler, options={}, adapter=None, quarantine=None, limiter=None, mounts=(), in_this_thread=local()
+            handler=handler, options={}, adapter=None, server=None, quarantine=None, limiter=None, mounts=()
         )
+        vars(self)["in_this_thread"] = local()
         self._define(name, options, anew=True)
 
     @property
@@ -173,6 +166,18 @@ class Tool(Generic[P, R_co]):
     def hidden(self) -> frozenset[str]:
         """The parameters hidden from the model: private and bound ones."""
         return self.handling.parameters.hidden
+
+    @property
+    def title(self) -> str | None:
+        """The name for people, `metadata["title"]`, or None."""
+        title = self.metadata.get("title")
+        return title if isinstance(title, str) else None
+
+    @property
+    def version(self) -> str | None:
+        """`metadata["version"]` as text, or None."""
+        version = self.metadata.get("version")
+        return str(version) if isinstance(version, str | int | float) else None
 
     @property
     def output_schema(self) -> FrozenDict | None:
@@ -272,6 +277,10 @@ class Tool(Generic[P, R_co]):
     def with_mount(self, mount: object) -> Tool[P, R_co]:
         """Return a copy with the settings of one more runner, outside those of earlier ones."""
         return self._copy_with(mounts=(mount, *self.mounts))
+
+    def with_server(self, server: str) -> Tool[P, R_co]:
+        """Return a copy with calls that go to this server, for a source of tools."""
+        return self._copy_with(server=server)
 
     def with_quarantine(self, reason: str) -> Tool[P, R_co]:
         """Return a copy that is never offered and never runs, for this reason."""
@@ -377,8 +386,6 @@ def to_wire_name(name: str) -> str:
 
 def _build_handler(tool: Tool) -> Handler:
     """Return the handler for the form of the tool's definition."""
-    if tool.isolation is None and tool.transfer != "json":
-        raise DefinitionError(f"transfer={tool.transfer!r} is for a tool with isolation='process'")
     handling = _choose_builder(tool.handler, tool.options)(tool.handler, tool.options)
     if inspect.isgeneratorfunction(handling.target):
         raise DefinitionError("it yields: make it an async generator (async def), or return a list")
@@ -395,10 +402,8 @@ def _choose_builder(handler: object, options: ToolOptions) -> Callable[[Any, Too
         raise DefinitionError("its handler is a Tool already; use .replace(...) for a changed copy")
     if not callable(handler):
         raise DefinitionError(f"the handler, or execute, must be a function or a ToolHandler class, not {handler!r}")
-    if options.get("args_model") is not None:
-        return partial(call_interop, "from_args_model")
-    if options.get("input_schema") is not None:
-        return partial(call_interop, "from_execute")
+    if (schema := options.get("input_schema")) is not None:
+        return partial(call_interop, "from_args_model" if isinstance(schema, type) else "from_execute")
     if not isinstance(handler, type):
         return from_function
     if issubclass(handler, BaseModel):

@@ -19,14 +19,15 @@ _DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
 
 
 def from_args_model(function: Callable[..., object], options: ToolOptions) -> Handler:
-    """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is an `args_model`.
+    """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is an instance of a
+    Pydantic model, the `input_schema`.
 
     Raises:
         DefinitionError: for any other signature.
     """
-    model: object = options["args_model"]
+    model: object = options["input_schema"]
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise DefinitionError(f"args_model must be a Pydantic model, not {model!r}")
+        raise DefinitionError(f"input_schema must be a JSON Schema or a Pydantic model, not {model!r}")
     hints = read_type_hints(function)
     parameters = list(read_tool_signature(function).parameters.values())
     # A hint that is neither for the arguments nor for the context means another kind of function.
@@ -34,7 +35,7 @@ def from_args_model(function: Callable[..., object], options: ToolOptions) -> Ha
     contexts = contexts_of(parameters, hints) or parameters[1:]
     if strange or len(parameters) not in (1, 2) or len(contexts) == len(parameters):
         raise DefinitionError(
-            f"with args_model the function takes (args), (args, ctx) or (ctx, args), "
+            f"with a model as input_schema the function takes (args), (args, ctx) or (ctx, args), "
             f"where args is a {model.__name__}, and this one takes ({', '.join(p.name for p in parameters)})"
         )
     return Handler(

@@ -24,10 +24,10 @@ from ferrule.values.decision import Decision
 from ferrule.values.result import ToolResult
 
 _OWN_KEYS = ("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe")
-_KEYS = (*_OWN_KEYS, *(key for key in OPTIONS if key not in {"read_only", "parallel", "args_model"}))
+_KEYS = (*_OWN_KEYS, *(key for key in OPTIONS if key not in {"read_only", "parallel"}))
 """What a definition may say: the options of a tool, but for those that have another name there."""
 _DESCRIBING = (
-    *("name", "description", "title", "input_schema", "output_schema", "examples", "metadata", "provider"),
+    *("name", "description", "input_schema", "output_schema", "examples", "metadata", "provider"),
     "check_permissions",
 )
 """What a definition may say of a handler that is not its own: nothing of what that does to the world."""

@@ -302,7 +302,7 @@ def _our_tool(server: FastMCP[Any], tool: TheirTool) -> Tool:
         tool.name,
         partial(_run_theirs, server, tool.name, is_wrapped),
         description=tool.description or "",
-        title=tool.title or hints.title,
+        metadata={"title": title} if (title := tool.title or hints.title) else {},
         input_schema=tool.parameters,
         output_schema=_schema_of_result(schema) if is_wrapped and schema is not None else schema,
         timeout=tool.timeout,

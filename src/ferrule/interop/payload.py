@@ -24,13 +24,13 @@ def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handle
     Raises:
         DefinitionError: for a wrong schema or signature.
     """
-    hidden, drop = frozenset(options.get("private", ())), options.get("unknown") == "drop"
+    hidden = frozenset(options.get("private", ()))
     schema = cast("JsonObject", options["input_schema"])
-    parameters = SchemaParameters(schema, hidden=hidden, drop_unknown=drop)
+    parameters = SchemaParameters(schema, hidden=hidden)
     call, filled = _caller(execute, parameters)
     named = declared_properties(parameters.schema)
     if filled and (named is None or filled & named):  # a key of that name would be another value for what is filled
-        parameters = SchemaParameters(schema, hidden=hidden | filled, drop_unknown=drop)
+        parameters = SchemaParameters(schema, hidden=hidden | filled)
     return Handler(
         function=execute,
         parameters=parameters,

@@ -44,8 +44,9 @@ def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     if "inputSchema" in said:
         known = {key: said.pop(key) for key in _OF_MCP if key in said}
         hints = check_mapping("annotations", known.get("annotations"))
-        titled = {"title": hints["title"]} if hints.get("title") is not None else {}
-        said = titled | {"metadata": known} | said
+        if (title := said.pop("title", hints.get("title"))) is not None:
+            known["title"] = title
+        said = {"metadata": known} | said
     if own := {key: said.pop(key) for key in _OF_THE_API if key in said}:
         if "provider" in said:
             raise DefinitionError(f"build_tool: {min(own)!r} stands beside 'provider'; put it in there, for {api!r}")

@@ -20,7 +20,7 @@ from ferrule.executors.threads import ThreadExecutor
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Coro, Guard, GuardFunction, Leases, Middleware, Next
 from ferrule.values.call import ToolCall
-from ferrule.values.context import UNSET, ContextFields, ToolContext, make_context
+from ferrule.values.context import ContextFields, ToolContext, make_context
 from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
 
@@ -150,11 +150,11 @@ class Plan:
         self.timeout: float | None = _first_set(tool.timeout, *(one.timeout for one in inner_first))
         if (idle := _first_set(tool.idle_timeout, *(one.idle_timeout for one in inner_first))) is not None:
             self.idle_timeout = idle
-        self.expose = _first_set(tool.expose, *(one.expose for one in inner_first)) or ()
+        self.expose = inner_first[0].expose
         self.max_output = min(one.max_output for one in outer_first)
         self.max_media = min(one.max_media for one in outer_first)
         longest = [one.max_input for one in outer_first if one.max_input is not None]
-        self.max_input = tool.max_input if tool.max_input is not UNSET else min(longest, default=None)
+        self.max_input = min(longest, default=None)
         self.deps = _first_set(*(one.deps for one in inner_first))
         self.secrets = next((one.secrets for one in inner_first if one.secrets), None)
         self.hidden = bool(handler.parameters.hidden)

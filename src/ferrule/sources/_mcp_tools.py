@@ -165,19 +165,20 @@ class Tools:
             about["removed"] = removed + more
             what = f"{removed + more} hidden or too many characters of its texts are left out"
             built.told.append(f"{name}: {what}")
+        metadata: dict[str, Any] = {"mcp": {key: value for key, value in about.items() if value}}
+        if title is not None:
+            metadata["title"] = inert(visible(title)[0])
         remote = RemoteTool(self._connection, definition.name)
         made: Tool = Tool(
             name,
             remote.call,
             description=truncate_text(description, self._longest, "head"),
-            title=None if title is None else inert(visible(title)[0]),
             input_schema=input_schema,
             output_schema=output_schema,
-            server=_digest(*self._connection.server.identity, definition.name),
             tags=() if prefix is None else (prefix,),
-            metadata={"mcp": {key: value for key, value in about.items() if value}},
+            metadata=metadata,
             **self._traits(hints),
-        )
+        ).with_server(_digest(*self._connection.server.identity, definition.name))
         remote.check = None if output_schema is None else made.output.describe_misfit
         return made, tuple(text for schema in schemas for text in schema.patterns)
 

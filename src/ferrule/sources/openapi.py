@@ -303,7 +303,6 @@ class _ToolMaker:
             endpoint.call,
             description=_description(operation),
             input_schema=ForeignSchema(signature.schema, self._patterns),
-            server=_wire_digest(server, operation, signature, security),
             tags=operation.tags,
             inside=[Hook(after=add_answer)],
             preview=partial(preview_upload, operation, server, signature) if uploads else None,
@@ -315,7 +314,7 @@ class _ToolMaker:
                 }
             },
             **self._traits(operation.method),
-        )
+        ).with_server(_wire_digest(server, operation, signature, security))
         return tool, signature.notes
 
     def _traits(self, method: str) -> Any:

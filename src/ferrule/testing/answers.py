@@ -65,8 +65,8 @@ def _arguments(context: ToolContext) -> dict[str, Any]:
 def _own_names(tool: Tool) -> list[str]:
     """The names of the tool's parameters in Python."""
     handling = tool.handling
-    model: Any = handling.function if handling.makes_instance else tool.options.get("args_model")
-    if model is not None:
+    model: Any = handling.function if handling.makes_instance else tool.options.get("input_schema")
+    if isinstance(model, type) and issubclass(model, BaseModel):
         return list(model.model_fields)
     written = {wire: name for name, wire in handling.aliases.items()}
     return [written.get(wire, wire) for wire in handling.parameters.schema["properties"]]

@@ -125,7 +125,7 @@ def replaced(tool: Tool, answer: Call) -> Tool:
     def instead(handler: Handler) -> Handler:
         return replace(handler, call=call, target=call, kwargs_call=None)
 
-    here = tool if tool.isolation is None else tool.replace(isolation=None, transfer="json")
+    here = tool if tool.isolation is None else tool.replace(isolation=None)
     return here.with_adapter(instead)
 
 

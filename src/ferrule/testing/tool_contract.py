@@ -110,9 +110,9 @@ class ToolContract:
             for arguments in self._arguments():
                 result = await place.run(arguments)
                 assert result.status != "invalid", f"{arguments!r} fit the schema, and are invalid: {result.error}"
-                assert result.status in _ENDED or _is_meant(place.tool, result), (
+                assert result.status in _ENDED or _is_meant(result), (
                     f"{arguments!r} fit the schema, and end as {result.status}: {_raised(result)}; what is to be told "
-                    "to a model is a ToolError, or of a kind in `expose`"
+                    "to a model is a ToolError, ValueError, LookupError or OSError"
                 )
             assert any(event.kind == "tool:started" for event in place.events), (
                 f"none of these calls ran, so nothing is tested: the last is {result and _outcome_text(result)}"
@@ -212,9 +212,7 @@ class ToolContract:
                 result = await place.run(arguments)
                 assert not result.success, f"{arguments!r} are to fail, and give {result.output!r:.200}"
                 text = (result.error if result.exception is None else str(result.exception)) or ""
-                assert _is_meant(place.tool, result) and text.strip(), (
-                    f"{arguments!r}: the model reads {result.error!r}"
-                )
+                assert _is_meant(result) and text.strip(), f"{arguments!r}: the model reads {result.error!r}"
                 assert len(text) <= _MOST_OF_AN_ERROR, (
                     f"{arguments!r}: {len(text)} characters, at most {_MOST_OF_AN_ERROR}"
                 )
@@ -313,10 +311,9 @@ def _yes(call: object, decision: object, context: object) -> bool:
     return True
 
 
-def _is_meant(tool: Tool, result: ToolResult) -> bool:
-    """Whether an error is one for a model: what the handler returned, a `ToolError`, or of a kind in `expose`."""
-    kinds = EXPOSED if tool.expose is None else tool.expose
-    return result.exception is None or isinstance(result.exception, (ToolError, *kinds))
+def _is_meant(result: ToolResult) -> bool:
+    """Return whether a model may read the error: a returned one, a `ToolError`, or one that is exposed by default."""
+    return result.exception is None or isinstance(result.exception, (ToolError, *EXPOSED))
 
 
 def _raised(result: ToolResult) -> str:

@@ -301,7 +301,7 @@ def test_the_value_of_a_private_parameter_is_not_asked_of_a_client(mode: str) ->
 
 @MODES
 def test_a_tool_is_listed_with_its_hints_and_output_schema_and_gives_structured_content(mode: str) -> None:
-    @tool(read_only=True, open_world=False, title="An order")
+    @tool(read_only=True, open_world=False, metadata={"title": "An order"})
     async def order(item: str) -> Order:
         """Order."""
         return Order(item=item, euros=4)

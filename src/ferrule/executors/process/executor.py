@@ -12,6 +12,7 @@ from ferrule.executors import Executor, StartedCall
 from ferrule.executors.process.order import Order
 from ferrule.executors.process.pool import WorkerPool, shared_pool
 from ferrule.executors.process.recipe import Recipe
+from ferrule.executors.process.transfer import Transfer
 from ferrule.executors.threads import Raised
 from ferrule.scheduling.clock import MONOTONIC
 
@@ -22,8 +23,8 @@ class ProcessExecutor(Executor):
     Making one starts a first worker at once.
     """
 
-    def __init__(self, tool: Tool, pool: WorkerPool | None = None) -> None:
-        self._recipe = Recipe(tool)
+    def __init__(self, tool: Tool, pool: WorkerPool | None = None, transfer: Transfer = "json") -> None:
+        self._recipe = Recipe(tool, transfer)
         self._pool = shared_pool() if pool is None else pool
         self._pool.warm(1, [self._recipe])
         self.limiter = self._pool.slots

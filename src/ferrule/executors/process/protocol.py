@@ -2,7 +2,7 @@
 
 A message has a kind, the token of its call, a head in JSON and a body of bytes. Each call has a new random token. So a
 handler that writes to the connection cannot forge the result of another call. The program unpickles nothing that a
-worker sends, unless the tool has `transfer="pickle"`.
+worker sends, unless the tool has `Workers(…, transfer="pickle")`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Recipe:
 
     Attributes:
         text: The recipe as JSON.
-        transfer: The form in which arguments and results are sent.
+        transfer: The form in which arguments and results are sent. A pickle can hold any Python object.
         context: The tool's `context=`. Each call gets the items that can be sent.
 
     Raises:
@@ -36,16 +36,16 @@ class Recipe:
 
     __slots__ = ("context", "text", "transfer")
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: Tool, transfer: Transfer = "json") -> None:
         target = find_import_place(tool.handler, tool.name)
         _check_importable(target, tool)
-        model, adapter = tool.options.get("args_model"), tool.adapter
-        self.transfer: Transfer = tool.transfer
+        adapter, schema = tool.adapter, tool.options.get("input_schema")
+        self.transfer = transfer
         self.context: Mapping[str, object] | None = tool.context if isinstance(tool.context, Mapping) else None
         recipe = {
             "name": tool.name,
             "target": target,
-            "model": None if model is None else find_import_place(model, tool.name),
+            "model": find_import_place(schema, tool.name) if isinstance(schema, type) else None,
             "wrap": None if adapter is None else find_import_place(adapter, tool.name),
             "options": _tool_options(tool),
             "defaults": _dump_nested_schema(tool),
@@ -90,13 +90,12 @@ def _tool_options(tool: Tool) -> Plain:
     options: Plain = {
         "description": tool.description,
         "private": list(tool.private),
-        "unknown": tool.unknown,
-        "title": tool.title,
         "tags": list(tool.tags),
         "metadata": pack_items(tool.metadata, "json")["sent"],
         **{name: value for name in JUDGED_TRAITS if not callable(value := getattr(tool, name))},
     }
-    if (schema := tool.options.get("input_schema")) is not None:
+    schema = tool.options.get("input_schema")
+    if schema is not None and not isinstance(schema, type):
         options["input_schema"] = json.loads(format_json(schema))
     return options
 
@@ -115,7 +114,7 @@ def make_tool(text: str) -> Tool:
     options: Plain = recipe["options"]
     target = _import_object(*recipe["target"])
     if recipe["model"] is not None:
-        options["args_model"] = _import_object(*recipe["model"])
+        options["input_schema"] = _import_object(*recipe["model"])
     if isinstance(target, Tool):
         if target.context is not UNSET:
             options["context"] = target.context

@@ -89,7 +89,7 @@ def to_json_bytes(value: object, subject: str) -> bytes:
             return json.dumps(value, default=_mapping_to_dict).encode()
         except (TypeError, ValueError, RecursionError):
             reason = str(error).removeprefix("Error serializing to JSON: ").removeprefix("TypeError: ")
-            advice = "give plain data, or choose transfer='pickle'"
+            advice = "give plain data, or choose isolation=Workers(…, transfer='pickle')"
             raise ToolError(f"{subject} cannot be sent as JSON: {clean_text(reason)[:300]}; {advice}") from None
 
 
