@@ -45,7 +45,7 @@ def slots_taken_of(runner: Runner) -> int:
 
 def patience(runner: Runner) -> tuple[Clock, float | None]:
     """By which clock, and how long, its calls wait for slots and keys."""
-    return runner._state.clock, runner._state.queue_timeout
+    return runner._state.clock, runner._state.waits.slot
 
 
 def unanswered(runner: Runner) -> bool:

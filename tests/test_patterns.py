@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, Tool, Toolset
+from ferrule import DefinitionError, Runner, Sizes, Tool, Toolset
 from ferrule.patterns import BUDGET, MOST_CHARACTERS, ForeignSchema, Pattern, PatternError, Patterns
 
 HEAVY = "([^!]{1,250}a){1,30}!"
@@ -252,7 +252,7 @@ def test_a_value_is_compared_with_patterns_as_long_as_its_budget_lasts_and_each_
 
 def test_names_that_are_more_than_can_be_compared_are_refused() -> None:
     schema = {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False}
-    runner = Runner([Tool("echo", echo, input_schema=ForeignSchema(schema))], max_input=None)
+    runner = Runner([Tool("echo", echo, input_schema=ForeignSchema(schema))], sizes=Sizes(input=None))
     assert outcome(runner, x1=1) == "ok"
     most = Pattern("^x").most
     assert outcome(runner, **{"x" * (most - 1): 1}) == "ok"

@@ -5,6 +5,7 @@ import ferrule.startup  # noqa: F401  (before all else: what stands first on the
 # isort: split
 from typing import TYPE_CHECKING
 
+from ferrule.definition.bounds import Sizes, Waits
 from ferrule.definition.decorator import build_tool, tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset, assemble_tool_pool
@@ -65,6 +66,7 @@ __all__ = [
     "NotStartedError",
     "Observer",
     "Runner",
+    "Sizes",
     "Status",
     "Text",
     "Tool",
@@ -77,6 +79,7 @@ __all__ = [
     "UnknownOutcomeError",
     "Toolset",
     "ValidationError",
+    "Waits",
     "WorkerDiedError",
     "allow",
     "ask",

@@ -27,6 +27,7 @@ from typing import Any, Unpack
 
 from ferrule import own_loop
 from ferrule.definition import options
+from ferrule.definition.bounds import SIZES, WAITS, Sizes, Waits
 from ferrule.definition.options import ContextOptions, RunOptions, build_context, check_count, check_seconds
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset, compare_toolsets
@@ -49,7 +50,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Leases, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, new_id
-from ferrule.values.content import MAX_MEDIA_BYTES, clean_text
+from ferrule.values.content import clean_text
 from ferrule.values.context import NO_CONTEXT, ToolContext, find_running_call
 from ferrule.values.decision import Decision
 from ferrule.values.event import emit
@@ -60,6 +61,8 @@ log = logging.getLogger("ferrule")
 _offer: Callable[..., Toolset | None] = options.make_check(
     "a Toolset, such as runner.tools.only('read_*')", lambda value: isinstance(value, Toolset), none=None
 )
+_waits: Callable[..., Waits] = options.make_check("Waits(slot=…)", lambda value: isinstance(value, Waits))
+_sizes: Callable[..., Sizes] = options.make_check("Sizes(output=…)", lambda value: isinstance(value, Sizes))
 _turn, _seen_by = options.check_label, options.check_observers
 _OF_RUN: dict[str, Any] = {"timeout": check_seconds, "offered": _offer, "observers": _seen_by, "turn": _turn}
 _REPLACEABLE: dict[str, Any] = {
@@ -104,20 +107,14 @@ class Runner:
         timeout: Seconds that a call may take once it has its slot, unless the call or its tool sets another limit.
         idle_timeout: Seconds that a call may take without progress, unless its tool sets another limit. Progress
             extends it, up to `timeout`. See docs/long-work.md#an-idle-deadline.
-        grace: Seconds that a handler has to end after its cancellation.
-        queue_timeout: Seconds that a call waits for a slot before it is `limited`; `None` for no limit. A nested call
-            waits 60 s then.
-        drain: Seconds that leaving `async with` waits for running calls before it cancels them; `None` for no limit.
-        max_output: Characters of a result.
-        max_media: Bytes of images, audio and files in a result.
-        max_input: Characters of JSON that a call may have as its arguments, unless its tool sets another limit; `None`
-            for no limit.
+        waits: Seconds that it waits for a slot, for a cancelled handler, when it is left, and for a person's answer:
+            `Waits(slot=60)`.
+        sizes: Sizes of arguments and results: `Sizes(output=100_000)`.
         resume_key: Seals the records of suspended calls: at least 32 bytes, or a list of such keys. The first signs,
             all verify. Without it the key is random, and only this runner and its replacements can resume.
-        resume_within: Seconds until a suspended call can no longer be resumed.
         expose: Exception types whose text a model may read; any other shows its type only.
         clock: The clock of deadlines, waits and expiries, and of middleware without one, such as a
-            `ferrule.testing.ManualClock`. `drain` always goes by the machine's clock.
+            `ferrule.testing.ManualClock`.
 
     Raises:
         DefinitionError: The settings do not fit together; the error says what would be right.
@@ -140,14 +137,9 @@ class Runner:
         limits: Leases | None = None,
         timeout: float | None = None,
         idle_timeout: float | None = None,
-        grace: float = 1.0,
-        queue_timeout: float | None = 60.0,
-        drain: float | None = 60.0,
-        max_output: int = 100_000,
-        max_media: int = MAX_MEDIA_BYTES,
-        max_input: int | None = 1_000_000,
+        waits: Waits = WAITS,
+        sizes: Sizes = SIZES,
         resume_key: bytes | Sequence[bytes] | None = None,
-        resume_within: float = 86_400.0,
         expose: tuple[type[BaseException], ...] = EXPOSED,
         clock: Clock | None = None,
     ) -> None:
@@ -165,9 +157,7 @@ class Runner:
             timeout=check_seconds("timeout", timeout),
             idle_timeout=check_seconds("idle_timeout", idle_timeout),
             expose=options.check_exceptions("expose", expose) or (),
-            max_output=check_count("max_output", max_output) or 100_000,
-            max_media=check_count("max_media", max_media) or MAX_MEDIA_BYTES,
-            max_input=check_count("max_input", max_input),
+            sizes=_sizes("sizes", sizes),
         )
         clock = options.check_clock("clock", clock) or MONOTONIC
         state = RunnerState(
@@ -176,12 +166,9 @@ class Runner:
             observers=_seen_by("observers", observers),
             approve=options.check_approver("approve", approve),
             journal=options.check_journal("journal", journal),
-            grace=0.0 if grace == 0 else float(check_seconds("grace", grace) or 0.0),
-            queue_timeout=check_seconds("queue_timeout", queue_timeout),
-            drain=0.0 if drain == 0 else check_seconds("drain", drain),
+            waits=_waits("waits", waits),
             questions=Limiter(limit or _ASKERS),
             resume_keys=options.check_resume_keys(resume_key),
-            resume_within=check_seconds("resume_within", resume_within) or 86_400.0,
             receive=receive,
             clock=clock,
             resumed_records=ResumedRecords(clock),

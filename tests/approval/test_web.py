@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Diff, Journal, Runner, ToolCall, ToolError, ToolResult, allow, approval, ask, deny, tool
+from ferrule import Diff, Journal, Runner, ToolCall, ToolError, ToolResult, Waits, allow, approval, ask, deny, tool
 from ferrule.approval import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting
 from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
@@ -162,7 +162,7 @@ def test_a_record_that_was_changed_in_the_store_runs_nothing() -> None:
 
 def test_what_has_expired_does_not_wait_and_is_forgotten() -> None:
     async def main() -> None:
-        desk, store = Desk(clock=ManualClock(now=1_000.0), resume_within=5.0), Memory()
+        desk, store = Desk(clock=ManualClock(now=1_000.0), waits=Waits(resume=5.0)), Memory()
         queue = approval.web(store)
         id = await queue.put(await desk.runner.run(CALL))
         with pytest.raises(NotWaiting):

@@ -25,7 +25,7 @@ from pydantic_core import InitErrorDetails
 from pydantic_core._pydantic_core import list_all_errors
 
 import probe
-from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
+from ferrule import Runner, Sizes, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
 from ferrule.arguments.argument_errors import explain_errors, from_pydantic
 from ferrule.arguments.parameters import Invalid
 from steps import lines
@@ -651,8 +651,10 @@ def test_python_data_that_holds_itself_is_refused() -> None:
 def test_ten_megabytes_of_text_take_the_steps_of_a_few_characters() -> None:
     short, text = (json.dumps({"value": "x" * length}) for length in (10, 10_000_000))
     for one in ANY.values():
-        assert len(value_of(run(one, text, max_input=None))) == 10_000_000
-        assert lines(lambda one=one: run(one, text, max_input=None)) < 2 * lines(lambda one=one: run(one, short))  # type: ignore[misc]
+        assert len(value_of(run(one, text, sizes=Sizes(input=None)))) == 10_000_000
+        assert lines(lambda one=one: run(one, text, sizes=Sizes(input=None))) < 2 * lines(
+            lambda one=one: run(one, short)
+        )  # type: ignore[misc]
     assert run(number, text).status == "invalid"
 
 

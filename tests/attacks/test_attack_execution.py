@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sample import CASES, make_folder
 
-from ferrule import Runner, ToolCall, ToolContext, tool
+from ferrule import Runner, ToolCall, ToolContext, Waits, tool
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
 from waits import BOUND
@@ -30,7 +30,7 @@ def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(
         return "done"
 
     async def main() -> tuple[Any, int, Any]:
-        runner = Runner([late], timeout=CASES["atk055"]["input"]["timeout"], queue_timeout=0.05)
+        runner = Runner([late], timeout=CASES["atk055"]["input"]["timeout"], waits=Waits(slot=0.05))
         first = await runner.run("late")
         left = runner.left_running
         second = await runner.run("late")

@@ -13,7 +13,19 @@ from typing import Any
 
 import pytest
 
-from ferrule import DefinitionError, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import (
+    DefinitionError,
+    InputRequired,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Waits,
+    allow,
+    ask,
+    deny,
+    tool,
+)
 from ferrule.guards import ask_before_changes
 from ferrule.interop.adapter import Adapter, context_maker, record_of
 from ferrule.journal import memory
@@ -404,7 +416,7 @@ def test_work_that_another_runner_has_sealed_is_not_asked_about_again_and_again(
 def test_records_that_have_expired_are_dropped() -> None:
     async def run() -> int:
         clock, records = ManualClock(), Memory()
-        adapter = bank.adapter(records=records, clock=clock, resume_within=60)
+        adapter = bank.adapter(records=records, clock=clock, waits=Waits(resume=60))
         for number in range(400):
             await adapter.run(paying(id=f"c{number}"), HERE)
             await clock.advance(1)

@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ferrule import Deferred, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import Deferred, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, ask, tool
 from ferrule.journal import SQLiteJournal
 from ferrule.types import Begun
 from ferrule.values.journal_entry import Intent, JournalEntry
@@ -250,7 +250,7 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
             observers=[observe],
             journal=journal,
             resume_key=RESUME_KEY,
-            queue_timeout=60 if order.patient else 0.001,
+            waits=Waits(slot=60 if order.patient else 0.001),
         )
         calls = [ToolCall(f"c{n}", name, {"n": n}) for n, name in enumerate(order.calls)]
         for what in order.does:

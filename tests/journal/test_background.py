@@ -19,6 +19,7 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
+    Waits,
     allow,
     ask,
     deny,
@@ -315,7 +316,7 @@ def test_check_call_gives_the_result_of_the_work_whole(comes_to: str, read_by: s
         def guard(call: ToolCall, context: ToolContext) -> Decision | None:
             return deny("closed") if comes_to == "denied" and call.id.startswith("work_") else None
 
-        runner = Runner([work, *background.tools], guards=[guard], journal=journal, clock=clock, queue_timeout=5)
+        runner = Runner([work, *background.tools], guards=[guard], journal=journal, clock=clock, waits=Waits(slot=5))
         if comes_to == "limited":
             await runner.run(ToolCall("c0", "work", {"number": 0}), **WHO)
             await began.wait()
@@ -369,7 +370,7 @@ def test_leaving_the_runner_waits_for_works_and_then_cancels_them() -> None:
         [work] = runner.jobs
         assert work.result is not None and work.result.output == "3 kg of flour"
         mill = Mill()
-        async with runner_of(mill, drain=0) as runner:
+        async with runner_of(mill, waits=Waits(drain=0)) as runner:
             ticket_of(await runner.run(call(), **WHO))
             await mill.began.wait()
         [work] = runner.jobs
@@ -441,7 +442,7 @@ def test_with_a_journal_a_call_that_comes_again_gets_the_same_ticket_and_no_seco
 def test_a_work_that_was_not_begun_in_time_is_begun_when_its_call_comes_again() -> None:
     async def main() -> None:
         clock, mill = ManualClock(), Mill(concurrency=1)
-        runner = runner_of(mill, journal=memory(), clock=clock, queue_timeout=5)
+        runner = runner_of(mill, journal=memory(), clock=clock, waits=Waits(slot=5))
         await runner.run(call(1, "c1"), **WHO)
         ticket = ticket_of(await runner.run(call(2, "c2"), **WHO))
         await clock.advance(5)

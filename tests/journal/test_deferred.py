@@ -17,9 +17,11 @@ from ferrule import (
     DefinitionError,
     Journal,
     Runner,
+    Sizes,
     ToolCall,
     ToolContext,
     ToolResult,
+    Waits,
     allow,
     ask,
     deny,
@@ -107,7 +109,7 @@ def test_a_deferred_call_is_suspended_with_its_ticket_and_when_to_look(journal: 
 def test_without_times_nobody_looks_and_it_expires_as_any_suspended_call() -> None:
     async def main() -> None:
         clock, printer = ManualClock(), Printer()
-        runner = runner_of(printer, memory(), clock=clock, resume_within=1000)
+        runner = runner_of(printer, memory(), clock=clock, waits=Waits(resume=1000))
         pending = (await runner.run(call(), **WHO)).record()["pending"]
         assert pending["state"]["poll_at"] is None and pending["expires_at"] == clock.now() + 1000
         assert await runner.recover() == [] and printer.looks == []
@@ -179,7 +181,7 @@ def test_what_the_work_came_to_goes_the_way_of_what_a_handler_returns() -> None:
             went.append(("inside", result.status))
             return result
 
-        runner = Runner([print_pages], around=[around], inside=[inside], journal=memory(), max_output=100)
+        runner = Runner([print_pages], around=[around], inside=[inside], journal=memory(), sizes=Sizes(output=100))
         records = [(await runner.run(ToolCall(f"c{n}", "print_pages", {"pages": n}), **WHO)).record() for n in range(3)]
         busy = asyncio.create_task(runner.run(ToolCall("c9", "print_pages", {"pages": 9})))
         while 9 not in begun:
@@ -451,7 +453,7 @@ def test_work_whose_end_is_being_written_as_the_runner_closes_has_that_end() -> 
     writing, goes_on, journal = asyncio.Event(), asyncio.Event(), Gated()
 
     async def main() -> None:
-        async with Runner([Printer().tool], journal=journal, drain=0) as runner:
+        async with Runner([Printer().tool], journal=journal, waits=Waits(drain=0)) as runner:
             first = await runner.run(call(), **WHO)
             ending = asyncio.ensure_future(runner.resume(first, ToolResult("three pages")))
             await writing.wait()

@@ -30,7 +30,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import probe
-from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, ask, tool
 from ferrule.journal import MemoryJournal, SQLiteJournal
 from ferrule.journal._waiting import Waiting
 from ferrule.testing import ManualClock
@@ -274,7 +274,7 @@ class KeptCalls(RuleBasedStateMachine):
             journal=self.journal,
             resume_key=RESUME_KEY,
             concurrency=self.concurrency,
-            queue_timeout=QUEUE_TIMEOUT,
+            waits=Waits(slot=QUEUE_TIMEOUT),
             clock=self.clock,
         )
 

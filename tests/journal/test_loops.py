@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Journal, Runner, ToolCall, ToolResult, tool
+from ferrule import Journal, Runner, ToolCall, ToolResult, Waits, tool
 from ferrule.journal import MemoryJournal, memory
 from ferrule.values.journal_entry import Intent
 
@@ -51,7 +51,7 @@ class Bank:
 
     async def again(self, journal: Journal) -> ToolResult:
         """The same call, by somebody who does not wait for another one."""
-        return await Runner([self.pay], journal=journal, queue_timeout=0.001).run(ToolCall("c1", "pay"), **WHO)
+        return await Runner([self.pay], journal=journal, waits=Waits(slot=0.001)).run(ToolCall("c1", "pay"), **WHO)
 
 
 @pytest.fixture

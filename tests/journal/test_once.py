@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Journal, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import Journal, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, tool
 from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
@@ -171,7 +171,7 @@ def test_who_waits_for_the_first_waits_no_longer_than_for_a_slot() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        runner = Runner([pay], journal=memory(), queue_timeout=30, clock=clock)
+        runner = Runner([pay], journal=memory(), waits=Waits(slot=30), clock=clock)
         first = asyncio.create_task(runner.run(call(), **WHO))
         await begun.wait()
         second = asyncio.create_task(runner.run(call(), **WHO))
@@ -412,7 +412,9 @@ def test_reconcile_is_asked_for_an_outcome_that_nobody_knows(says: Any, end: str
 
     async def main() -> list[ToolResult]:
         made = tool(pay_in_a_thread if "goes on" in end else pay, name="pay", reconcile=reconcile)
-        runner = Runner([made], journal=memory(), timeout=None if end == "does not know" else 0.01, grace=0.01)
+        runner = Runner(
+            [made], journal=memory(), timeout=None if end == "does not know" else 0.01, waits=Waits(grace=0.01)
+        )
         return [await runner.run(call(), **WHO) for _ in range(2)]
 
     try:

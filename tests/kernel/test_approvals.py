@@ -11,7 +11,20 @@ import pytest
 from watched import BOUND, Watch, go, plain, run
 
 import probe
-from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Waits,
+    allow,
+    ask,
+    deny,
+    tool,
+)
 
 
 def asks(call: ToolCall, context: ToolContext) -> Decision:
@@ -221,7 +234,7 @@ def test_no_slot_and_no_key_is_held_while_somebody_is_asked() -> None:
         return True
 
     async def main() -> None:
-        runner = Runner([write], guards=[only_one], approve=person, concurrency=1, queue_timeout=BOUND)
+        runner = Runner([write], guards=[only_one], approve=person, concurrency=1, waits=Waits(slot=BOUND))
         first = asyncio.create_task(runner.run("write", {"n": 1}))
         await asked.wait()
         assert (await runner.run("write", {"n": 2})).success

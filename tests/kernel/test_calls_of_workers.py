@@ -13,7 +13,7 @@ import pytest
 from watched import Watch, go
 
 import probe
-from ferrule import Runner, Tool, ToolCall, ToolContext, ask, deny, tool
+from ferrule import Runner, Sizes, Tool, ToolCall, ToolContext, Waits, ask, deny, tool
 from ferrule.executors.process.pool import DEFAULT_WORKERS
 from ferrule.executors.workers import Workers
 
@@ -169,7 +169,7 @@ def test_it_is_refused_once_the_call_has_ended() -> None:
 def test_isolated_calls_of_isolated_calls_do_not_wait_for_the_workers_that_these_have() -> None:
     async def main() -> None:
         add = isolated(tools.held_by_none, parallel=True)
-        runner = Runner([isolated(tools.asks_for, parallel=True), add], queue_timeout=None)
+        runner = Runner([isolated(tools.asks_for, parallel=True), add], waits=Waits(slot=None))
         calls = [ToolCall(f"c{n}", "asks_for", {"name": "held_by_none", "count": 2}) for n in range(DEFAULT_WORKERS)]
         for result in await runner.run_all(calls):
             assert [one[0] for one in result.output] == ["ok", "ok"], result
@@ -197,7 +197,7 @@ def test_results_of_many_sizes_come_back(transfer: Any) -> None:
         return "x" * (n * 300_000)
 
     workers = Workers(1, transfer)
-    runner = Runner([tool(tools.asks_for, isolation=workers), large], max_output=10_000_000)
+    runner = Runner([tool(tools.asks_for, isolation=workers), large], sizes=Sizes(output=10_000_000))
     result = go(runner.run("asks_for", {"name": "large", "count": 5}))
     workers.close()
     assert [len(one[1]) for one in result.output] == [n * 300_000 for n in range(5)]

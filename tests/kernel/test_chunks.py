@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from watched import Watch, go, run
 
-from ferrule import DefinitionError, Runner, Text, ToolCall, ToolContext, ToolHandler, ToolResult, build_tool, tool
+from ferrule import (
+    DefinitionError,
+    Runner,
+    Sizes,
+    Text,
+    ToolCall,
+    ToolContext,
+    ToolHandler,
+    ToolResult,
+    build_tool,
+    tool,
+)
 from ferrule.middleware import after, untrusted
 from waits import BOUND
 
@@ -183,7 +194,7 @@ def test_a_call_that_is_cut_keeps_what_it_had(then: str, status: str, timeout: f
 def test_a_call_that_is_cancelled_keeps_what_it_had_within_its_bounds(timeout: float | None) -> None:
     async def main() -> None:
         speaker = Halfway("waits")
-        runner = Runner([tool(speaker.speak, name="speak")], timeout=timeout, max_output=80)
+        runner = Runner([tool(speaker.speak, name="speak")], timeout=timeout, sizes=Sizes(output=80))
         batch = runner.batch([ToolCall("c1", "speak", "{}")])
         going = asyncio.ensure_future(waited(batch))
         await speaker.said.wait()

@@ -14,7 +14,7 @@ from watched import Watch, go
 
 import ferrule
 import probe
-from ferrule import Clock, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import Clock, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, ask, tool
 from ferrule.middleware import breaker, budget, cache, rate, retry
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
@@ -89,7 +89,7 @@ def test_who_swallows_its_cancellation_has_the_grace_of_the_clock() -> None:
                 except asyncio.CancelledError:
                     continue
 
-        runner = Runner([stubborn], timeout=5, grace=30, clock=clock)
+        runner = Runner([stubborn], timeout=5, waits=Waits(grace=30), clock=clock)
         call = await soon(runner.run("stubborn"), clock)
         await clock.advance(5)
         assert not call.done()
@@ -110,7 +110,7 @@ def test_slots_and_keys_are_waited_for_by_the_clock() -> None:
     async def main() -> None:
         for made, options in ((endless, {"concurrency": 1}), (keyed, {})):
             clock = ManualClock()
-            runner = Runner([made], queue_timeout=120, clock=clock, **options)  # type: ignore[arg-type]
+            runner = Runner([made], waits=Waits(slot=120), clock=clock, **options)  # type: ignore[arg-type]
             first = await soon(runner.run(made.name), clock)
             second = await soon(runner.run(made.name), clock)
             await clock.advance(119)
@@ -153,7 +153,7 @@ def test_a_suspended_call_expires_by_the_time_of_day_of_the_clock() -> None:
         clock = ManualClock(now=1_000_000)
         later: Any = lambda call, decision, context: decision  # noqa: E731
         guards: Any = [lambda call, context: ask("?")]
-        runner = Runner([done], guards=guards, approve=later, resume_within=600, clock=clock)
+        runner = Runner([done], guards=guards, approve=later, waits=Waits(resume=600), clock=clock)
         records = [(await runner.run("done")).record() for _ in range(2)]
         assert [record["pending"]["expires_at"] for record in records] == [1_000_600] * 2
         await clock.advance(599)

@@ -13,7 +13,7 @@ import pytest
 from watched import BOUND, Watch, go
 
 import probe
-from ferrule import Runner, ToolTimeoutError, tool
+from ferrule import Runner, ToolTimeoutError, Waits, tool
 from ferrule.executors.threads import THREAD_SLOTS
 from ferrule.scheduling.limiter import Limiter
 from waits import wait_until
@@ -74,8 +74,7 @@ class Stuck:
         self.runner = Runner(
             [tool(one, **options) for one in (blocks, ignores, waits, quick)],
             concurrency=1,
-            queue_timeout=SOON,
-            grace=SOON,
+            waits=Waits(slot=SOON, grace=SOON),
             observers=[self.watch],
         )
 
@@ -281,7 +280,7 @@ def test_a_thread_that_ends_while_its_loop_stands_still_gives_back_its_slot(loop
         release.wait(BOUND)
 
     before = THREAD_SLOTS.used_slots
-    assert loop.run_until_complete(Runner([slow], grace=0).run("slow")).status == "timeout"
+    assert loop.run_until_complete(Runner([slow], waits=Waits(grace=0)).run("slow")).status == "timeout"
     assert THREAD_SLOTS.used_slots == before + 1
     release.set()
     wait_until(lambda: THREAD_SLOTS.used_slots == before)

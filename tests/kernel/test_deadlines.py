@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from watched import BOUND, Watch, go, plain, run
 
 import probe
-from ferrule import Clock, InputRequired, Runner, ToolCall, ToolContext, ToolResult, allow, tool
+from ferrule import Clock, InputRequired, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, tool
 from ferrule.executors import threads as pool
 from ferrule.kernel.state import RELIABLE_CANCELLING
 from ferrule.middleware import breaker
@@ -199,7 +199,7 @@ def test_a_handler_that_does_not_end_is_abandoned_reported_and_counted_and_keeps
                     continue
 
         clock, watch = ManualClock(), Watch()
-        runner = Runner([stubborn], timeout=LIMIT, grace=1, queue_timeout=5, observers=[watch], clock=clock)
+        runner = Runner([stubborn], timeout=LIMIT, waits=Waits(grace=1, slot=5), observers=[watch], clock=clock)
         result = await run_for(LIMIT + 1, clock, runner.run("stubborn"))
         assert (result.status, result.executed) == ("timeout", None)
         assert "still running" in str(result.error)
@@ -294,7 +294,7 @@ def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: b
                     await free.wait()
             await free.wait()
 
-        runner = Runner([look], timeout=BOUND, grace=0)
+        runner = Runner([look], timeout=BOUND, waits=Waits(grace=0))
         batch = runner.batch([ToolCall("c1", "look", "{}")])
         going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
         await begun.wait()
@@ -419,7 +419,7 @@ def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_k
 
     async def main() -> None:
         clock, watch = ManualClock(), Watch()
-        runner = Runner([blocks, quick], timeout=LIMIT, queue_timeout=5, observers=[watch], clock=clock)
+        runner = Runner([blocks, quick], timeout=LIMIT, waits=Waits(slot=5), observers=[watch], clock=clock)
         result = await run_for(LIMIT, clock, runner.run("blocks"))
         assert (result.status, result.executed) == ("timeout", None)
         assert "still running" in str(result.error)
@@ -444,7 +444,7 @@ def test_so_many_abandoned_threads_and_no_more(slots: Any) -> None:
 
     async def main() -> None:
         clock = ManualClock()
-        runner = Runner([blocks], timeout=LIMIT, queue_timeout=5, clock=clock)
+        runner = Runner([blocks], timeout=LIMIT, waits=Waits(slot=5), clock=clock)
         assert (await run_for(LIMIT, clock, runner.run("blocks"))).status == "timeout"
         refused = await run_for(5, clock, runner.run("blocks"))
         assert (refused.status, refused.executed) == ("limited", False)
@@ -471,7 +471,7 @@ def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
 
     async def main() -> None:
         clock = ManualClock()
-        runner = Runner([blocks, work], queue_timeout=5, clock=clock)
+        runner = Runner([blocks, work], waits=Waits(slot=5), clock=clock)
         first = asyncio.create_task(runner.run("blocks"))
         await until(started.is_set)
         result = await run_for(5, clock, runner.run("work", timeout=LIMIT))
@@ -565,7 +565,7 @@ def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_
         release.wait(BOUND)
 
     async def main() -> None:
-        runner = Runner([blocks], queue_timeout=0.02)
+        runner = Runner([blocks], waits=Waits(slot=0.02))
         task = asyncio.create_task(runner.run("blocks"))
         await until(started.is_set)
         task.cancel()
@@ -626,7 +626,7 @@ def test_an_attempt_that_was_given_up_does_not_wake_the_next_one_before_its_dead
             await next(call, context)
             return await next(call, context)  # type: ignore[no-any-return]
 
-        runner = Runner([work], timeout=LIMIT, grace=1, around=[again], clock=clock)
+        runner = Runner([work], timeout=LIMIT, waits=Waits(grace=1), around=[again], clock=clock)
         assert (await run_for(LIMIT + 1 + 6, clock, runner.run("work"))).output == "second"
 
     go(main())
@@ -694,7 +694,7 @@ def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelled_by: 
         async def outer(context: ToolContext) -> None:
             went_on.append(await context.run("inner"))
 
-        async with Runner([outer, inner], clock=clock, drain=0) as runner:
+        async with Runner([outer, inner], clock=clock, waits=Waits(drain=0)) as runner:
             calls = [asyncio.create_task(runner.run(name)) for name in ("outer", "inner")]
             await clock.advance(LIMIT)  # both inner calls have their grace
             if cancelled_by == "its caller":

@@ -10,7 +10,7 @@ import isolated_tools as tools
 import pytest
 from watched import Watch, go
 
-from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, deny, tool
+from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, Waits, deny, tool
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, StartedCall
 from ferrule.executors.process import Recipe, describe_error, judged_text, make_tool, pack, rebuild_error, unpack
@@ -168,7 +168,7 @@ def test_an_executor_may_wait_for_the_start_without_the_deadline_and_as_long_as_
         clock = ManualClock()
         for begins in (True, False):
             place = Queued()
-            runner = Runner([tool(tools.add, isolation=place)], timeout=5, queue_timeout=60, clock=clock)
+            runner = Runner([tool(tools.add, isolation=place)], timeout=5, waits=Waits(slot=60), clock=clock)
             call = asyncio.ensure_future(runner.run("add", {"a": 1}))
             await clock.advance(59)
             assert not call.done()

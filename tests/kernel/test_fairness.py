@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from watched import BOUND, go
 
 import probe
-from ferrule import ToolCall, ToolContext, tool
+from ferrule import ToolCall, ToolContext, Waits, tool
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
 from places import Runner, out_of_patience, where  # noqa: F401  # the fixture is for all tests here
@@ -101,7 +101,7 @@ def test_a_nested_call_does_not_wait_for_its_own_principals_share() -> None:
     async def outer(context: ToolContext) -> str:
         return str((await context.run("inner")).output)
 
-    runner = Runner([inner, outer], concurrency=4, per_principal=1, queue_timeout=BOUND)
+    runner = Runner([inner, outer], concurrency=4, per_principal=1, waits=Waits(slot=BOUND))
     assert go(runner.run("outer", None, ToolContext(principal="p"))).output == "inner"
 
 
@@ -182,7 +182,7 @@ def test_children_together_stay_within_the_limit_that_their_parent_is_under() ->
         return sum(result.success for result in results)
 
     async def main() -> None:
-        runner = Runner([child, fan], concurrency=4, queue_timeout=BOUND)
+        runner = Runner([child, fan], concurrency=4, waits=Waits(slot=BOUND))
         assert (await runner.run("fan")).output == 50
         assert most[1] == 4  # three slots of their own, and the one that the parent lends
         assert probe.slots_taken(runner) == 0 and runner.waiting == 0
@@ -198,7 +198,7 @@ def test_children_of_children_do_not_deadlock_in_a_single_slot() -> None:
         results = await asyncio.gather(*(context.run("nested", {"depth": depth - 1}) for _ in range(2)))
         return sum(result.output for result in results)
 
-    runner = Runner([nested.replace(concurrency=1)], concurrency=1, queue_timeout=BOUND)
+    runner = Runner([nested.replace(concurrency=1)], concurrency=1, waits=Waits(slot=BOUND))
     assert go(runner.run("nested", {"depth": 4})).output == 16
 
 
@@ -250,7 +250,7 @@ def test_slots_that_several_wait_for_two_of_do_not_go_round_for_ever() -> None:
             for _ in range(20):
                 await asyncio.sleep(0)
 
-        runner = Runner([wait], concurrency=1, per_principal=1, queue_timeout=BOUND)
+        runner = Runner([wait], concurrency=1, per_principal=1, waits=Waits(slot=BOUND))
         going = [asyncio.ensure_future(runner.run("wait", {"n": 1}, ToolContext(principal="p")))]
         await settle()
         for n in (2, 3, 4):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch
 
-from ferrule import Runner, tool
+from ferrule import Runner, Waits, tool
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,7 +78,9 @@ class Busy:
 
         common: Any = {"concurrency": 1, "resources": lambda arguments: ["key"]}
         tools = [tool(one, **common) for one in (waits, blocks, work)]
-        self.runner = Runner(tools, concurrency=1, per_principal=1, queue_timeout=2, grace=0.01, observers=[self.watch])
+        self.runner = Runner(
+            tools, concurrency=1, per_principal=1, waits=Waits(slot=2, grace=0.01), observers=[self.watch]
+        )
         self.threads: list[threading.Thread] = []
         self.results: list[Any] = []
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Runner, Tool, tool
+from ferrule import Runner, Sizes, Tool, tool
 from products import sampled
 from steps import lines, peak
 
@@ -54,7 +54,7 @@ RETURNED: dict[str, Callable[[int], Any]] = {
 
 
 def called(made: Tool, arguments: str, max_output: int = 100_000) -> Callable[[], object]:
-    runner = Runner([made], max_input=None, max_output=max_output)
+    runner = Runner([made], sizes=Sizes(input=None, output=max_output))
     return lambda: asyncio.run(runner.run(made.name, arguments))
 
 

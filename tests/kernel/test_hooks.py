@@ -10,7 +10,7 @@ import pytest
 from watched import go, run
 
 import probe
-from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, tool
+from ferrule import Runner, Sizes, Text, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import after, before
 from waits import BOUND
 
@@ -114,7 +114,7 @@ def test_what_an_after_hook_gives_is_bounded_and_belongs_to_the_call() -> None:
         return ToolResult("x" * 500, content=[Text("y" * 500)])
 
     for where in ("around", "inside"):
-        result, _ = run(double, ToolCall("c7", "double", '{"n": 1}'), max_output=100, **{where: [after(long)]})
+        result, _ = run(double, ToolCall("c7", "double", '{"n": 1}'), sizes=Sizes(output=100), **{where: [after(long)]})
         assert (result.call_id, result.tool_name, len(result.text)) == ("c7", "double", 100)
 
 

@@ -12,6 +12,7 @@ from ferrule import (
     Decision,
     DefinitionError,
     Runner,
+    Sizes,
     Tool,
     ToolCall,
     ToolContext,
@@ -58,30 +59,30 @@ def test_arguments_are_read_up_to_a_million_characters() -> None:
 
 
 def test_a_runner_reads_at_most_its_max_input() -> None:
-    assert run(note, of(50), max_input=50).success
-    refused(run(note, of(51), max_input=50), "51", "50")
-    assert run(note, of(1_500_000), max_input=None).success
+    assert run(note, of(50), sizes=Sizes(input=50)).success
+    refused(run(note, of(51), sizes=Sizes(input=50)), "51", "50")
+    assert run(note, of(1_500_000), sizes=Sizes(input=None)).success
 
 
 def test_of_the_runners_that_a_tool_is_mounted_in_the_smallest_bound_holds() -> None:
     for inner, outer in ((50, 100), (100, 50), (50, None), (None, 50)):
-        mounted = Runner([note], max_input=inner).as_tools()
-        refused(run(mounted[0], of(60), max_input=outer), "60", "50")
+        mounted = Runner([note], sizes=Sizes(input=inner)).as_tools()
+        refused(run(mounted[0], of(60), sizes=Sizes(input=outer)), "60", "50")
 
 
 def test_it_is_no_text_that_counts_but_the_json() -> None:
-    assert run(note, {"text": "x" * 39}, max_input=50).success
-    refused(run(note, {"text": "x" * 40}, max_input=50), "51", "50")
-    refused(run(note, {"text": "\n" * 30}, max_input=50), "71", "50")
+    assert run(note, {"text": "x" * 39}, sizes=Sizes(input=50)).success
+    refused(run(note, {"text": "x" * 40}, sizes=Sizes(input=50)), "51", "50")
+    refused(run(note, {"text": "\n" * 30}, sizes=Sizes(input=50)), "71", "50")
 
 
 def test_nothing_is_decoded_of_what_is_too_long() -> None:
-    refused(run(note, "{" * 60, max_input=50), "60", "50")
-    refused(run(note, " " * 60, max_input=50), "60", "50")
+    refused(run(note, "{" * 60, sizes=Sizes(input=50)), "60", "50")
+    refused(run(note, " " * 60, sizes=Sizes(input=50)), "60", "50")
     seen: list[Any] = []
     beside = note.replace(parallel=lambda arguments: seen.append(arguments) or True)
     calls = [ToolCall(str(number), "note", of(60 - 20 * number)) for number in range(2)]
-    results = asyncio.run(Runner([beside], max_input=50).run_all(calls))
+    results = asyncio.run(Runner([beside], sizes=Sizes(input=50)).run_all(calls))
     assert [result.status for result in results] == ["invalid", "ok"]
     assert {len(arguments["text"]) for arguments in seen} == {28}
 
@@ -104,7 +105,7 @@ def test_what_a_guard_or_a_person_gives_has_it_as_well() -> None:
 
     for options in ({"guards": [longer]}, {"guards": [asks], "approve": lambda *_: allow({"text": "x" * 60})}):
         assert run(note, of(40), **options).success
-        result = run(note, of(40), max_input=50, **options)
+        result = run(note, of(40), sizes=Sizes(input=50), **options)
         assert (result.status, result.executed) == ("denied", False)
         assert "have 71 characters, and at most 50 are read" in str(result.error)
 
@@ -116,7 +117,7 @@ def test_what_is_resumed_has_it_as_well() -> None:
     async def both() -> None:
         runner = Runner([note], guards=[later], approve=lambda *_: ask("later"), resume_key=KEY)
         record = (await runner.run("note", of(60))).record()
-        again = Runner([note], guards=[later], max_input=50, resume_key=KEY)
+        again = Runner([note], guards=[later], sizes=Sizes(input=50), resume_key=KEY)
         result = await again.resume(record, True)
         assert (result.status, result.executed) == ("invalid", False)
         assert "at most 50 are read" in str(result.error)
@@ -129,5 +130,5 @@ def test_what_is_resumed_has_it_as_well() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "many"])
 def test_it_is_a_whole_number_or_none(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match="max_input must be a whole number"):
-        Runner([note], max_input=wrong)
+    with pytest.raises(DefinitionError, match="input=…. must be a whole number"):
+        Runner([note], sizes=Sizes(input=wrong))

@@ -14,7 +14,7 @@ import pytest
 from watched import go
 
 import probe
-from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
+from ferrule import DefinitionError, Runner, Tool, ToolCall, Waits, tool
 from ferrule.executors.process.pool import shared_pool
 from ferrule.executors.workers import Workers
 from waits import BOUND, until
@@ -42,7 +42,7 @@ async def waits(runner: Runner) -> None:
 
 def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
     async def main() -> None:
-        runner = Runner([ADD], timeout=BOUND, queue_timeout=None)
+        runner = Runner([ADD], timeout=BOUND, waits=Waits(slot=None))
         going = asyncio.ensure_future(runner.run("add", {"a": 1}))
         await waits(runner)
         (state,) = probe.live_calls(runner)
@@ -59,14 +59,14 @@ def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
 
 def test_it_is_limited_after_the_queue_timeout(busy: None, tmp_path: Path) -> None:
     path = tmp_path / "touched"
-    result = go(Runner([TOUCHES], queue_timeout=0.01).run("touches", {"path": str(path)}))
+    result = go(Runner([TOUCHES], waits=Waits(slot=0.01)).run("touches", {"path": str(path)}))
     assert (result.status, result.executed, path.exists()) == ("limited", False, False)
 
 
 def test_turning_it_off_or_cancelling_the_batch_stops_it_before_it_is_started(busy: None, tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "touched"
-        runner = Runner([TOUCHES], queue_timeout=None)
+        runner = Runner([TOUCHES], waits=Waits(slot=None))
         batch = runner.batch([ToolCall("c1", "touches", {"path": str(path)})])
         going = asyncio.ensure_future(_awaited(batch))
         await waits(runner)
@@ -115,7 +115,7 @@ def test_so_many_calls_run_at_once_as_there_are_to_be_workers(busy: None, tmp_pa
     async def main() -> None:
         workers = Workers(2)
         try:
-            runner = Runner([tool(tools.waits, isolation=workers, parallel=True)], queue_timeout=None)
+            runner = Runner([tool(tools.waits, isolation=workers, parallel=True)], waits=Waits(slot=None))
             paths = [tmp_path / str(number) for number in range(3)]
             calls = [asyncio.ensure_future(runner.run("waits", {"path": str(path)})) for path in paths]
             await until(lambda: paths[0].exists() and paths[1].exists())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from watched import Watch, go
 
-from ferrule import DefinitionError, Runner, ToolResult, tool
+from ferrule import DefinitionError, Runner, ToolResult, Waits, tool
 from waits import BOUND
 
 
@@ -39,7 +39,7 @@ def test_a_slot_is_held_until_a_handler_that_was_shielded_ends(timeout: float | 
                 raise
 
         watch = Watch()
-        runner = Runner([work], inside=[shielding], timeout=timeout, grace=0, queue_timeout=0.05, observers=[watch])
+        runner = Runner([work], inside=[shielding], timeout=timeout, waits=Waits(grace=0, slot=0.05), observers=[watch])
         first = await runner.run("work")
         assert first.status == ("ok" if timeout is None else "timeout") and runner.left_running == 1
         if timeout is not None:

@@ -23,7 +23,7 @@ import pytest
 from watched import BOUND
 
 import probe
-from ferrule import Event, Runner, Tool, ToolCall, ToolContext, tool
+from ferrule import Event, Runner, Tool, ToolCall, ToolContext, Waits, tool
 from ferrule.executors import threads as pool
 from waits import wait_until
 
@@ -97,7 +97,7 @@ class Traffic:
         self.kinds: Counter[str] = Counter()
         self.statuses: Counter[str] = Counter()
         self.calls = self.cancelled = self.isolated = self.most_threads = 0
-        self.runner = Runner(self.tools(), concurrency=40, grace=0.2)
+        self.runner = Runner(self.tools(), concurrency=40, waits=Waits(grace=0.2))
 
     def tools(self) -> list[Tool]:
         async def add(a: int, b: int = 1) -> int:

@@ -12,7 +12,7 @@ from journals import WatchedJournal, forever
 from watched import BOUND, go
 
 import probe
-from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, ask, tool
 from ferrule.kernel import tasks
 
 LONG = 10 * BOUND
@@ -33,7 +33,7 @@ async def leave(runner: Runner) -> None:
         pass
 
 
-class Waits:
+class Waiting:
     """A tool whose handler waits until it is released."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Elsewhere:
 
 def test_leaving_while_calls_run_on_another_loop_is_an_error_that_says_what_to_do_and_cancels_nothing() -> None:
     async def main() -> None:
-        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), drain=0) as place:
+        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=0)) as place:
             with pytest.raises(RuntimeError, match="on another event loop: leave it there, or once they ended"):
                 await leave(place.runner)
             assert len(probe.live_calls(place.runner)) == 1
@@ -92,7 +92,7 @@ def test_leaving_while_calls_run_on_another_loop_is_an_error_that_says_what_to_d
 
 def test_leaving_where_calls_run_on_another_loop_works_once_they_ended() -> None:
     async def main() -> None:
-        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), drain=LONG) as place:
+        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=LONG)) as place:
             await place.end()
             await leave(place.runner)
         assert place.results[0].output == "through" and probe.is_at_rest(place.runner)
@@ -106,7 +106,7 @@ def test_a_runner_may_be_left_where_its_calls_run_after_another_loop_could_not()
             return str((await place.runner.run("blocks")).output)
 
     async def main() -> None:
-        async with Elsewhere(lambda place: asyncio.run(there(place)), drain=LONG) as place:
+        async with Elsewhere(lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG)) as place:
             with pytest.raises(RuntimeError, match="on another event loop"):
                 await leave(place.runner)
         assert place.results == ["through"] and probe.is_at_rest(place.runner)
@@ -133,7 +133,9 @@ def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_err
 
     async def main() -> None:
         journal = WatchedJournal(ends=write)
-        async with Elsewhere(lambda place: asyncio.run(there(place)), drain=LONG, grace=0, journal=journal) as place:
+        async with Elsewhere(
+            lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG, grace=0), journal=journal
+        ) as place:
             await asyncio.to_thread(place.thread.join, BOUND)
         assert place.results == [None]
 
@@ -149,7 +151,7 @@ def test_a_call_whose_outcome_is_being_written_when_its_runner_is_closed_comes_t
             await written.wait()
 
         journal = WatchedJournal(ends=slow)
-        async with Runner([tool(passes)], journal=journal, drain=0) as runner:
+        async with Runner([tool(passes)], journal=journal, waits=Waits(drain=0)) as runner:
             call = asyncio.ensure_future(runner.run("passes"))
             await writing.wait()
         assert (await call).status == "ok"
@@ -161,7 +163,7 @@ def test_a_call_whose_outcome_is_being_written_when_its_runner_is_closed_comes_t
 
 
 def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leaving_on_another() -> None:
-    runner = Runner([tool(passes)], journal=WatchedJournal(ends=forever), drain=LONG)
+    runner = Runner([tool(passes)], journal=WatchedJournal(ends=forever), waits=Waits(drain=LONG))
 
     async def there() -> None:
         call = asyncio.ensure_future(runner.run("passes"))
@@ -182,8 +184,8 @@ def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leav
 
 def test_who_leaves_while_another_leaves_waits_as_well() -> None:
     async def main() -> None:
-        waits = Waits()
-        runner = Runner([waits.tool], drain=LONG)
+        waits = Waiting()
+        runner = Runner([waits.tool], waits=Waits(drain=LONG))
         call = asyncio.ensure_future(runner.run("waits"))
         await waits.started.wait()
         first = asyncio.ensure_future(leave(runner))
@@ -199,8 +201,8 @@ def test_who_leaves_while_another_leaves_waits_as_well() -> None:
 
 def test_after_one_that_gave_up_leaving_the_next_may_leave_and_nothing_was_cancelled() -> None:
     async def main() -> None:
-        waits = Waits()
-        runner = Runner([waits.tool], drain=LONG)
+        waits = Waiting()
+        runner = Runner([waits.tool], waits=Waits(drain=LONG))
         call = asyncio.ensure_future(runner.run("waits"))
         await waits.started.wait()
         for _ in range(2):
@@ -218,9 +220,9 @@ def test_after_one_that_gave_up_leaving_the_next_may_leave_and_nothing_was_cance
 
 def test_a_runner_that_was_left_may_be_entered_and_left_again_and_takes_calls_in_between() -> None:
     async def main() -> None:
-        waits = Waits()
+        waits = Waiting()
         waits.release.set()
-        runner = Runner([waits.tool], drain=LONG)
+        runner = Runner([waits.tool], waits=Waits(drain=LONG))
         for _ in range(3):
             async with runner:
                 assert (await runner.run("waits")).success
@@ -233,7 +235,7 @@ def test_a_runner_that_was_left_may_be_entered_and_left_again_and_takes_calls_in
 
 def test_one_leaves_after_the_other_and_each_cancels_what_outlives_its_drain() -> None:
     async def main() -> None:
-        runner = Runner([(waits := Waits()).tool], drain=0.01)
+        runner = Runner([(waits := Waiting()).tool], waits=Waits(drain=0.01))
         for _ in range(2):
             async with runner:
                 waits.started.clear()
@@ -302,7 +304,7 @@ def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where: str,
         inside=[inside],
         guards=[guard],
         approve=approve,
-        drain=LONG,
+        waits=Waits(drain=LONG),
         timeout=timeout,
     )
 
@@ -324,7 +326,7 @@ def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: 
     async def guard(call: ToolCall, context: ToolContext) -> None:
         await leave(runner)
 
-    runner = Runner([read], guards=[guard], drain=LONG)
+    runner = Runner([read], guards=[guard], waits=Waits(drain=LONG))
     result = go(runner.run("read"))
     assert (result.status, result.executed) == ("denied", False) and "in time" in str(result.error)
     assert probe.is_at_rest(runner)
@@ -332,13 +334,13 @@ def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: 
 
 def test_an_error_of_leaving_from_inside_ends_the_call_and_no_other() -> None:
     async def main() -> None:
-        waits = Waits()
+        waits = Waiting()
 
         @tool(parallel=True)
         async def stop() -> None:
             await leave(runner)
 
-        runner = Runner([waits.tool, stop], drain=0.01)
+        runner = Runner([waits.tool, stop], waits=Waits(drain=0.01))
         other = asyncio.ensure_future(runner.run("waits"))
         await waits.started.wait()
         stopped = await runner.run("stop")
@@ -363,7 +365,7 @@ def test_what_a_call_left_behind_may_leave_the_runner_once_the_call_has_ended() 
         async def stop() -> None:
             left.append(asyncio.create_task(later()))
 
-        runner = Runner([stop], drain=LONG)
+        runner = Runner([stop], waits=Waits(drain=LONG))
         assert (await runner.run("stop")).success
         ended.set()
         await left[0]
@@ -374,8 +376,8 @@ def test_what_a_call_left_behind_may_leave_the_runner_once_the_call_has_ended() 
 
 def test_a_call_of_one_runner_may_leave_another_one() -> None:
     async def main() -> None:
-        waits = Waits()
-        other = Runner([waits.tool], drain=LONG)
+        waits = Waiting()
+        other = Runner([waits.tool], waits=Waits(drain=LONG))
 
         @tool
         async def stop() -> str:
@@ -416,7 +418,7 @@ def in_a_task(runner: Runner, calls: list[ToolCall]) -> Any:
 def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[..., Any]) -> None:
     async def main() -> list[str]:
         numbers = Numbers()
-        async with Runner([numbers.tool], drain=BOUND) as runner:
+        async with Runner([numbers.tool], waits=Waits(drain=BOUND)) as runner:
             batch = begin(runner, numbers.calls)
             if begin is in_a_task:
                 await asyncio.sleep(0)
@@ -428,8 +430,8 @@ def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[.
 
 def test_a_batch_that_begins_when_the_runner_is_left_is_answered_and_never_runs() -> None:
     async def main() -> list[ToolResult]:
-        numbers, waits = Numbers(), Waits()
-        runner = Runner([numbers.tool, waits.tool], drain=LONG)
+        numbers, waits = Numbers(), Waiting()
+        runner = Runner([numbers.tool, waits.tool], waits=Waits(drain=LONG))
         running = asyncio.ensure_future(runner.run("waits"))
         await waits.started.wait()
         leaving = asyncio.ensure_future(leave(runner))
@@ -446,8 +448,8 @@ def test_a_batch_that_begins_when_the_runner_is_left_is_answered_and_never_runs(
 
 def test_once_its_drain_is_over_what_a_batch_has_not_begun_never_begins_and_every_call_has_its_result() -> None:
     async def main() -> list[ToolResult]:
-        numbers, waits = Numbers(), Waits()
-        async with Runner([numbers.tool, waits.tool], drain=0.02) as runner:
+        numbers, waits = Numbers(), Waiting()
+        async with Runner([numbers.tool, waits.tool], waits=Waits(drain=0.02)) as runner:
             batch = runner.batch([ToolCall("w", "waits"), *numbers.calls])
             await waits.started.wait()
         assert numbers.ran == []
@@ -460,8 +462,8 @@ def test_once_its_drain_is_over_what_a_batch_has_not_begun_never_begins_and_ever
 
 def test_a_runner_that_is_entered_again_takes_calls_after_it_was_left_at_the_end_of_its_drain() -> None:
     async def main() -> None:
-        numbers, waits = Numbers(), Waits()
-        async with Runner([numbers.tool, waits.tool], drain=0.02) as runner:
+        numbers, waits = Numbers(), Waiting()
+        async with Runner([numbers.tool, waits.tool], waits=Waits(drain=0.02)) as runner:
             runner.batch([ToolCall("w", "waits")])
             await waits.started.wait()
         async with runner:
@@ -473,8 +475,8 @@ def test_a_runner_that_is_entered_again_takes_calls_after_it_was_left_at_the_end
 
 def test_one_who_leaves_is_not_kept_by_another_who_gave_up_leaving() -> None:
     async def main() -> list[Any]:
-        waits = Waits()
-        runner = Runner([waits.tool], drain=None)
+        waits = Waiting()
+        runner = Runner([waits.tool], waits=Waits(drain=None))
         call = asyncio.create_task(runner.run("waits"))
         await waits.started.wait()
         one, two = (asyncio.create_task(runner.__aexit__(None, None, None)) for _ in range(2))

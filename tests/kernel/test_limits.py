@@ -13,7 +13,7 @@ from watched import BOUND, Watch, go
 
 import ferrule
 import probe
-from ferrule import Tool, ToolCall, ToolContext, ToolResult, tool
+from ferrule import Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.executors.threads import MAX_THREADS, THREAD_SLOTS
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -239,7 +239,7 @@ def recursive(**options: Any) -> Tool:
 @pytest.mark.parametrize("timeout", [None, BOUND])
 def test_a_tool_that_calls_itself_does_not_wait_for_itself(timeout: float | None) -> None:
     down = recursive(concurrency=1, resources=lambda arguments: ["k"])
-    runner = Runner([down], concurrency=1, queue_timeout=BOUND, timeout=timeout)
+    runner = Runner([down], concurrency=1, waits=Waits(slot=BOUND), timeout=timeout)
     result = go(runner.run("down", {"n": 5}))
     assert result.output == 5, result.error
     assert probe.slots_taken(runner) == 0 and not probe.keys_held(runner)
@@ -256,7 +256,7 @@ def test_nested_calls_from_a_thread_and_direct_ones_do_not_wait_either() -> None
     async def direct(n: int) -> int:
         return n if n == 0 else await direct(n=n - 1) + 1  # type: ignore[no-any-return]
 
-    runner = Runner([blocking, direct], concurrency=1, queue_timeout=BOUND)
+    runner = Runner([blocking, direct], concurrency=1, waits=Waits(slot=BOUND))
     assert go(runner.run("blocking", {"n": 3})).output == 3
     assert go(runner.run("direct", {"n": 3})).output == 3
 
@@ -274,7 +274,7 @@ def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
         return str((await context.run("work", {"nested": False})).status)
 
     async def main() -> None:
-        runner = Runner([work], queue_timeout=BOUND)
+        runner = Runner([work], waits=Waits(slot=BOUND))
         parent = asyncio.create_task(runner.run("work", {"nested": True}))
         await started.wait()
         other = asyncio.create_task(runner.run("work", {"nested": False}))
@@ -429,7 +429,7 @@ def test_each_attempt_that_is_given_up_keeps_its_slot_until_it_ends_and_then_all
         return await next(call, context)  # type: ignore[no-any-return]
 
     async def main() -> None:
-        runner = Runner([stuck], around=[twice], concurrency=4, grace=0)
+        runner = Runner([stuck], around=[twice], concurrency=4, waits=Waits(grace=0))
         assert (await runner.run("stuck")).status == "timeout"
         assert (runner.left_running, probe.slots_taken(runner)) == (2, 4)  # the runner's, and those for threads
         release.set()
@@ -460,7 +460,9 @@ def test_a_call_keeps_what_it_has_until_what_was_given_up_beneath_it_ends(what: 
     async def main() -> None:
         keyed: dict[str, Any] = {"resources": lambda arguments: ["k"]} if what == "key" else {"parallel": True}
         runner = Runner(
-            [stuck, tool(parent, **keyed), tool(other, **keyed)], concurrency=2 if what == "key" else 1, grace=0
+            [stuck, tool(parent, **keyed), tool(other, **keyed)],
+            concurrency=2 if what == "key" else 1,
+            waits=Waits(grace=0),
         )
         assert (await runner.run("parent")).output == "timeout"
         assert runner.left_running == 1
@@ -486,7 +488,7 @@ def test_who_waits_for_a_runner_holds_no_thread_that_others_want() -> None:
         def plain() -> str:
             return "ok"
 
-        busy, free = Runner([hold, plain], concurrency=1), Runner([plain], queue_timeout=BOUND)
+        busy, free = Runner([hold, plain], concurrency=1), Runner([plain], waits=Waits(slot=BOUND))
         waiting = [asyncio.create_task(busy.run(name)) for name in ("hold", *["plain"] * (MAX_THREADS + 1))]
         while busy.waiting <= MAX_THREADS:
             await asyncio.sleep(0)

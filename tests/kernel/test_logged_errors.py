@@ -11,7 +11,7 @@ import pytest
 from isolated_tools import crashes, raises
 from watched import go
 
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule import DefinitionError, Runner, Sizes, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.errors import GuardError
 from ferrule.types import Next
 from waits import BOUND
@@ -70,7 +70,7 @@ def test_a_tool_error_without_a_text_is_no_empty_error(error: ToolError) -> None
 
 
 def test_the_text_of_a_tool_error_is_bounded_and_cleaned() -> None:
-    result = go(Runner([raising(ToolError("\udc00" + "x" * 5000))], max_output=100).run("act"))
+    result = go(Runner([raising(ToolError("\udc00" + "x" * 5000))], sizes=Sizes(output=100)).run("act"))
     assert result.error is not None and len(result.error) == 100
     assert result.error.startswith("\ufffdxx") and "characters left out]\nxxx" in result.error
 

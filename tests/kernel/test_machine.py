@@ -32,7 +32,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from watched import BOUND, TERMINAL, Watch
 
 import probe
-from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, tool
 from ferrule.executors.process import pool as processes
 from ferrule.kernel.batch import Batch
 from ferrule.kernel.state import RELIABLE_CANCELLING
@@ -300,7 +300,7 @@ class Calls(RuleBasedStateMachine):
             concurrency=concurrency,
             per_principal=share,
             timeout=timeout,
-            grace=grace,
+            waits=Waits(grace=grace),
         )
 
     def tools(self) -> list[Tool]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from watched import Watch, go, plain, run
 
-from ferrule import Decision, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
+from ferrule import Decision, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.middleware import after, before
 from waits import BOUND
 
@@ -95,7 +95,7 @@ def answering(result: ToolResult) -> Any:
 @pytest.mark.parametrize("where", ["around", "inside"])
 def test_a_result_that_a_middleware_makes_is_bound_bounded_and_told(where: str) -> None:
     made = ToolResult(output="x" * 5000)
-    result, watch = run(double, "double", {"n": 1}, max_output=500, **{where: [answering(made)]})
+    result, watch = run(double, "double", {"n": 1}, sizes=Sizes(output=500), **{where: [answering(made)]})
     assert (result.call_id, result.tool_name, result.status) == ("c1", "double", "ok")
     assert len(plain(result)) <= 500
     assert watch.kinds() == ["tool:pre", "tool:post"]

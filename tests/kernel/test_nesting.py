@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch, go
 
-from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, tool
 
 
 def test_a_tool_that_calls_itself_ends_at_the_deadline_of_the_first_call() -> None:
@@ -39,7 +39,7 @@ def test_a_blocking_tool_that_calls_itself_runs_nothing_after_its_deadline() -> 
             over.set()
         return answers[-1].status
 
-    runner = Runner([again], timeout=0.3, queue_timeout=1.0)
+    runner = Runner([again], timeout=0.3, waits=Waits(slot=1.0))
     assert runner.run_sync("again").status == "timeout"
     ended.set()
     assert over.wait(BOUND) and sum(late) <= 1  # one at most had its thread already
@@ -60,7 +60,7 @@ def test_what_outlived_a_time_out_runs_nothing_more() -> None:
         told.set()
 
     watch = Watch()
-    runner = Runner([late, other], timeout=0.05, grace=0, observers=[watch])
+    runner = Runner([late, other], timeout=0.05, waits=Waits(grace=0), observers=[watch])
     assert runner.run_sync("late").status == "timeout"
     goes_on.set()
     assert told.wait(BOUND)

@@ -29,6 +29,7 @@ from ferrule import (
     ToolContext,
     ToolResult,
     Toolset,
+    Waits,
     allow,
     ask,
     deny,
@@ -327,8 +328,8 @@ def test_what_is_no_key_is_a_programmers_mistake_that_does_not_print_it(key: Any
 
 @pytest.mark.parametrize("within", [0, -1, float("inf"), "day", True])
 def test_a_time_that_is_none_is_a_programmers_mistake(within: Any) -> None:
-    with pytest.raises(DefinitionError, match="resume_within"):
-        Runner([], resume_within=within)
+    with pytest.raises(DefinitionError, match="resume=…"):
+        Runner([], waits=Waits(resume=within))
 
 
 # -- the tool and what is bound ----------------------------------------------------------------------------------------
@@ -580,7 +581,7 @@ def test_it_stays_used_after_thousands_of_others() -> None:
 
 def test_what_is_kept_of_it_is_forgotten_when_it_expires() -> None:
     clock, (write, ran) = Today(), writing()
-    runner = made([write], resume_within=10, clock=clock)
+    runner = made([write], waits=Waits(resume=10), clock=clock)
     first = suspended(runner)
     assert go(runner.resume(first, True)).success
     clock.today += 10
@@ -592,7 +593,7 @@ def test_what_is_kept_of_it_is_forgotten_when_it_expires() -> None:
 
 def test_an_answer_that_comes_too_late_is_refused_and_told() -> None:
     clock, (write, ran), watch = Today(), writing(), Watch()
-    runner = made([write], resume_within=10, observers=[watch], clock=clock)
+    runner = made([write], waits=Waits(resume=10), observers=[watch], clock=clock)
     record = suspended(runner)
     clock.today += 10
     result = go(runner.resume(record, True))

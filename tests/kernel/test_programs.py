@@ -20,11 +20,13 @@ from ferrule import (
     Decision,
     DefinitionError,
     Runner,
+    Sizes,
     Tool,
     ToolCall,
     ToolContext,
     ToolResult,
     Toolset,
+    Waits,
     ask,
     deny,
     own_loop,
@@ -91,7 +93,7 @@ def test_run_sync_in_a_handlers_thread_is_a_nested_call() -> None:
     def outer() -> int:
         return runner.run_sync("add", {"a": 1, "b": 2}).output  # type: ignore[no-any-return]
 
-    runner = Runner([outer, add], observers=[watch], concurrency=1, queue_timeout=BOUND)
+    runner = Runner([outer, add], observers=[watch], concurrency=1, waits=Waits(slot=BOUND))
     assert go(runner.run(ToolCall("o", "outer"))).output == 3
     assert aside(lambda: runner.run_sync(ToolCall("p", "outer"))).output == 3
     assert [event.call.parent for event in watch.events if event.call.name == "add"] == [*"ooo", *"ppp"]
@@ -296,7 +298,7 @@ def test_a_loop_that_ended_in_the_middle_of_a_call_leaves_a_usable_runner() -> N
         if wait:
             await asyncio.Event().wait()
 
-    runner = Runner([work], concurrency=1, queue_timeout=0.5)
+    runner = Runner([work], concurrency=1, waits=Waits(slot=0.5))
 
     async def leaves() -> None:
         asyncio.ensure_future(runner.run("work", {"wait": True}))  # noqa: RUF006
@@ -426,7 +428,7 @@ def test_leaving_does_not_wait_for_what_was_abandoned() -> None:
                     pass
             await asyncio.sleep(0.01)
 
-        runner = Runner([stubborn], grace=0.01)
+        runner = Runner([stubborn], waits=Waits(grace=0.01))
         try:
             async with asyncio.timeout(BOUND), runner:
                 assert (await runner.run("stubborn", {"forever": True}, timeout=0.01)).status == "timeout"
@@ -462,7 +464,7 @@ def test_mounted_tools_carry_guards_middleware_and_limits_on_one_path() -> None:
         around=[middle("inner around")],
         inside=[middle("inner inside")],
         observers=[inner_watch],
-        max_output=50,
+        sizes=Sizes(output=50),
     )
     watch = Watch()
     outer = Runner(

@@ -19,6 +19,7 @@ from ferrule import (
     GuardError,
     HandlerError,
     Runner,
+    Sizes,
     Text,
     Tool,
     ToolCall,
@@ -447,14 +448,16 @@ def test_every_output_becomes_json_and_utf_8(make: Any) -> None:
     ],
 )
 def test_a_result_has_at_most_max_output_characters(make: Any) -> None:
-    result, _ = run(returning(make()), "give", max_output=1000)
+    result, _ = run(returning(make()), "give", sizes=Sizes(output=1000))
     plain(result)
     assert sum(len(block.text) for block in result.content if isinstance(block, Text)) <= 1000
     assert len(result.error or "") <= 1000
 
 
 def test_what_was_json_is_json_still_when_it_is_cut() -> None:
-    result, _ = run(returning({"rows": [{"n": n, "text": "x" * 50} for n in range(200)]}), "give", max_output=800)
+    result, _ = run(
+        returning({"rows": [{"n": n, "text": "x" * 50} for n in range(200)]}), "give", sizes=Sizes(output=800)
+    )
     assert set(json.loads(plain(result))) >= {"rows"}
 
 

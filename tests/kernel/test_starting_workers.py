@@ -15,7 +15,7 @@ import pytest
 from watched import go
 
 import probe
-from ferrule import Runner, ToolCall, ToolResult, tool
+from ferrule import Runner, ToolCall, ToolResult, Waits, tool
 from ferrule.testing import ManualClock
 
 SLOW = """
@@ -76,7 +76,7 @@ async def waiting(runner: Runner, clock: ManualClock, name: str, arguments: Any 
 def test_a_first_call_has_all_its_time_once_its_handler_begins(slow: Slow) -> None:
     async def main() -> None:
         clock = ManualClock()
-        runner = Runner([tool(slow.module.add, isolation="process")], timeout=1, queue_timeout=60, clock=clock)
+        runner = Runner([tool(slow.module.add, isolation="process")], timeout=1, waits=Waits(slot=60), clock=clock)
         call = await waiting(runner, clock, "add", {"a": 1})
         await clock.advance(59)
         assert not call.done()
@@ -125,7 +125,9 @@ def test_a_worker_is_killed_by_the_clock_of_its_runner_alone(slow: Slow) -> None
 def test_the_queue_timeout_is_the_bound_of_the_start(slow: Slow, timeout: float | None) -> None:
     async def main() -> None:
         clock = ManualClock()
-        runner = Runner([tool(slow.module.add, isolation="process")], timeout=timeout, queue_timeout=20, clock=clock)
+        runner = Runner(
+            [tool(slow.module.add, isolation="process")], timeout=timeout, waits=Waits(slot=20), clock=clock
+        )
         call = await waiting(runner, clock, "add", {"a": 1})
         await clock.advance(19)
         assert not call.done()

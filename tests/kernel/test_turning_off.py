@@ -10,7 +10,7 @@ import pytest
 from watched import Watch, go
 
 import probe
-from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ask, tool
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, Waits, ask, tool
 from waits import until
 
 
@@ -219,7 +219,7 @@ def test_turning_off_what_is_not_there_or_without_a_reason_is_a_mistake(glob: st
 def test_leaving_waits_no_longer_than_its_bound_and_gives_every_call_its_result(timeout: float | None) -> None:
     async def main() -> None:
         gate, watch = Gate(), Watch()
-        runner = Runner([tool(gate.wait, name="wait")], drain=0.01, observers=[watch], timeout=timeout)
+        runner = Runner([tool(gate.wait, name="wait")], waits=Waits(drain=0.01), observers=[watch], timeout=timeout)
         async with runner:
             going = asyncio.ensure_future(runner.run(ToolCall("c1", "wait", "{}")))
             await gate.inside.wait()
@@ -245,7 +245,7 @@ def test_leaving_does_not_wait_for_a_handler_that_ignores_its_cancellation() -> 
                     pass
             return "at last"
 
-        runner = Runner([stubborn], drain=0.01, grace=0.01)
+        runner = Runner([stubborn], waits=Waits(drain=0.01, grace=0.01))
         async with runner:
             going = asyncio.ensure_future(runner.run("stubborn"))
             await inside.wait()

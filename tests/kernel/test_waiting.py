@@ -1,4 +1,4 @@
-"""Calls that wait for each other, perhaps in a ring: `queue_timeout` bounds it, and everything comes to an end."""
+"""Calls that wait for each other, perhaps in a ring: `waits.slot` bounds it, and everything comes to an end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from watched import go
 
 import probe
-from ferrule import Runner, Tool, ToolContext, ToolResult, tool
-from ferrule.kernel import acquire
+from ferrule import Runner, Tool, ToolContext, ToolResult, Waits, tool
+from ferrule.kernel import deadline
 from waits import BOUND
 
 Want: TypeAlias = tuple[str, Sequence[Any]]
@@ -91,7 +91,7 @@ def test_a_slot_that_another_runners_call_has_may_come_free() -> None:
         async def parent(context: ToolContext) -> str:
             return (await context.run("single", {"hold": False})).status
 
-        other, runner = Runner([single]), Runner([single, parent], queue_timeout=None)
+        other, runner = Runner([single]), Runner([single, parent], waits=Waits(slot=None))
         held = asyncio.ensure_future(other.run("single", {"hold": True}))
         await asyncio.sleep(0)
         waits = asyncio.ensure_future(runner.run("parent"))
@@ -123,7 +123,7 @@ def test_whatever_calls_what_everything_comes_to_an_end_within_the_bound(
 ) -> None:
     async def main() -> list[ToolResult]:
         works = Works()
-        runner = Runner(works.tools(), queue_timeout=0.05, concurrency=concurrency, per_principal=share)
+        runner = Runner(works.tools(), waits=Waits(slot=0.05), concurrency=concurrency, per_principal=share)
         going = []
         for number, want in enumerate(forest):
             going.append(asyncio.ensure_future(asked(runner, want, ToolContext(principal=f"p{number % 2}"))))
@@ -154,12 +154,12 @@ def ring(**options: Any) -> list[str]:
 
 
 def test_two_that_wait_for_each_other_end_at_the_queue_timeout() -> None:
-    assert "limited" in ring(queue_timeout=0.05)
+    assert "limited" in ring(waits=Waits(slot=0.05))
 
 
 def test_a_call_that_another_one_made_never_waits_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acquire, "NESTED_TIMEOUT", 0.05)
-    assert "limited" in ring(queue_timeout=None)
+    monkeypatch.setattr(deadline, "NESTED_TIMEOUT", 0.05)
+    assert "limited" in ring(waits=Waits(slot=None))
 
 
 @pytest.mark.parametrize("what", ["key", "slot"])
@@ -180,6 +180,6 @@ def test_what_a_call_holds_applies_anew_among_the_calls_that_it_makes(what: str)
 
     options: dict[str, Any] = {"resources": lambda given: ["k"]} if what == "key" else {}
     tools = [tool(one, parallel=False, **options) for one in (child, parent)]
-    runner = Runner(tools, concurrency=1 if what == "slot" else None, queue_timeout=BOUND)
+    runner = Runner(tools, concurrency=1 if what == "slot" else None, waits=Waits(slot=BOUND))
     assert go(runner.run("parent")).output == ["ok", "ok", "ok"]
     assert inside == [1, 1, 1]

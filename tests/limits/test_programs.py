@@ -14,7 +14,7 @@ import pytest
 import sharing
 
 import ferrule
-from ferrule import Runner, ToolResult, tool
+from ferrule import Runner, ToolResult, Waits, tool
 from ferrule.limits import shared
 
 pytestmark = [
@@ -82,7 +82,7 @@ def test_what_a_killed_program_had_is_anothers_once_its_lease_has_ended(written:
         limits = shared(sharing.place(written), lease=1.5)
         with started("holds", written, "", LEASE="1.5") as holder:
             assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
-            early = await Runner([work], limits=limits, queue_timeout=0.01).run("work")
+            early = await Runner([work], limits=limits, waits=Waits(slot=0.01)).run("work")
             assert (early.status, early.executed) == ("limited", False)
             waits = asyncio.create_task(Runner([work], limits=limits).run("work"))
             holder.kill()
@@ -109,6 +109,6 @@ def test_a_lease_is_renewed_while_the_loop_stands_still(written: str) -> None:
         with started("holds", written, "", LEASE="3") as holder:
             assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
             limits = shared(sharing.place(written), lease=3)
-            return await Runner([work], limits=limits, queue_timeout=5).run("work")
+            return await Runner([work], limits=limits, waits=Waits(slot=5)).run("work")
 
     assert asyncio.run(main()).status == "limited"

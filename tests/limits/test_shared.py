@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernel.watched import go, plain
 
-from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, tool
+from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, Waits, tool
 from ferrule.limits import SharedLimits, shared, turns
 from ferrule.middleware import budget, rate
 from ferrule.store import JsonValue, Memory, Postgres, Store, StoreError
@@ -165,8 +165,8 @@ def test_a_handler_that_outlives_its_deadline_keeps_what_it_has_among_all_progra
         ends.wait(BOUND)
 
     async def main() -> None:
-        assert (await Runner([blocks], limits=shared(store), grace=0).run("look")).status == "timeout"
-        other = Runner([look.replace(concurrency=1)], limits=shared(store), queue_timeout=0.05)
+        assert (await Runner([blocks], limits=shared(store), waits=Waits(grace=0)).run("look")).status == "timeout"
+        other = Runner([look.replace(concurrency=1)], limits=shared(store), waits=Waits(slot=0.05))
         assert (await other.run("look")).status == "limited"
         ends.set()
         patient = Runner([look.replace(concurrency=1)], limits=shared(store))
@@ -282,7 +282,7 @@ def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.M
 
     async def main() -> None:
         for what, options in limited_by(kept):
-            runner = Runner([look.replace(concurrency=1)], queue_timeout=0.05, **options)
+            runner = Runner([look.replace(concurrency=1)], waits=Waits(slot=0.05), **options)
             assert ((await runner.run("look")).status, what) == ("limited", what)
         answers.set()
         assert (await Runner([look.replace(concurrency=1)], limits=kept).run("look")).success
@@ -318,7 +318,7 @@ def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
         late = await Runner([look.replace(concurrency=1)], limits=limits).run("look")
         assert late.status == "limited"
         store.how = "not at all"
-        assert (await Runner([hold], limits=shared(store), queue_timeout=0.05).run("look")).status == "limited"
+        assert (await Runner([hold], limits=shared(store), waits=Waits(slot=0.05)).run("look")).status == "limited"
         ends.set()
         assert (await first).output == "held"
         assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).output == "seen"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.kernel.watched import BOUND, go, plain
 from two_threads import in_two_threads
 
-from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.middleware import breaker, cache, retry
 from ferrule.middleware._counted import limited
 from ferrule.testing import ManualClock
@@ -222,7 +222,7 @@ def test_a_probe_that_outlived_its_deadline_does_not_hold_its_place_for_ever() -
 
     async def main() -> None:
         clock = ManualClock()
-        runner = Runner([ask], inside=[breaker(1, 30, clock=clock)], grace=0)
+        runner = Runner([ask], inside=[breaker(1, 30, clock=clock)], waits=Waits(grace=0))
         await runner.run("ask", {"how": "fails"})
         await clock.advance(30)
         stays = await runner.run("ask", {"how": "stays"}, timeout=0.01)
@@ -255,7 +255,9 @@ def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_takes_i
         await ask(runner)
         await clock.advance(30)
         seconds = 0.2 if how == "its deadline came" else BOUND
-        probe = asyncio.ensure_future(Runner([slow_to_end], inside=[circuit], grace=BOUND).run("ask", timeout=seconds))
+        probe = asyncio.ensure_future(
+            Runner([slow_to_end], inside=[circuit], waits=Waits(grace=BOUND)).run("ask", timeout=seconds)
+        )
         await clock.advance(0)
         assert (await ask(runner)) == "limited"
         if how == "it was cancelled":
@@ -363,7 +365,7 @@ def test_a_handler_that_answers_after_its_deadline_failed(ends: str) -> None:
 
     async def main() -> None:
         circuit = breaker(1)
-        runner = Runner([ask], inside=[circuit], grace=BOUND if ends == "in its grace" else 0)
+        runner = Runner([ask], inside=[circuit], waits=Waits(grace=BOUND if ends == "in its grace" else 0))
         assert (await runner.run("ask", timeout=0.01)).status == "timeout"
         done.set()
         while runner.left_running:

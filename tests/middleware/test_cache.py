@@ -22,6 +22,7 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
+    Waits,
     allow,
     ask,
     deny,
@@ -401,7 +402,7 @@ def test_who_waits_for_a_leader_that_was_given_up_runs_once_its_handler_has_ende
         return mine
 
     async def main() -> None:
-        runner = Runner([read], inside=[cache()], grace=0)
+        runner = Runner([read], inside=[cache()], waits=Waits(grace=0))
         leader = asyncio.ensure_future(runner.run("read", timeout=0.01 if how == "its deadline came" else BOUND))
         await ManualClock().advance(0)
         waiting = [asyncio.ensure_future(runner.run("read")) for _ in range(3)]

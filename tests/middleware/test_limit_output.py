@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Runner, tool
+from ferrule import Runner, Sizes, tool
 from ferrule.errors import DefinitionError
 from ferrule.middleware import limit_output
 from ferrule.values.call import ToolCall
@@ -74,8 +74,10 @@ def test_a_runner_leaves_out_what_is_more_than_its_max_media() -> None:
     def draw() -> Media:
         return Media("image", b"y" * 7_000, "image/png")
 
-    assert Runner([draw], max_output=1_000).run_sync("draw").content == (Media("image", b"y" * 7_000, "image/png"),)
-    assert "left out" in Runner([draw], max_media=6_000).run_sync("draw").text
+    assert Runner([draw], sizes=Sizes(output=1_000)).run_sync("draw").content == (
+        Media("image", b"y" * 7_000, "image/png"),
+    )
+    assert "left out" in Runner([draw], sizes=Sizes(media=6_000)).run_sync("draw").text
 
 
 def test_an_error_is_cut_and_says_so() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openapi_wire import Wire, answer, called, document, imported, operation, run, trusting
 from pydantic import SecretStr
 
-from ferrule import DefinitionError, Journal, Runner, ToolContext, ToolResult
+from ferrule import DefinitionError, Journal, Runner, Sizes, ToolContext, ToolResult
 from ferrule.approval import later
 from ferrule.guards import ask_before_changes
 from ferrule.http import without_http_logs
@@ -537,7 +537,7 @@ def test_an_answer_is_read_no_further_than_its_bound() -> None:
         transport = Endless(kind)
         async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
             tools = openapi(ONE, server="https://api.example.com", client=client)
-            return await Runner(tools, max_output=None).run("op", {}), transport.given
+            return await Runner(tools, sizes=Sizes(output=2_000_000)).run("op", {}), transport.given
 
     result, given = asyncio.run(got("text/plain"))
     assert given == 11 and result.success and str(result.output).endswith("[cut after 1,000,000 bytes]")
@@ -772,7 +772,9 @@ def test_no_part_of_a_credential_that_comes_back_is_shown(given: bytes) -> None:
     async def calls(runner: Runner, wire: Wire) -> ToolResult:
         return await runner.run("op", {})
 
-    result, _ = run(secured(KEY), calls, given, tls=True, runner={"secrets": {"key": TOKEN}, "max_output": None})
+    result, _ = run(
+        secured(KEY), calls, given, tls=True, runner={"secrets": {"key": TOKEN}, "sizes": Sizes(output=10**9)}
+    )
     assert TOKEN[:5] not in result.text + str(result.output) + str(result.content)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openapi_wire import Reply, Wire, answer, called, document, operation, run
 
-from ferrule import DefinitionError, Runner, ToolResult
+from ferrule import DefinitionError, Runner, Sizes, ToolResult
 from ferrule.sources import openapi
 from ferrule.testing import ManualClock
 
@@ -269,7 +269,9 @@ def test_a_deadline_ends_the_pages_and_not_the_call() -> None:
 
 def test_the_bound_of_the_output_holds_over_all_pages() -> None:
     pages = [page(["x" * 900], link=f'</x?at={at}>; rel="next"') for at in range(2, 9)]
-    result, wire = called(listing("at", INTEGER, headers=LINK), {}, *pages, pages=5, runner={"max_output": 2_000})
+    result, wire = called(
+        listing("at", INTEGER, headers=LINK), {}, *pages, pages=5, runner={"sizes": Sizes(output=2_000)}
+    )
     assert len(wire.heard) == 5 and len(result.text) <= 2_000
 
 

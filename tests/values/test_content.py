@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Runner, Tool, ToolResult
+from ferrule import Runner, Sizes, Tool, ToolResult
 from ferrule.values.content import (
     KEEP_CHOICES,
     Block,
@@ -314,7 +314,7 @@ def test_a_result_over_the_limit_is_rendered_once_and_cut_in_a_few_steps_for_eac
     async def give() -> Any:
         return value
 
-    runner = Runner([Tool("give", give)], max_output=20_000)
+    runner = Runner([Tool("give", give)], sizes=Sizes(output=20_000))
     work = steps(lambda: results.append(asyncio.run(runner.run("give"))))
     assert work < 15 * items
     (block,) = results[0].content

@@ -9,7 +9,7 @@ Every call takes them in this order, so calls of one runner cannot deadlock:
 
 Nothing is held while a person is asked. A nested call never waits for a slot or key of its own ancestors: the calls
 below a holder compete among themselves for a nested limiter or nested locks. Every other wait of a nested call ends
-after `NESTED_TIMEOUT` at the latest.
+after 60 s at the latest (`kernel/deadline.py`).
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class BackgroundJob:
         if self.state is None:
             return False
         interrupt(self.state, Rejected("cancelled", CANCELLED))
-        await self.wait(self.runner.grace)
+        await self.wait(self.runner.waits.grace)
         return True
 
 

@@ -12,7 +12,7 @@ from ferrule.kernel.state import CallState, ancestors
 from ferrule.scheduling.clock import Timer, wait_until, waiter_for_end, wake
 
 NESTED_TIMEOUT = 60.0
-"""Seconds that a nested call waits at most for slots if the runner has no `queue_timeout`."""
+"""Seconds that a nested call waits at most for slots if the runner sets no limit."""
 
 
 class Deadline:
@@ -103,7 +103,7 @@ def inherited_deadline(state: CallState) -> float:
 def wait_deadline(state: CallState) -> float | None:
     """Return when a wait that starts now has to end, or None if it may last forever."""
     runner = state.plan.runner
-    timeout = runner.queue_timeout
+    timeout = runner.waits.slot
     if timeout is None and state.parent is not None:
         timeout = NESTED_TIMEOUT
     return None if timeout is None else runner.timer.time() + timeout

@@ -259,4 +259,4 @@ async def _stop_task(task: asyncio.Task[ToolResult], deadline: Deadline, plan: P
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # mark the exception as seen
     if not task.done():
         task.cancel()
-        await deadline.wait_for_task(task, deadline.timer.time() + plan.runner.grace)
+        await deadline.wait_for_task(task, deadline.timer.time() + plan.runner.waits.grace)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from ferrule.arguments.parameters import Invalid
+from ferrule.definition.bounds import Sizes
 from ferrule.definition.guard_forms import guard_function, make_asking_guard
 from ferrule.definition.hooks import split_chain
 from ferrule.definition.tool import Tool
@@ -53,9 +54,7 @@ class Settings:
     timeout: float | None
     idle_timeout: float | None
     expose: tuple[type[BaseException], ...]
-    max_output: int
-    max_media: int
-    max_input: int | None
+    sizes: Sizes
     disabled: dict[str, str] = field(default_factory=dict)
     runners: WeakSet[RunnerState] = field(default_factory=WeakSet)
 
@@ -151,9 +150,9 @@ class Plan:
         if (idle := _first_set(tool.idle_timeout, *(one.idle_timeout for one in inner_first))) is not None:
             self.idle_timeout = idle
         self.expose = inner_first[0].expose
-        self.max_output = min(one.max_output for one in outer_first)
-        self.max_media = min(one.max_media for one in outer_first)
-        longest = [one.max_input for one in outer_first if one.max_input is not None]
+        self.max_output = min(one.sizes.output for one in outer_first)
+        self.max_media = min(one.sizes.media for one in outer_first)
+        longest = [one.sizes.input for one in outer_first if one.sizes.input is not None]
         self.max_input = min(longest, default=None)
         self.deps = _first_set(*(one.deps for one in inner_first))
         self.secrets = next((one.secrets for one in inner_first if one.secrets), None)

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
+from ferrule.definition.bounds import Waits
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
@@ -73,7 +74,7 @@ class RunnerState:
         observers: The observers of every event, the journal last.
         questions: Limits how many questions to a blocking approver are open.
         resume_keys: The keys that seal suspended calls: the first signs, all verify.
-        resume_within: Seconds in which a suspended call can be resumed.
+        waits: The seconds that it waits for slots, handlers, calls and people.
         receive: `receive` of `kernel/receive.py`, for nested calls.
         clock: The clock of deadlines, waits and expiries.
         resumed_records: The records that were resumed already.
@@ -104,12 +105,9 @@ class RunnerState:
     observers: tuple[Observer, ...]
     approve: Approver | None
     journal: Journal | None
-    grace: float
-    queue_timeout: float | None
-    drain: float | None
+    waits: Waits
     questions: Limiter
     resume_keys: tuple[bytes, ...]
-    resume_within: float
     receive: Receive
     clock: Clock
     resumed_records: ResumedRecords
@@ -257,16 +255,16 @@ class RunnerState:
         return [self, *(further for made in self.replacements for further in made._all_replacements())]
 
     async def _drain(self) -> None:
-        if not await self._wait_until_idle(self.drain):
+        if not await self._wait_until_idle(self.waits.drain):
             self.leaving, left = "closed", set(self.live)
-            log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self.drain)
+            log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self.waits.drain)
             closed = Rejected("cancelled", f"The runner was closed before the call had ended. {NOTHING_RUN}")
             for call in left:
                 interrupt(call, closed)
-            await self._wait_until_idle(self.grace + _CANCELLATION_SECONDS)
+            await self._wait_until_idle(self.waits.grace + _CANCELLATION_SECONDS)
         written_here: set[asyncio.Future[Any]] = {task for task in self.writes if task.get_loop() is self.loop}
         if written_here:
-            await wait_in_real_time(written_here, self.drain)
+            await wait_in_real_time(written_here, self.waits.drain)
 
     def _check_leaving(self) -> None:
         if self.loop is not None and self.loop.is_closed():

@@ -103,7 +103,7 @@ def make_record(
     Args:
         kind: `"approval"`, `"input"` or `"work"`.
         handler_state: Data that the handler wants back with the answer.
-        within: Seconds until the record expires; None for the runner's `resume_within`.
+        within: Seconds until the record expires; None for the runner's `waits.resume`.
     """
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
@@ -125,7 +125,7 @@ def make_record(
         "schema": thaw(decision.schema),
         "state": thaw(handler_state),
         "asked_at": asked_at,
-        "expires_at": asked_at + (plan.runner.resume_within if within is None else within),
+        "expires_at": asked_at + (plan.runner.waits.resume if within is None else within),
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
         "run": format_run_id(state.run),

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 from unittest import SkipTest
 
+from ferrule.definition.bounds import Waits
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
@@ -77,7 +78,7 @@ class AdapterCalls:
 
         world = World()
         calls = Said("c1", "hold"), Said("c2", "hold")  # which of them comes first is the framework's affair
-        driven = self.drive(world, *calls, concurrency=1, queue_timeout=0.05, observers=[release])
+        driven = self.drive(world, *calls, concurrency=1, waits=Waits(slot=0.05), observers=[release])
         read = [seen_of(driven, "c1"), seen_of(driven, "c2")]
         held, refused = sorted(read, key=lambda seen: seen.failed)
         assert held == Seen("held") and refused.failed and "hold" in refused.text, f"of two the model reads {read}"

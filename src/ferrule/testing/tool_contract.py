@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from unittest import SkipTest
 
 from ferrule.arguments.schema_parameters import JsonSchemaValidator
+from ferrule.definition.bounds import Sizes
 from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
@@ -286,7 +287,7 @@ class ToolContract:
 
         async def run(folder: Path) -> Any:
             tool = to_tool(self.tool())
-            runner = Runner([tool], approve=_yes, observers=[events.append], max_output=1_000_000_000)
+            runner = Runner([tool], approve=_yes, observers=[events.append], sizes=Sizes(output=1_000_000_000))
             return await check(_Place(tool, runner, self.context(folder), folder, events))
 
         with TemporaryDirectory() as name, chdir(name):

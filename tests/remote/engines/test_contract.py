@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from workers import HERE, worker
 
-from ferrule import Event, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
+from ferrule import Event, Media, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.remote import dbos, ray
 
 KEY = b"e" * 32
@@ -236,13 +236,13 @@ def test_nothing_runs_that_was_refused(place: Any, tmp_path: Path) -> None:
 
 
 def test_a_result_that_is_too_long_is_cut(place: Any) -> None:
-    result, _ = run(tool(far_tools.echo, isolation=place), {"value": "x" * 5000}, max_output=1000)
+    result, _ = run(tool(far_tools.echo, isolation=place), {"value": "x" * 5000}, sizes=Sizes(output=1000))
     assert result.status == "ok" and len(result.text) <= 1000
 
 
 def test_a_megabyte_goes_there_and_comes_back(place: Any) -> None:
     text = "é" * 1_000_000
-    result, _ = run(tool(far_tools.echo, isolation=place), {"value": text}, max_input=None, max_output=2_000_000)
+    result, _ = run(tool(far_tools.echo, isolation=place), {"value": text}, sizes=Sizes(input=None, output=2_000_000))
     assert result.output == text
 
 

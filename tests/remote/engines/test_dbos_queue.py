@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from workers import worker
 
-from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, tool
+from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.errors import DefinitionError
 from ferrule.remote import _dbos_database, _near, dbos, ray
 from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
@@ -83,7 +83,7 @@ def test_two_workers_together_keep_to_the_limits_of_500_calls(url: str, tmp_path
     made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url))
     calls = [ToolCall(str(n), "occupy", {"file": str(file), "line": str(n), "seconds": 0.02}) for n in range(500)]
     with worker(url, **limits), worker(url, **limits):
-        results = go(Runner([made], concurrency=500, queue_timeout=BOUND).run_all(calls))
+        results = go(Runner([made], concurrency=500, waits=Waits(slot=BOUND)).run_all(calls))
     assert Counter(result.status for result in results) == {"ok": 500}
     lines = noted(file)
     assert Counter(line[1] for line in lines if line[0] == "+") == {str(n): 1 for n in range(500)}
@@ -102,7 +102,7 @@ def test_principals_take_turns(url: str, tmp_path: Path) -> None:
     made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url, concurrency=4, per_principal=2))
 
     async def both() -> list[ToolResult]:
-        runner = Runner([made], concurrency=200, queue_timeout=BOUND)
+        runner = Runner([made], concurrency=200, waits=Waits(slot=BOUND))
 
         def call(who: str, n: int) -> Any:
             arguments = {"file": str(file), "line": who, "seconds": 0.01}
@@ -196,7 +196,7 @@ def kept(url: str) -> int:
 def test_what_no_worker_takes_in_time_is_limited_and_never_runs(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
-    result = send(made, {"file": str(file), "line": "x"}, queue_timeout=0.5)
+    result = send(made, {"file": str(file), "line": "x"}, waits=Waits(slot=0.5))
     assert (result.status, result.executed) == ("limited", False)
     with worker(url):
         assert send(made, {"file": str(file), "line": "y"}, "c2").status == "ok"
@@ -206,7 +206,7 @@ def test_what_no_worker_takes_in_time_is_limited_and_never_runs(url: str, tmp_pa
 def test_a_call_that_no_worker_had_runs_when_it_comes_again(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
-    assert send(made, {"file": str(file), "line": "x"}, queue_timeout=0.5).status == "limited"
+    assert send(made, {"file": str(file), "line": "x"}, waits=Waits(slot=0.5)).status == "limited"
     with worker(url):
         assert send(made, {"file": str(file), "line": "x"}).output == "x"
     assert noted(file) == [["x"]]
@@ -372,7 +372,7 @@ def test_a_program_reads_no_pickled_answer(url: str, tmp_path: Path) -> None:
     made = queued(far_tools.add, url)
 
     async def answered() -> ToolResult:
-        running = asyncio.ensure_future(Runner([made], queue_timeout=BOUND).run("add", {"a": 1}))
+        running = asyncio.ensure_future(Runner([made], waits=Waits(slot=BOUND)).run("add", {"a": 1}))
         await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
         text = base64.b64encode(pickle.dumps(Touches(touched))).decode()
         with psycopg.connect(url, autocommit=True) as connection:

@@ -15,7 +15,7 @@ import pytest
 from test_dbos_queue import most_at_once, noted
 from workers import HERE
 
-from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
+from ferrule import DefinitionError, Runner, ToolCall, ToolResult, Waits, tool
 from ferrule.remote import ray
 
 BOUND = 60.0
@@ -62,7 +62,7 @@ def test_a_dead_actor_fails_its_call_once_and_is_made_again(tmp_path: Path) -> N
 
 def test_a_tool_has_actors_with_the_options_of_its_own() -> None:
     place = ray.actors(1, options={"who": {"resources": {"special": 1}}, "add": {"resources": {"missing": 1}}})
-    runner = Runner([tool(handler, isolation=place) for handler in (far_tools.who, far_tools.add)], queue_timeout=2)
+    runner = Runner([tool(handler, isolation=place) for handler in (far_tools.who, far_tools.add)], waits=Waits(slot=2))
 
     async def calls() -> list[ToolResult]:
         return [await runner.run("who"), await runner.run("add", {"a": 1})]
