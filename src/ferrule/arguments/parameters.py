@@ -19,6 +19,7 @@ from ferrule.arguments.repair import repair_arguments
 from ferrule.arguments.schema_walk import declared_properties
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, redact_hidden
+from ferrule.values.encoded_bytes import format_arguments
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import SECRET_STARS, Malformed, format_json, parse_json, parse_json_object
 
@@ -57,7 +58,7 @@ class Parameters:
     exact = True
     respells = True
     validate_strictly: Callable[[str], Any]
-    write_json: Callable[[Any], str] = staticmethod(format_json)
+    write_json: Callable[[Any], str] = staticmethod(format_arguments)
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
         self.schema: FrozenDict = freeze(schema)
