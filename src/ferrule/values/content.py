@@ -115,8 +115,6 @@ def to_jsonable(value: object) -> Any:
     """
     if value is None or (type(value) is str and value.isascii()):  # most values
         return value
-    if type(value) is dict and not value:
-        return {}
     return _Rendering().render(value, ())
 
 
@@ -297,11 +295,11 @@ def check_blocks(blocks: Iterable[Any]) -> tuple[Block, ...]:
     Raises:
         TypeError: One is neither a `Text` nor a `Media`.
     """
-    found = tuple(blocks)
-    for block in found:
+    checked = tuple(blocks)
+    for block in checked:
         if type(block) not in _BLOCK_CLASSES:
             raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
-    return found
+    return checked
 
 
 def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
@@ -407,11 +405,9 @@ def truncate_blocks(
         return ends[:ahead] + note + ends[len(ends) - after :]
 
     def count_selected(most: int) -> int:
-        found = [
-            min(count_characters((one,)), most) if isinstance(one, Text) else count_characters((one,))
-            for one in select_blocks(most)
-        ]
-        return sum(found) + _BLOCK * (len(found) - 1)
+        selected = select_blocks(most)
+        sizes = [min(len(b.text), most) if isinstance(b, Text) else _count_media_characters(b) for b in selected]
+        return sum(sizes) + _BLOCK * (len(sizes) - 1)
 
     most = bisect_right(range(limit + 1), limit, key=count_selected) - 1
     if most < 0:
@@ -422,18 +418,19 @@ def truncate_blocks(
 
 
 def _limit_media(blocks: tuple[Block, ...], limit: int, max_media: float, keep: Keep) -> tuple[Block, ...]:
-    found, room, left = list(blocks), limit * 3 // 4, max_media
+    """Return the blocks with a note in place of each media that does not fit."""
+    limited, characters_left, bytes_left = list(blocks), limit * 3 // 4, max_media
     for index in reversed(range(len(blocks))) if keep == "tail" else range(len(blocks)):
         block = blocks[index]
         if isinstance(block, Text):
             continue
-        characters, held = _count_media_characters(block), _count_block_bytes(block)
-        if characters <= room and held <= left:
-            room, left = room - characters, left - held
+        characters, size = _count_media_characters(block), _count_block_bytes(block)
+        if characters <= characters_left and size <= bytes_left:
+            characters_left, bytes_left = characters_left - characters, bytes_left - size
         else:
-            which = f"the limit of media is {max_media} bytes" if held > left else f"the output limit is {limit}"
-            found[index] = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: {which}]")
-    return tuple(found)
+            reason = f"the limit of media is {max_media} bytes" if size > bytes_left else f"the output limit is {limit}"
+            limited[index] = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: {reason}]")
+    return tuple(limited)
 
 
 def _split_head_and_tail(length: int, shown: int, keep: Keep) -> tuple[int, int]:
@@ -480,7 +477,7 @@ def _fit_json(value: object, limit: int, keep: Keep) -> str:
 
     A few guesses, then a binary search, find the length of strings that uses at least 31/32 of the room.
     """
-    found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
+    shortened = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
     fits, too_much, most, guesses = -1, _ITEM * limit + 1, limit // 4, 4
     while too_much - fits > 1:
         most = min(max(most, fits + 1), too_much - 1)
@@ -488,14 +485,14 @@ def _fit_json(value: object, limit: int, keep: Keep) -> str:
         with suppress(OverflowError):
             text = _encode_json(_abridge(value, most, [limit], keep))
         if text and len(text) <= limit:
-            fits, found = most, text
+            fits, shortened = most, text
             if len(text) > limit - limit // 32:
                 break
         else:
             too_much = most
         guesses -= 1
         most = most * limit // len(text) if text and guesses > 0 else (fits + too_much) // 2
-    return found
+    return shortened
 
 
 _ITEM = 4

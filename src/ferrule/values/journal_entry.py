@@ -129,16 +129,11 @@ def _split_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"]
 
 
 def _join_output(output: Any, output_is: str | None) -> Any:
-    match output_is:
-        case None:
-            return output
-        case "bytes":
-            return b64decode(output, validate=True)
-        case "block":
-            return _block_from_dict(output)
-        case "blocks":
-            return [_block_from_dict(one) for one in output]
-    raise ValueError(f"an output cannot be {output_is!r}")
+    if output_is is None:
+        return output
+    if output_is == "bytes":
+        return b64decode(output, validate=True)
+    return _block_from_dict(output) if output_is == "block" else [_block_from_dict(one) for one in output]
 
 
 def _block_to_dict(block: Block) -> dict[str, Any]:

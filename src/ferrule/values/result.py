@@ -272,7 +272,7 @@ def render_as_result(value: Any, not_finite: list[str] | None = None) -> ToolRes
         return result
     error, own = value.error, value._content
     metadata = {name: item for name, item in to_jsonable(value.metadata).items() if name not in KERNEL_METADATA}
-    original = get_original_value(value)
+    original = get_original(value)[0]
     output = to_output(original, not_finite=not_finite)
     content = to_blocks(output) if error is None and own is None else own
     result = value.replace(output=output, error=error and clean_text(error), metadata=metadata, content=content)
@@ -283,8 +283,3 @@ def render_as_result(value: Any, not_finite: list[str] | None = None) -> ToolRes
 def get_original(result: ToolResult) -> tuple[Any, tuple[Block, ...] | None]:
     """Return the original value of the handler or a middleware, and the handler's own content or `None`."""
     return getattr(result, "_original", (result.output, None))
-
-
-def get_original_value(result: ToolResult) -> Any:
-    """Return the original value of the handler or a middleware."""
-    return get_original(result)[0]
