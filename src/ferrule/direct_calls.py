@@ -11,7 +11,7 @@ from ferrule.runner import Runner
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.context import ToolContext
-from ferrule.values.result import ToolResult, get_original_value
+from ferrule.values.result import ToolResult, get_original
 
 _ERRORS: dict[str, type[ToolError]] = {
     "invalid": ValidationError,
@@ -29,7 +29,7 @@ async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
         runner = tool.in_this_thread.runner = Runner([_run_in_foreground(tool)], concurrency=None, expose=(Exception,))
     result = await runner.run(ToolCall(new_id(), tool.name, arguments))
     if result.success:
-        return get_original_value(result)
+        return get_original(result)[0]
     # The call has written it down, with stars that who called it would not know to put.
     raise error_of(result) from None if tool.handling.parameters.hidden else result.exception
 

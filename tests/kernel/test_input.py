@@ -130,5 +130,5 @@ def test_what_is_resumed_has_it_as_well() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "many"])
 def test_it_is_a_whole_number_or_none(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match="input=…. must be a whole number"):
+    with pytest.raises(DefinitionError, match=r"input=…\) must be a whole number"):
         Runner([note], sizes=Sizes(input=wrong))

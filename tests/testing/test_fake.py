@@ -28,7 +28,7 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError, ToolError
 from ferrule.testing import fake
 from ferrule.values.decision import Decision, allow, deny
-from ferrule.values.result import ToolResult, get_original_value
+from ferrule.values.result import ToolResult, get_original
 
 OPEN: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
@@ -333,7 +333,7 @@ def untold(city: str):  # type: ignore[no-untyped-def]
 def test_a_tool_with_a_return_type_answers_with_an_object_of_it() -> None:
     for seed in range(20):
         result = answers(everything, seed=seed)
-        made = get_original_value(result)
+        made = get_original(result)[0]
         assert isinstance(made, Everything) and made.code in ("LIS", "OPO")
         assert isinstance(made.points[0], Point)
         assert fits(json.loads(json.dumps(everything.output_schema)), json.loads(result.text))

@@ -31,9 +31,9 @@ from ferrule.arguments.closed_schema import (
     iter_children,
     map_nodes,
 )
-from ferrule.values.encoded_bytes import find_serializer_name, is_secret
+from ferrule.values.encoded_bytes import encode_bytes, find_serializer_name, is_secret
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SECRET_STARS, format_json, is_same_json, reveal_secrets
+from ferrule.values.json_text import SECRET_STARS, format_json, is_same_json
 
 
 class NotJudgeable(Exception):
@@ -293,7 +293,7 @@ def _to_writing_config(config: Mapping[str, Any]) -> CoreConfig:
 def _write_secret(value: Any, info: Any) -> Any:
     if value is None:
         return None
-    secret = reveal_secrets(value)
+    secret = encode_bytes(value)
     find_sent = info.context.get(_SENT_LEAVES)
     if find_sent is not None and not find_sent().issuperset(_iter_leaves(from_json(format_json(secret)))):
         raise ValueError(_NOT_SENT)

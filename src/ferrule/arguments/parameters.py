@@ -18,6 +18,7 @@ from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair_arguments
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, redact_hidden
+from ferrule.values.encoded_bytes import format_arguments
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import SECRET_STARS, Malformed, format_json, parse_json, parse_json_object
 
@@ -52,7 +53,7 @@ class Parameters:
     exact = True
     respells = True
     validate_strictly: Callable[[str], Any]
-    write_json: Callable[[Any], str] = staticmethod(format_json)
+    write_json: Callable[[Any], str] = staticmethod(format_arguments)
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
         self.schema: FrozenDict = freeze(schema)

@@ -40,7 +40,7 @@ from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
-from ferrule.values.encoded_bytes import format_json_with_base64
+from ferrule.values.encoded_bytes import format_arguments_with_bytes
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import (
     SECRET_STARS,
@@ -88,7 +88,7 @@ class TypedParameters(Parameters):
             self._validator = _make_validator(require_canonical_times(core))
         _check_judgeable(nodes)
         if any(encoded := find_base64_bytes(nodes)):
-            self.write_json = partial(format_json_with_base64, plain=all(encoded))
+            self.write_json = partial(format_arguments_with_bytes, plain=all(encoded))
             _check_bytes(nodes)
         if SECRET_STARS in format_json(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")

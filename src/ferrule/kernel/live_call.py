@@ -71,12 +71,12 @@ class LiveCall(CallState):
     def find_job(self, ticket: str) -> Coro[BackgroundJob | None]:
         return self.plan.runner.find_job(self.fields, ticket)
 
-    async def ask(self, wanted: InputRequired) -> JsonObject | None:
+    async def ask(self, question: InputRequired) -> JsonObject | None:
         """Ask a question of the running handler. Its deadline is paused meanwhile."""
         if self.ended or not self.inside:
             return None
         with self.pause_deadline():
-            return await ask_during_run(self.plan, self, wanted)
+            return await ask_during_run(self.plan, self, question)
 
     def pause_deadline(self) -> AbstractContextManager[None]:
         """Pause the deadline of the run."""

@@ -31,7 +31,7 @@ _PROSE = (
     r"""(?i)(?:invalid|unexpected|unknown|missing|illegal|bad|expired)\s(?:token|session|signature|credentials)"""
     r"""(?=:\s(?-i:[a-z]{1,16})\s)|(?<![\w.\]-])keys?(?=:\s["']?(?-i:[a-z_]{1,16})(?![\w.-]))"""
 )
-"""A complaint, and the name of a key, which go on in a plain word."""
+"""Prose with a secret-like name: a complaint, or the name of a key, followed by a plain word."""
 _HEADERS = r"""(?i)((?:authorization|cookie)[\\"'\]]{0,4}+\s*+[:=]\s*+\\?b?["']?)[^\n"']+"""
 _BEARER = r"""(?i)((?<![a-z])bearer(?:[\s:=]|%20)++\\?["']?)[^\s"'<>]+"""
 _SERVICE_KEYS = (
@@ -59,13 +59,13 @@ _ONLY_CREDENTIALS = (
     r"""(?m)((?:^|\\n|")(?:export )?(?:[A-Z0-9]++_)*+(?:SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY"""
     r"""|(?:(?<=API_)|(?<=AUTH_)|(?<=SECRET_)|(?<=ACCESS_)|(?<=PRIVATE_)|(?<=ACCOUNT_)|(?<=SIGNING_))KEY)=)"""
     r"""(?:(\\?["'])(?:(?!\2)[^\n])*+\2|(?![$<\s"'\\])(?:(?!\\n)[^\s"'])++)""",
-    # A text of letters and digits under a name that says nothing else; no part of a program.
+    # Letters and digits under a name such as `password`; no program code.
     r"""(?i)(?=[acpbrs])((?:passw(?:or)?d|passphrase|(?:client|app)[_-]?secret|secret|api[_-]?key"""
     r"""|(?:secret|access|private|account)[_-]?key|(?:access|refresh|auth|api|bot)[_-]?token)["'\\]{0,4}\s{0,3}[:=]"""
     r"""\s{0,3}["'\\]{0,4})(?=[^\s"',;&<>\\]{0,200}\d)(?=[^\s"',;&<>\\]{0,200}[a-z])"""
     r"""(?:[^\s"',;&<>(){}\[\]$\\]{8,200}+(?=[\s"',;&<}\]\\]|\Z)|[^\s"',;&<>(){}\[\]$\\]{201,}+)""",
 )
-"""In each, the first group stays."""
+"""The first group of each stays in the text."""
 _BASE64 = r"(?<![\w+/-])[\w+/-]{24,}+={0,2}"
 
 
@@ -86,8 +86,10 @@ def mask_credentials(text: str, most: int = 500) -> str:
 
 
 def mask_certain_credentials(text: str) -> str:
-    """All of `text`, with stars in the place of what can be nothing but a credential, also once in base64. It leaves
-    what may be something else: texts of programs, numbers of commits, names and prose."""
+    """Return all of `text`, with stars for certain credentials, also if they are in base64.
+
+    It leaves everything that may be something else: program code, commit ids, names and prose.
+    """
     for expression in _ONLY_CREDENTIALS:
         text = re.sub(expression, rf"\1{MASK}", text)
     return re.sub(_BASE64, _mask_base64_credential, text)
@@ -125,14 +127,16 @@ def _mask_named_values(text: str) -> str:
 
 
 def _mask_url_user(found: re.Match[str]) -> str:
-    """Text up to a blank, without what names a user in addresses. A password may have any characters, `/`, `?`, `#` and
-    `@` too: where something like a user comes first, all up to the last `@` goes."""
+    """Return the address without its user and password.
+
+    A password may hold any character, also `/`, `?`, `#` and `@`. So after a user, all up to the last `@` goes.
+    """
     before, at, after = found[0].rpartition("@")
     return re.sub(_USER, f"://{MASK}", before) + at + after
 
 
 def format_masked_error(error: BaseException, redact: Callable[[str], str] = str) -> str:
-    """The text of an exception, as a model may read it, with stars by `redact` for what is known to be secret."""
+    """Return the text of an exception for a model, with stars for credentials, and by `redact` for known secrets."""
     if isinstance(error, ValidationError):
         found = error.errors(include_input=False, include_url=False, include_context=False)
         lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:10]]

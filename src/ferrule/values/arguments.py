@@ -10,8 +10,11 @@ from pydantic_core import from_json
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import SECRET_STARS, Malformed, parse_json_object
 
+if TYPE_CHECKING:
+    from ferrule.arguments.parameters import Parameters
+
 Place: TypeAlias = tuple[str | int, ...]
-"""The keys and positions that lead to a value in arguments, such as `("files", 0, "to")`."""
+"""The keys and positions of a value in arguments, such as `("files", 0, "to")`."""
 
 
 class FoundPath(NamedTuple):
@@ -20,7 +23,7 @@ class FoundPath(NamedTuple):
     place: Place
     text: str
     is_key: bool
-    """Whether it is the key that ends `place`, and not the value under it."""
+    """Whether the path is the last key of `place`, and not the value under it."""
 
 
 class Places(NamedTuple):
@@ -28,28 +31,14 @@ class Places(NamedTuple):
 
     paths: tuple[FoundPath, ...]
     unnamed: frozenset[Place]
-    """Those of the keys that no schema names: a model has made them up."""
+    """The keys without a name in the schema: a model has made them up."""
 
 
-if TYPE_CHECKING:
-    from ferrule.arguments.parameters import Parameters
-
-    _Mapping = JsonObject
-else:
-
-    class _Mapping:
-        """The methods of `Mapping`. A registered class is made at half the cost of a derived one."""
-
-        __slots__ = ()
-        __contains__, __eq__, __hash__ = Mapping.__contains__, Mapping.__eq__, None
-        get, items, keys, values = Mapping.get, Mapping.items, Mapping.keys, Mapping.values
-
-
-class Arguments(_Mapping):
-    """Read-only JSON values by name, built only when somebody reads them.
+class Arguments(Mapping[str, Any]):
+    """Read-only JSON values by name, parsed when they are first read.
 
     With `parameters`, `raw` is the judged text, and `validated` are the handler's values. Without, `raw` is as it was
-    sent. A guard that reads one number of a large order reads it from `validated`, without parsing the text.
+    sent. If a guard reads one number of a large order, it comes from `validated`, and the text is not parsed.
 
     Attributes:
         raw: The arguments as they were sent: text, a mapping, or nothing; once judged, the judged text.
@@ -57,8 +46,6 @@ class Arguments(_Mapping):
     """
 
     __slots__ = ("_json", "_parameters", "_places", "raw", "validated")
-    raw: Any
-    validated: Any
 
     def __init__(self, raw: Any, validated: Any = None, parameters: Parameters | None = None) -> None:
         self.raw = raw
@@ -79,29 +66,31 @@ class Arguments(_Mapping):
         return self._places
 
     def _read(self) -> FrozenDict:
-        """The JSON values, read once."""
-        read = self._json
-        if read is None:
-            read = self._json = (
-                _parse_received(self.raw) if self._parameters is None else self._parse_judged(self._parameters)
-            )
-        return read
+        """Return the JSON values, parsed once."""
+        values = self._json
+        if values is None:
+            parameters = self._parameters
+            values = _parse_received(self.raw) if parameters is None else self._parse_judged(parameters)
+            self._json = values
+        return values
 
     def _parse_judged(self, parameters: Parameters) -> FrozenDict:
-        """The values of the judged text and the defaults, in the order of the schema. If a key came twice, its last
-        value counts, as for the handler."""
+        """Return the values of the judged text and the defaults, in the order of the schema.
+
+        If a key came twice, its last value counts, as for the handler.
+        """
         values = {**parameters.defaults, **from_json(self.raw)}
         ordered = {name: values.pop(name) for name in parameters.schema.get("properties", ()) if name in values}
         return FrozenDict(ordered | values)
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain copy, in a fifth of the time of one by way of the mapping."""
-        found: dict[str, Any] = thaw(self._read())
-        return found
+        """Return a plain copy. This takes a fifth of the time of `dict(arguments)`."""
+        values: dict[str, Any] = thaw(self._read())
+        return values
 
     def __getitem__(self, name: str) -> Any:
-        known = self._parameters
-        if self._json is None and known is not None and name in known.plain and name in self.validated:
+        parameters = self._parameters
+        if self._json is None and parameters is not None and name in parameters.plain and name in self.validated:
             return self.validated[name]
         return self._read()[name]
 
@@ -126,11 +115,8 @@ class Arguments(_Mapping):
         return (Arguments, (self._read(),))
 
 
-Mapping.register(Arguments)
-
-
 def redact_hidden(arguments: JsonObject, hidden: Collection[str]) -> JsonObject:
-    """Arguments as they are written down: stars in the place of what is bound or private."""
+    """Return the arguments with stars for bound and private values."""
     return {**arguments, **{name: SECRET_STARS for name in hidden if name in arguments}}
 
 

@@ -1,4 +1,4 @@
-"""Values become content: blocks that a model gets, always valid JSON and UTF-8, and bounded as a whole."""
+"""Convert values to JSON data and to content blocks for a model, and truncate these to a limit."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from pydantic_core import PydanticSerializationError, core_schema, from_json, to_json, to_jsonable_python
+from pydantic_core import from_json, to_jsonable_python
 
 from ferrule.values.encoded_bytes import get_base64_serializer, to_base64
+
+if TYPE_CHECKING:
+    _SetInCode = bool
+else:
+    _SetInCode = Literal[False]  # Pydantic makes Media from data of a model, which may not turn it on
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A block of text; what UTF-8 cannot hold in it becomes U+FFFD. See docs/talking-to-the-model.md."""
+    """A block of text; lone surrogates in it become U+FFFD. See docs/talking-to-the-model.md."""
 
     text: str
 
@@ -36,21 +41,10 @@ class Text:
             object.__setattr__(self, "text", clean_text(self.text))
 
 
-class _OnlySetInCode:
-    """Checks a field that only a developer may turn on, and no data that a model could have written."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
-        return core_schema.literal_schema([False])
-
-    def __get_pydantic_json_schema__(self, core: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": "boolean"} if handler.mode == "serialization" else handler(core)
-        return found
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A block that is no text. See docs/talking-to-the-model.md.
+    """A block of media. See docs/talking-to-the-model.md.
 
     Attributes:
         kind: The kind of media.
@@ -67,7 +61,7 @@ class Media:
     mime_type: str
     uri: str | None = None
     name: str | None = None
-    fetch: Annotated[bool, _OnlySetInCode()] = False
+    fetch: _SetInCode = False
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -76,7 +70,7 @@ class Media:
             raise TypeError(f"the data of Media are bytes or None, not {type(self.data).__name__}")
         if not (isinstance(self.mime_type, str) and re.fullmatch(_MIME_TYPE, self.mime_type)):  # type: ignore[redundant-expr]
             raise TypeError(f"Media whose mime_type is {str(self.mime_type)[:100]!r}; write image/png")
-        if type(self.fetch) is not bool:  # text out of somebody's JSON is no permission
+        if type(self.fetch) is not bool:  # a text from JSON is no permission
             raise TypeError(f"the fetch of Media is True or False, not {self.fetch!r}")
         for name in ("kind", "mime_type", "uri", "name"):
             value = getattr(self, name)
@@ -86,18 +80,17 @@ class Media:
 Block: TypeAlias = Text | Media
 _BLOCK_CLASSES = (Text, Media)
 
-# RFC 6838: no other text may reach a provider in this field.
 _KINDS = ("image", "audio", "file", "resource")
+# RFC 6838: no other text may reach a provider in this field.
 _MIME_TYPE = r"(?a)(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?"
 TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
-"""Media types of what is text."""
+"""Matches the media types of texts."""
 
 
 def clean_text(text: str) -> str:
-    """`text` as a plain string that UTF-8 can hold: lone surrogates become U+FFFD, and no method of a class of somebody
-    else's is called."""
+    """Return `text` as a plain string with valid UTF-8: lone surrogates become U+FFFD."""
     if type(text) is not str:
-        text = str.__str__(text)
+        text = str.__str__(text)  # this runs no method of its class
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -107,47 +100,45 @@ def clean_text(text: str) -> str:
 
 MAX_VALUES = 1_000_000
 MAX_CHARACTERS = 10_000_000
-"""Parts that one value may have in a result."""
+"""Parts of one value in a result, at most."""
 
 
 class NotShowable(Exception):
-    """A value that no result can hold. The text names the problem and the remedy."""
+    """A value cannot stand in a result. The text names the problem and the remedy."""
 
 
 def to_jsonable(value: object) -> Any:
     """Return `value` as plain JSON data. NaN and infinities become null, other values without a JSON form become text.
 
-    An excess of parts becomes `…`. It raises nothing but a `KeyboardInterrupt`, and iterates over no iterator except
-    one in a Pydantic model.
+    An excess of parts becomes `…`. It raises only `KeyboardInterrupt`, and reads no iterator except one in a Pydantic
+    model.
     """
     if value is None or (type(value) is str and value.isascii()):  # most values
         return value
-    if type(value) is dict and not value:
-        return {}
     return _Rendering().render(value, ())
 
 
 def to_jsonable_or_raise(value: object, not_finite: list[str] | None = None, *, finite: bool = True) -> Any:
-    """`value` as `to_jsonable` gives it, a copy that runs nobody's code when it is read.
+    """Return `value` as plain JSON data, as `to_jsonable` does, unless something would be lost.
 
     Args:
-        not_finite: Gets the first number in `value` that is null in JSON: NaN or an infinity.
-        finite: Whether they become null; else they stay numbers, for another process that looks at them.
+        not_finite: Receives the first NaN or infinity in `value`.
+        finite: Whether NaN and infinities become null. Another process needs them to report the mistake.
 
     Raises:
-        NotShowable: for an iterator in it, which could be read only once, perhaps without end, and for too much.
+        NotShowable: The value has an iterator, which may have no end, or too many parts.
     """
     rendering = _Rendering(finite)
-    found = rendering.render(value, ())
+    data = rendering.render(value, ())
     if rendering.problem:
         raise NotShowable(rendering.problem)
     if not_finite is not None:
         not_finite.extend(rendering.not_finite)
-    return found
+    return data
 
 
 class _Rendering:
-    """One walk through a value, with the budget that is left and the problems that were found."""
+    """One walk through a value, with its remaining budget and the problems found so far."""
 
     __slots__ = ("characters", "finite", "not_finite", "problem", "values")
 
@@ -169,23 +160,23 @@ class _Rendering:
             return value if value.bit_length() <= _MAX_BITS else hex(value)
         if kind is float:
             return value if math.isfinite(value) else self._null_for(value)
-        if len(above) > _MAX_RENDER_DEPTH or id(value) in above:  # nested without end
+        if len(above) > _MAX_RENDER_DEPTH or id(value) in above:  # it may contain itself
             return "…"
         inside = (*above, id(value))
         if issubclass(kind, dict):
-            return self._object(dict.items(value), inside)
+            return self._render_items(dict.items(value), inside)
         for sequence in _SEQUENCES:
             if issubclass(kind, sequence):
-                return self._array(sequence.__iter__(value), inside)
+                return self._render_array(sequence.__iter__(value), inside)
         try:
             return self._render_object(value, kind, inside)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
-            return f"<{kind.__name__}>"  # a `__repr__` may have no bound, and shows what was excluded
+        except BaseException:  # the author's methods may raise anything; even `SystemExit` ends nothing here
+            return f"<{kind.__name__}>"  # a `__repr__` may be long, and may show excluded fields
 
     def _null_for(self, number: float) -> float | None:
-        if not self.not_finite:  # one is enough to say what is wrong
+        if not self.not_finite:  # one is enough for the error
             self.not_finite.append(str(number))
         return None if self.finite else number
 
@@ -198,38 +189,39 @@ class _Rendering:
         )
         return False
 
-    def _object(self, items: Iterable[tuple[Any, Any]], inside: tuple[int, ...]) -> dict[str, Any]:
-        found = {}
+    def _render_items(self, items: Iterable[tuple[Any, Any]], inside: tuple[int, ...]) -> dict[str, Any]:
+        rendered = {}
         for key, item in items:
             if not self._has_room():
-                found["…"] = "…"
+                rendered["…"] = "…"
                 break
             if type(key) is not str or not key.isascii():
-                key = self._key(key, inside)
+                key = self._render_key(key, inside)
             self.characters -= len(key)
-            found[key] = self.render(item, inside)
-        return found
+            rendered[key] = self.render(item, inside)
+        return rendered
 
-    def _key(self, key: Any, inside: tuple[int, ...]) -> str:
-        shown = self.render(key, inside)
-        is_finite = key is None if shown is None else type(shown) is not float or math.isfinite(shown)
-        if not is_finite:  # as a key it has a text
-            return clean_text(str(key))
-        return shown if isinstance(shown, str) else _encode_json(shown)
+    def _render_key(self, key: Any, inside: tuple[int, ...]) -> str:
+        rendered = self.render(key, inside)
+        if isinstance(rendered, str):
+            return rendered
+        if rendered is None or isinstance(rendered, float):  # as a key, NaN has a text
+            return "null" if key is None else clean_text(str(key))
+        return _encode_json(rendered)
 
-    def _array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
-        found = []
+    def _render_array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
+        rendered = []
         for item in items:
             if not self._has_room():
-                found.append("…")
+                rendered.append("…")
                 break
-            found.append(self.render(item, inside))
-        return found
+            rendered.append(self.render(item, inside))
+        return rendered
 
     def _render_object(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
-        """Convert an object that is no plain data by the methods of its class; a model by Pydantic."""
+        """Convert an object by the methods of its class; a model by Pydantic."""
         if _is_read_once(kind):
-            self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
+            self.problem = f"an iterator or awaitable ({kind.__name__}), not a list or value"
             raise TypeError(self.problem)
         if issubclass(kind, Decimal) and not value.is_finite():
             return self._null_for(math.nan if value.is_nan() else float(value))
@@ -239,31 +231,31 @@ class _Rendering:
             return self._render_numpy(value, inside)
         serializer = get_base64_serializer(kind)
         if issubclass(kind, Mapping):
-            return self._object(value.items(), inside)
+            return self._render_items(value.items(), inside)
         if issubclass(kind, Enum):
             return self.render(value.value, inside)
         if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__pydantic_serializer__"):
-            return self._object(((field.name, getattr(value, field.name)) for field in fields(value)), inside)
+            return self._render_items(((field.name, getattr(value, field.name)) for field in fields(value)), inside)
 
-        def foreign(inner: object) -> Any:
+        def render_foreign(inner: object) -> Any:
             return clean_text(str(value)) if inner is value else self.render(inner, inside)
 
         if isinstance(value, bytes | bytearray):
             return self.render(to_base64(value), inside)
         if serializer is None:
-            found = to_jsonable_python(value, inf_nan_mode="constants", fallback=foreign)
+            data = to_jsonable_python(value, inf_nan_mode="constants", fallback=render_foreign)
         else:
-            found = serializer.to_python(value, mode="json", by_alias=True, fallback=foreign)
-        return self.render(found, inside)
+            data = serializer.to_python(value, mode="json", by_alias=True, fallback=render_foreign)
+        return self.render(data, inside)
 
     def _render_numpy(self, value: Any, inside: tuple[int, ...]) -> Any:
-        """A scalar of numpy's as Python's, and an array as a list; a date as text, which keeps its nanoseconds."""
+        """Return a numpy scalar as a Python value, an array as a list, and a date as text with its nanoseconds."""
         if value.ndim:
-            return self._array(value, inside)
+            return self._render_array(value, inside)
         if value.dtype.kind in "mM":
             return None if value != value else str(value)
-        found = value.tolist()  # `item()`, which is None for a masked value
-        return self.render(float(found) if type(found) is type(value) else found, inside)
+        item = value.tolist()  # unlike `item()`, this is None for a masked value
+        return self.render(float(item) if type(item) is type(value) else item, inside)
 
 
 @lru_cache
@@ -272,18 +264,18 @@ def _is_read_once(kind: type) -> bool:
 
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-"""`json.dumps` makes an encoder for each value, which costs more than a small value does."""
+"""`json.dumps` would make an encoder for each value."""
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _PANDAS_MISSING = ("NAType", "NaTType")
 """The classes of `pandas.NA` and `pandas.NaT`; pandas is not imported to ask."""
 _MAX_RENDER_DEPTH = 100
 _NOTHING_INSIDE = frozenset({int, float, bool, type(None)})
 _MAX_BITS = 2000
-"""So many digits of an integer can be written at every setting of `sys.set_int_max_str_digits`."""
+"""The bits of an integer that can be written at every setting of `sys.set_int_max_str_digits`."""
 
 
 def safe_str(value: object, show: Callable[[object], str] = str) -> str:
-    """Return the text of `str` or `repr`, also if the class breaks both."""
+    """Return the text of `str` or `repr`; the name of the class if that raises."""
     try:
         return clean_text(show(value))
     except KeyboardInterrupt:
@@ -293,7 +285,7 @@ def safe_str(value: object, show: Callable[[object], str] = str) -> str:
 
 
 def to_json_text(value: object) -> str:
-    """JSON text of `value`, whatever it is."""
+    """Return JSON text of any value."""
     return _encode_json(to_jsonable(value))
 
 
@@ -303,22 +295,22 @@ def check_blocks(blocks: Iterable[Any]) -> tuple[Block, ...]:
     Raises:
         TypeError: One is neither a `Text` nor a `Media`.
     """
-    found = tuple(blocks)
-    for block in found:
+    checked = tuple(blocks)
+    for block in checked:
         if type(block) not in _BLOCK_CLASSES:
             raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
-    return found
+    return checked
 
 
 def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
     """Return a handler's value for others to read: blocks and bytes as they are, everything else as plain JSON data.
 
     Args:
-        strict: Whether to raise as `plain` does.
-        not_finite: As for `plain`, if `strict`.
+        strict: Whether to raise as `to_jsonable_or_raise` does.
+        not_finite: As for `to_jsonable_or_raise`, if `strict`.
 
     Raises:
-        NotShowable: As for `plain`, if `strict`.
+        NotShowable: As for `to_jsonable_or_raise`, if `strict`.
     """
     if type(value) in _BLOCK_CLASSES or (type(value) is str and value.isascii()):
         return value
@@ -330,7 +322,7 @@ def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None =
 
 
 def to_blocks(output: Any) -> tuple[Block, ...]:
-    """The blocks for what `to_output` gave: text as it is, blocks as they are, all else as JSON."""
+    """Return the blocks of an output from `to_output`: text and blocks as they are, everything else as JSON."""
     if isinstance(output, str):
         return (Text(output),)
     if type(output) in _BLOCK_CLASSES:
@@ -346,27 +338,28 @@ def to_blocks(output: Any) -> tuple[Block, ...]:
 
 
 def is_json(output: object) -> bool:
-    """Whether what `to_output` gave is JSON data, and not bytes or blocks."""
+    """Return whether an output from `to_output` is JSON data, not bytes or blocks."""
     return not (type(output) in _BLOCK_CLASSES or isinstance(output, bytes) or _is_blocks(output))
 
 
 def _is_blocks(value: object) -> bool:
-    """Whether it is a list of blocks, and of nothing else."""
+    """Return whether a value is a list of blocks only."""
     return isinstance(value, list | tuple) and bool(value) and all(type(item) in _BLOCK_CLASSES for item in value)
 
 
 _BLOCK = 32
-"""The cost of a block besides its content: its place in the message, which is free for the first one."""
+"""The cost of a block besides its content; free for the first one."""
 
 
 MAX_MEDIA_BYTES = 3_500_000
-"""Bytes of media in one result, unless a runner or `limit_output` says otherwise: the APIs of models take an image of
-that size."""
+"""Default limit of media bytes in one result. The APIs of models accept an image of this size."""
 
 
 def count_characters(blocks: Iterable[Block]) -> int:
-    """Count the characters of the blocks: of texts, of media that are shown as text, and of the kinds, types, names and
-    addresses of other media; and 32 for every block after the first."""
+    """Count the characters of the blocks, and 32 for every block after the first.
+
+    Media count with their kind, type, name and address, and with their data if it is text.
+    """
     costs = [_BLOCK + (len(b.text) if isinstance(b, Text) else _count_media_characters(b)) for b in blocks]
     return max(sum(costs) - _BLOCK, 0)
 
@@ -377,7 +370,7 @@ def _count_media_characters(media: Media) -> int:
 
 
 def count_media_bytes(blocks: Iterable[Block]) -> int:
-    """Count the bytes of media that are not shown as text."""
+    """Count the bytes of media, except texts."""
     return sum(map(_count_block_bytes, blocks))
 
 
@@ -386,40 +379,37 @@ def _count_block_bytes(block: Block) -> int:
 
 
 Keep: TypeAlias = Literal["head", "tail", "both"]
-"""The end that is kept of a long text, JSON string, list or object, or of many blocks."""
+"""The remaining end of a long text, JSON string, list or object, or of many blocks."""
 KEEP_CHOICES = ("head", "tail", "both")
 
 
 def truncate_blocks(
     blocks: tuple[Block, ...], limit: int, keep: Keep = "both", max_media: float = math.inf
 ) -> tuple[Block, ...]:
-    """The blocks in at most `limit` characters and `max_media` bytes of media, each cut saying so; JSON stays valid
-    JSON.
+    """Return the blocks in at most `limit` characters and `max_media` bytes of media, with a note for each omission.
 
-    Short blocks are kept whole beside long ones. Media are whole or named, those at the end that is kept first; what
-    is told of them, and media that are shown as text, have three quarters of the characters at most.
+    JSON stays valid JSON. Short blocks stay whole beside long ones. Media stay whole, or a note names them; they get at
+    most three quarters of the characters, and those at the remaining end come first.
     """
     if count_characters(blocks) <= limit and count_media_bytes(blocks) <= max_media:
         return blocks
     total = len(blocks)
-    ahead, after = _split_head_and_tail(total, limit // _BLOCK + 1, keep)  # more have no place
+    ahead, after = _split_head_and_tail(total, limit // _BLOCK + 1, keep)  # there is no room for more
     ends = _limit_media(blocks[:ahead] + blocks[total - after :], limit, max_media, keep)
 
     def select_blocks(most: int) -> tuple[Block, ...]:
-        """Return the blocks that have a place when texts are cut to `most` characters, and a note on the others."""
+        """Return the blocks to show if each text is cut to `most` characters, and a note on the others."""
         ahead, after = _split_head_and_tail(total, max(most // _BLOCK, 1), keep)
-        left = total - ahead - after
-        note = (Text(f"[cut: {left} blocks left out]"),) if left else ()
+        omitted = total - ahead - after
+        note = (Text(f"[cut: {omitted} blocks left out]"),) if omitted else ()
         return ends[:ahead] + note + ends[len(ends) - after :]
 
-    def cost(most: int) -> int:
-        found = [
-            min(count_characters((one,)), most) if isinstance(one, Text) else count_characters((one,))
-            for one in select_blocks(most)
-        ]
-        return sum(found) + _BLOCK * (len(found) - 1)
+    def count_selected(most: int) -> int:
+        selected = select_blocks(most)
+        sizes = [min(len(b.text), most) if isinstance(b, Text) else _count_media_characters(b) for b in selected]
+        return sum(sizes) + _BLOCK * (len(sizes) - 1)
 
-    most = bisect_right(range(limit + 1), limit, key=cost) - 1
+    most = bisect_right(range(limit + 1), limit, key=count_selected) - 1
     if most < 0:
         return (Text(f"[cut: {total} blocks left out]"[: max(limit, 0)]),)
     return tuple(
@@ -428,22 +418,23 @@ def truncate_blocks(
 
 
 def _limit_media(blocks: tuple[Block, ...], limit: int, max_media: float, keep: Keep) -> tuple[Block, ...]:
-    found, room, left = list(blocks), limit * 3 // 4, max_media
+    """Return the blocks with a note in place of each media that does not fit."""
+    limited, characters_left, bytes_left = list(blocks), limit * 3 // 4, max_media
     for index in reversed(range(len(blocks))) if keep == "tail" else range(len(blocks)):
         block = blocks[index]
         if isinstance(block, Text):
             continue
-        characters, held = _count_media_characters(block), _count_block_bytes(block)
-        if characters <= room and held <= left:
-            room, left = room - characters, left - held
+        characters, size = _count_media_characters(block), _count_block_bytes(block)
+        if characters <= characters_left and size <= bytes_left:
+            characters_left, bytes_left = characters_left - characters, bytes_left - size
         else:
-            which = f"the limit of media is {max_media} bytes" if held > left else f"the output limit is {limit}"
-            found[index] = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: {which}]")
-    return tuple(found)
+            reason = f"the limit of media is {max_media} bytes" if size > bytes_left else f"the output limit is {limit}"
+            limited[index] = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: {reason}]")
+    return tuple(limited)
 
 
 def _split_head_and_tail(length: int, shown: int, keep: Keep) -> tuple[int, int]:
-    """How many of `length` are kept at the head and at the tail, of which `shown` can be."""
+    """Return the number of items to show at the head and at the tail, `shown` of `length` in all."""
     if length <= shown:
         return length, 0
     after = shown if keep == "tail" else shown // 2 if keep == "both" else 0
@@ -454,7 +445,7 @@ _JSON_START = r"\s*[\[{\"\-0-9tfn]"
 
 
 def to_sentence(text: str) -> str:
-    """`text`, somebody's own words, with a mark at its end: the one that it has, or a full stop."""
+    """Return `text` with a full stop at its end, unless it has another mark there."""
     text = text.rstrip()
     return text if text.endswith((".", "?", "!", "…")) else f"{text}."
 
@@ -462,14 +453,14 @@ def to_sentence(text: str) -> str:
 def truncate_text(text: str, limit: int, keep: Keep = "both") -> str:
     """Return `text` in at most `limit` characters: its head, its tail or both, with a note on the omitted ones.
 
-    JSON stays JSON, unless it nests more than 200 deep or has a lone surrogate or a number of over 4,300 digits.
+    JSON stays JSON, unless it nests more than 200 deep or has a lone surrogate or a number too large for a double.
     """
     if len(text) <= limit:
         return text
     if re.match(_JSON_START, text):
-        with suppress(TypeError, ValueError, RecursionError):  # a RecursionError comes if the caller is deep in calls
+        with suppress(TypeError, ValueError, RecursionError):  # the caller may be deep in calls
             return _fit_json(from_json(text, allow_inf_nan=False), limit, keep)
-    room = limit - len(_cut_note(len(text))) - 2  # a line of its own
+    room = limit - len(_cut_note(len(text))) - 2  # the note has its own line
     if room <= 0:
         return _cut_note(len(text))[: max(limit, 0)]
     ahead, after = _split_head_and_tail(len(text), room, keep)
@@ -482,49 +473,39 @@ def _cut_note(characters: int) -> str:
 
 
 def _fit_json(value: object, limit: int, keep: Keep) -> str:
-    """JSON text of `value` in at most `limit` characters: as much of every string, list and object as there is room
-    for, by a few guesses and then by halves, until next to all of the room is used."""
-    found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
+    """Return JSON text of `value` in at most `limit` characters, with as much of each string, list and object as fits.
+
+    A few guesses, then a binary search, find the length of strings that uses at least 31/32 of the room.
+    """
+    shortened = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
     fits, too_much, most, guesses = -1, _ITEM * limit + 1, limit // 4, 4
     while too_much - fits > 1:
         most = min(max(most, fits + 1), too_much - 1)
         text = ""
         with suppress(OverflowError):
-            text = _format_json(_abridge(value, most, [limit], keep))
+            text = _encode_json(_abridge(value, most, [limit], keep))
         if text and len(text) <= limit:
-            fits, found = most, text
+            fits, shortened = most, text
             if len(text) > limit - limit // 32:
                 break
         else:
             too_much = most
         guesses -= 1
         most = most * limit // len(text) if text and guesses > 0 else (fits + too_much) // 2
-    return found
-
-
-def _format_json(value: object) -> str:
-    """JSON text of plain data. Pydantic writes 254 levels, but only 99 on Windows and 48 in WebAssembly.
-
-    Raises:
-        ValueError: for infinity in more levels than that.
-    """
-    try:
-        return to_json(value, inf_nan_mode="strings").decode()
-    except PydanticSerializationError:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return shortened
 
 
 _ITEM = 4
-"""So many characters of each string are shown for each item of a list or an object: records are kept whole."""
+"""For each item of a list or an object, so many characters of each string are shown. This keeps records whole."""
 _LEAST_ITEM = 2
-"""So many characters each item takes at least, with its comma."""
+"""The characters of an item with its comma, at least."""
 
 
 def _abridge(value: Any, most: int, room: list[int], keep: Keep) -> Any:
-    """`value` with `most` characters of each string, the items that go with it, and a word on the rest.
+    """Return `value` with at most `most` characters of each string, a quarter as many items, and notes on the rest.
 
     Raises:
-        OverflowError: for more than there is room for.
+        OverflowError: The result would not fit into `room`.
     """
     if type(value) in _NOTHING_INSIDE:
         return value
@@ -533,13 +514,13 @@ def _abridge(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     if room[0] < 0:
         raise OverflowError
     ahead, after = _split_head_and_tail(len(value), shown, keep)
-    left = len(value) - ahead - after
+    omitted = len(value) - ahead - after
     if isinstance(value, str):
-        return f"{value[:ahead]}{_cut_note(left)}{value[len(value) - after :]}" if left else value
+        return f"{value[:ahead]}{_cut_note(omitted)}{value[len(value) - after :]}" if omitted else value
     if isinstance(value, list):
         items = value[:ahead] + value[len(value) - after :]
         shown_items = [one if type(one) in _NOTHING_INSIDE else _abridge(one, most, room, keep) for one in items]
-        shown_items[ahead:ahead] = [f"[cut: {left} items left out]"] if left else []
+        shown_items[ahead:ahead] = [f"[cut: {omitted} items left out]"] if omitted else []
         return shown_items
     pairs = [*islice(value.items(), ahead), *islice(value.items(), len(value) - after, None)]
     shown_pairs = [
@@ -548,5 +529,5 @@ def _abridge(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     note = "[cut]"
     while note in value:
         note = f"[{note}]"
-    shown_pairs[ahead:ahead] = [(note, f"{left} keys left out")] if left else []
+    shown_pairs[ahead:ahead] = [(note, f"{omitted} keys left out")] if omitted else []
     return dict(shown_pairs)

@@ -1,4 +1,4 @@
-"""`ToolContext`: the surroundings of a call, and how any code finds the context of the running call."""
+"""`ToolContext`: the surroundings of a call. `find_running_call` finds the call of the running code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
-# TypeVar with a default comes with Python 3.13; Pydantic requires typing_extensions.
+# Before Python 3.13, `typing.TypeVar` takes no default.
 from typing_extensions import TypeVar
 
 from ferrule.errors import DefinitionError
@@ -43,7 +43,7 @@ class ContextFields(NamedTuple):
 
 
 class AttemptFacts(Protocol):
-    """The present run of the handler, as a context shows it; see the properties of `ToolContext`."""
+    """The present run of the handler; see the properties of `ToolContext`."""
 
     runs: int
     answer: Answer | None
@@ -56,7 +56,7 @@ class AttemptFacts(Protocol):
 
 
 class RunningCall(Protocol):
-    """The call of a context, as the context needs it; the kernel's `LiveCall` implements it."""
+    """The call of a context; see the methods of `ToolContext`. The kernel's `LiveCall` implements it."""
 
     call: ToolCall
 
@@ -102,7 +102,7 @@ class RunningCall(Protocol):
 
     def find_job(self, ticket: str) -> Awaitable[BackgroundJob | None]: ...
 
-    def ask(self, wanted: InputRequired) -> Awaitable[JsonObject | None]: ...
+    def ask(self, question: InputRequired) -> Awaitable[JsonObject | None]: ...
 
     def observe(self, observer: Callable[[Event], object]) -> None: ...
 
@@ -116,7 +116,7 @@ class RunningCall(Protocol):
 
 
 JUDGED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
-"""The traits that may depend on the arguments."""
+"""The traits whose value may depend on the arguments."""
 
 
 class Traits:
@@ -141,34 +141,27 @@ class Traits:
         return getattr(self.definition, name)
 
 
-class _ContextFields:
-    """The slots of a context. A class without `__init__` is filled a third faster (Python 3.13)."""
-
-    __slots__ = ("fields", "level", "running_call")
-
-
-class ToolContext(_ContextFields, Generic[Deps]):
+class ToolContext(Generic[Deps]):
     """The surroundings of a call; frozen. See docs/dependencies.md.
 
     Args:
-        session: The conversation that this call belongs to.
+        session: The conversation of this call.
         principal: The principal on whose behalf it runs.
-        working_directory: The start of relative paths; without it, that of the process.
+        working_directory: The start of relative paths; by default, the directory of the process.
         deps: The dependencies of the handlers: a database, a client.
         metadata: Anything else, for guards, middleware and observers.
         secrets: Values for handlers. They are never shown or recorded.
 
     Raises:
-        DefinitionError: A session or a principal is no text.
+        DefinitionError: A session or a principal is not a text.
 
     Attributes:
         fields: The arguments, as a named tuple.
         running_call: For the kernel: the call of this context; `None` outside a call.
-        level: For the kernel: the depth of the mounted runner in which `run` looks a name up; `None` for the
-            innermost.
+        level: For the kernel: the depth of the mounted runner whose tools `run` calls; `None` for the innermost.
     """
 
-    __slots__ = ()
+    __slots__ = ("fields", "level", "running_call")
     fields: ContextFields
     level: int | None
     running_call: RunningCall | None
@@ -183,10 +176,9 @@ class ToolContext(_ContextFields, Generic[Deps]):
         metadata: Mapping[str, Any] | None = None,
         secrets: Mapping[str, Any] | None = None,
     ) -> None:
-        if not (session is None or isinstance(session, str)):
-            raise _not_text_error("session", session)
-        if not (principal is None or isinstance(principal, str)):
-            raise _not_text_error("principal", principal)
+        for name, value in (("session", session), ("principal", principal)):
+            if not (value is None or isinstance(value, str)):  # records and journals compare it as JSON
+                raise DefinitionError(f"{name} must be a text, or None, not {value!r}: for a number, give str(id)")
         directory = None if working_directory is None else os.fspath(working_directory)
         self.fields = ContextFields(session, principal, directory, deps, metadata or _EMPTY, secrets or _EMPTY)
         self.level = self.running_call = None
@@ -194,12 +186,12 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def session(self) -> str | None:
-        """The conversation that this call belongs to."""
+        """The conversation of this call."""
         return self.fields.session
 
     @property
     def principal(self) -> str | None:
-        """On whose behalf it runs."""
+        """The principal on whose behalf it runs."""
         return self.fields.principal
 
     @property
@@ -214,16 +206,16 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Anything else."""
+        """Anything else, for guards, middleware and observers."""
         return self.fields.metadata
 
     @property
     def secrets(self) -> Mapping[str, Any]:
-        """Values for handlers, which are never shown or recorded."""
+        """Values for handlers. They are never shown or recorded."""
         return self.fields.secrets
 
     def replace(self, **changes: Any) -> ToolContext[Deps]:
-        """A changed copy that belongs to no call; `changes` are the constructor's arguments."""
+        """Return a changed copy without a call; `changes` are the constructor's arguments."""
         return ToolContext(**{**self.fields._asdict(), **changes})
 
     # -- inside a call ------------------------------------------------------------------------------------------------
@@ -248,8 +240,8 @@ class ToolContext(_ContextFields, Generic[Deps]):
     def paths(self) -> tuple[FoundPath, ...]:
         """The paths in the arguments of this call, for guards.
 
-        These are all `os.PathLike` values and keys, and all texts whose schema has the format `path`, `file-path` or
-        `directory-path`. Each has its `place`, such as `("files", 0, "to")`, its `text`, and `is_key`.
+        These are all `os.PathLike` values and keys, and all texts with the format `path`, `file-path` or
+        `directory-path` in their schema. Each has its `place`, such as `("files", 0, "to")`, its `text`, and `is_key`.
 
         Raises:
             RuntimeError: The context belongs to no call, or its arguments are not validated yet.
@@ -261,12 +253,12 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def runs(self) -> int:
-        """How often the handler of this call has been started, which no middleware can say otherwise."""
+        """The number of times that the handler of this call has started."""
         return 0 if self.running_call is None else self.running_call.attempt.runs
 
     @property
     def answer(self) -> Answer | None:
-        """The answer to the `InputRequired` that the handler returned; `None` in its first run."""
+        """The answer to the handler's `InputRequired`; `None` in its first run."""
         return None if self.running_call is None else self.running_call.attempt.answer
 
     @property
@@ -278,8 +270,8 @@ class ToolContext(_ContextFields, Generic[Deps]):
     def idempotency_key(self) -> str:
         """The idempotency key of this call, for services that take one: 32 hexadecimal digits.
 
-        It is the same for every attempt of the call. If the call has a session, it is also the same when the call
-        comes again. See docs/journal.md.
+        It is the same for every attempt of the call. If the call has a session, it is also the same if the call is sent
+        again. See docs/journal.md.
 
         Raises:
             AttributeError: The context belongs to no call.
@@ -290,7 +282,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def asked(self) -> bool:
-        """Whether a person was asked about this call or one that it made. The result may depend on the answer."""
+        """Whether a person was asked about this call or a nested one. The result may depend on the answer."""
         return self.running_call is not None and self.running_call.attempt.asked
 
     @property
@@ -302,14 +294,18 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return self.running_call is None or self.running_call.inside
 
     def is_refusal(self, result: ToolResult) -> bool:
-        """Whether `result` is the runner's own word on this call, that nothing was run: no tool, no middleware and no
-        cache had a hand in it, and a copy is none."""
+        """Return whether the runner itself made `result` because nothing was run.
+
+        It is False for a result of a tool, a middleware or a cache, and for a copy.
+        """
         return self.running_call is not None and self.running_call.attempt.refusal is result
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call is to end: it was cancelled, its deadline has come, or its runner stops it. May be read
-        from any thread; a handler in a thread, which nothing can stop, does well to look now and then."""
+        """Whether the call should end: it was cancelled, its deadline has passed, or its runner stops it.
+
+        Any thread may read it. Nothing can stop a handler in a thread, so it should look now and then.
+        """
         return self.running_call is not None and self.running_call.cancelled
 
     @property
@@ -319,25 +315,27 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     @property
     def chunks(self) -> tuple[object, ...]:
-        """The values that the handler, an async generator, has yielded so far."""
+        """The values yielded so far by a handler that is an async generator."""
         return () if self.running_call is None else tuple(self.running_call.attempt.chunks)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Say how far the work is: `done` of `total`, in any unit. May be called from any thread; costs nothing
-        where nobody observes, and says nothing once the call has ended."""
+        """Report that `done` of `total` is done, in any unit.
+
+        Any thread may call this. After the end of the call it does nothing.
+        """
         if self.running_call is not None:
             self.running_call.announce({"done": done, "total": total, "message": clean_text(str(message))})
 
     def announce(self, data: Mapping[str, Any]) -> None:
-        """Emit a `tool:progress` with `data`, for a middleware that has something of its own to say."""
+        """Emit a `tool:progress` with `data`, for middleware with facts of its own."""
         if self.running_call is not None:
             self.running_call.announce(data)
 
     def run(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> Awaitable[ToolResult]:
         """Run another tool of the same runner as a child of this call. Guards judge it like any other.
 
-        It does not wait for slots and keys of this call. The handler of a mounted tool calls tools of its own runner;
-        so does a guard or a middleware of that runner.
+        It does not wait for slots and keys of this call. The handler, guards and middleware of a mounted tool call the
+        tools of its own runner.
 
         Raises:
             RuntimeError: The context belongs to no call.
@@ -347,20 +345,23 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return self.running_call.run_nested_call(name, arguments, self.level)
 
     async def find_job(self, ticket: str) -> BackgroundJob | None:
-        """The call in the background of that ticket, where it is of this call's principal and session; with a journal,
-        perhaps of another process. See docs/long-work.md#in-the-background.
+        """Return the background job with this ticket, if it has this call's principal and session.
+
+        With a journal, it may run in another process. See docs/long-work.md#in-the-background.
 
         Raises:
-            RuntimeError: where this context belongs to no call.
-            JournalError: where the journal cannot be read.
+            RuntimeError: The context belongs to no call.
+            JournalError: The journal cannot be read.
         """
         if self.running_call is None:
             raise RuntimeError("context.find_job(...) works inside a call; outside, look into runner.jobs")
         return await self.running_call.find_job(ticket)
 
     def remaining(self, *, own: bool = False) -> float | None:
-        """Seconds until the deadline, at least 0: its own or that of a call that it is a child of, whichever is first;
-        with `own`, its own alone. `None` where there is no deadline, or before it is counted."""
+        """Return the seconds until the deadline, at least 0; `None` without one, or before it has started.
+
+        The deadline of a call above counts if it is earlier. With `own`, return `None` then.
+        """
         return None if self.running_call is None else self.running_call.remaining(own=own)
 
     async def pause(
@@ -368,10 +369,10 @@ class ToolContext(_ContextFields, Generic[Deps]):
     ) -> bool:
         """Wait before another attempt. Return False if there may be none.
 
-        There may be none if the tool was disabled, the batch starts nothing more, or the runner is left.
+        There may be none if the tool was disabled, the batch starts nothing more, or the runner closes.
 
         Args:
-            sleep: Waits, instead of the runner's clock.
+            sleep: Waits in place of the runner's clock.
             timed: Whether the wait counts against the deadline of the call.
         """
         running = self.running_call
@@ -379,43 +380,48 @@ class ToolContext(_ContextFields, Generic[Deps]):
             await (sleep or (asyncio if self.clock is None else self.clock).sleep)(seconds)
         return running is None or running.may_run_again
 
-    async def ask(self, wanted: InputRequired) -> JsonObject | None:
-        """Ask a person while the handler runs, and wait: the object that fits the schema, or `None` where nobody gives
-        one, or the handler does not run. The call keeps its slot and its keys meanwhile, and its deadline stands still;
-        it cannot be suspended. A handler that can begin anew returns the `InputRequired` instead.
+    async def ask(self, question: InputRequired) -> JsonObject | None:
+        """Ask a person while the handler runs. Return the answer, an object that fits the schema.
+
+        Return `None` if nobody answers, or if the handler does not run. The call keeps its slot and keys meanwhile, and
+        its deadline is paused; it cannot be suspended. If your handler can start again, return the `InputRequired`.
 
         Raises:
-            RuntimeError: where this context belongs to no call.
+            RuntimeError: The context belongs to no call.
         """
         if self.running_call is None:
             raise RuntimeError("context.ask(...) works inside a call")
-        return await self.running_call.ask(wanted)
+        return await self.running_call.ask(question)
 
     def observe(self, observer: Callable[[Event], object]) -> None:
-        """Let `observer` see the events of this call from now on, besides the runner's own observers.
+        """Add an observer for the further events of this call.
 
-        Middleware learns from them the decision, the start of the handler, and the result as it leaves the runner.
+        These tell middleware the decision, the start of the handler, and the result as it leaves the runner.
         """
         if self.running_call is not None:
             self.running_call.observe(observer)
 
     def store_note(self, name: str, text: str) -> None:
-        """Keep a text of at most 500 characters with this call, for a middleware in `around`: where the call is
-        suspended, its sealed record has it, with stars for what is known to be secret, and `kept` once it is taken up.
+        """Store a text of at most 500 characters with this call, for middleware in `around`.
+
+        If the call is suspended, its sealed record has the text, with stars for known secrets. After it is resumed,
+        `read_note` returns it.
 
         Raises:
-            RuntimeError: while the handler runs.
+            RuntimeError: The handler runs.
         """
         if self.running_call is not None:
             self.running_call.store_note(name, text)
 
     def read_note(self, name: str) -> str | None:
-        """Return the text that `keep` stored under this name before the call was suspended, or `None`."""
+        """Return the text stored under this name before the call was suspended, or `None`."""
         return None if self.running_call is None else self.running_call.read_note(name)
 
     def mark_started(self) -> None:
-        """Say that the tool may have its effect from now on, for a middleware that runs it elsewhere itself: without a
-        result, the call is not known to have done nothing (`executed` is `None`)."""
+        """Report that the tool may have its effect from now on, for middleware that runs it elsewhere.
+
+        Without a result, `executed` is then `None`: nobody knows whether the call had its effect.
+        """
         if self.running_call is not None:
             self.running_call.mark_started()
 
@@ -434,13 +440,8 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return f"<ToolContext session={self.session!r} principal={self.principal!r} call={self.call!r}>"
 
 
-def _not_text_error(name: str, given: object) -> DefinitionError:
-    """Records and journals keep it as JSON, and it is compared with what they give back."""
-    return DefinitionError(f"{name} must be a text, or None, not {given!r}: of a number that is an id, give str(id)")
-
-
 def find_running_call() -> RunningCall | None:
-    """Return the call whose handler runs the present code; ended calls are skipped."""
+    """Return the call whose handler runs the present code, or `None`. Ended calls are skipped."""
     call = CURRENT.get()
     while call is not None and call.ended:
         call = call.parent
@@ -448,14 +449,15 @@ def find_running_call() -> RunningCall | None:
 
 
 _FrozenContext = make_frozen_class(ToolContext)
+_new_context = ToolContext.__new__
 NO_CONTEXT: ToolContext = ToolContext()
 CURRENT: ContextVar[RunningCall | None] = ContextVar("ferrule.current", default=None)
-"""The call that the running code belongs to, or belonged to: read it by `find_running_call()`."""
+"""The call of the running code, perhaps ended. `find_running_call` reads it."""
 
 
 def make_context(fields: ContextFields, call: RunningCall | None, level: int | None = None) -> ToolContext:
-    """The context of a call, as the constructor makes it."""
-    context: Any = _ContextFields()
+    """Return the context of a call. It is made faster than by the constructor."""
+    context: Any = _new_context(ToolContext)
     context.fields = fields
     context.level = level
     context.running_call = call
@@ -464,12 +466,10 @@ def make_context(fields: ContextFields, call: RunningCall | None, level: int | N
 
 
 class _ToolOwnContext:
-    """`CONTEXT.get()`: the `context=` of the running tool; an empty mapping if it has none.
-
-    It works in helpers that get no arguments, also in threads.
-    """
+    """The type of `CONTEXT`. It works in helpers without arguments, also in threads."""
 
     def get(self) -> Any:
+        """Return the `context=` of the running tool; an empty mapping if it has none."""
         call = find_running_call()
         own = UNSET if call is None else call.tool.context
         return _EMPTY if own is UNSET else own

@@ -42,7 +42,7 @@ class Decision:
             object.__setattr__(self, "reason", "" if given is None else safe_str(given))
 
     def stricter(self, other: Decision) -> Decision:
-        """The stricter of the two; this one where they are equal."""
+        """Return the stricter of the two decisions; this one if they are equal."""
         return other if _STRICTNESS[other.kind] > _STRICTNESS[self.kind] else self
 
     def __bool__(self) -> NoReturn:
@@ -56,7 +56,7 @@ ALLOW = Decision("allow")
 @final
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The change that a call would make, which a tool's `preview` shows to the person who approves.
+    """The change that a call would make. A tool's `preview` returns it for the person who approves.
 
     See docs/approvals.md.
 
@@ -75,18 +75,25 @@ class Diff:
 
 
 def allow(arguments: JsonObject | None = None, *, by: str | None = None) -> Decision:
-    """The call may run, with `arguments` instead of its own where they are given (they are judged again); `by` is who
-    approved it. See docs/guards.md."""
+    """Return the decision that the call may run. See docs/guards.md.
+
+    Args:
+        arguments: Arguments in place of the call's own. They are judged again.
+        by: The name of the person who approved it.
+    """
     if by is not None and not isinstance(by, str):
-        raise DefinitionError(f"allow(by=…) is the name of who approves, not {type(by).__name__}")
+        raise DefinitionError(f"allow(by=…) is the name of the approving person, not {type(by).__name__}")
     return ALLOW if arguments is None and by is None else Decision("allow", arguments=arguments, by=by)
 
 
 def ask(reason: str, *, into: str | None = None, rule: str | None = None) -> Decision:
-    """A person decides; with `into`, a person supplies the value of that parameter. See docs/guards.md."""
+    """Return the decision that a person is asked. With `into`, the answer is the value of that parameter.
+
+    See docs/guards.md.
+    """
     return Decision("ask", reason, into=into, rule=rule)
 
 
 def deny(reason: str, *, rule: str | None = None) -> Decision:
-    """The call may not run; `reason` is shown to the model. See docs/guards.md."""
+    """Return the decision that the call may not run. The model reads `reason`. See docs/guards.md."""
     return Decision("deny", reason, rule=rule)

@@ -35,7 +35,7 @@ class Deferred:
     def __post_init__(self) -> None:
         ticket: object = self.ticket
         if not isinstance(ticket, str) or not ticket.strip():
-            raise DefinitionError(f"Deferred(ticket) is what the work is known by, a text, not {ticket!r}")
+            raise DefinitionError(f"Deferred(ticket) is the id of the work, a text, not {ticket!r}")
         for name, value in (("poll_after", self.poll_after), ("expires_in", self.expires_in)):
             if value is not None and not _is_seconds(value):
                 raise DefinitionError(f"Deferred({name}=…) is a number of seconds, or None, not {value!r}")
@@ -44,7 +44,7 @@ class Deferred:
 
 
 SUSPENDING_TYPES = (InputRequired, Deferred)
-"""The return types of a handler without an output yet."""
+"""The types of values with which a handler asks or defers, in place of an output."""
 
 
 def _is_seconds(value: Any) -> bool:

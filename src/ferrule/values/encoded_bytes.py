@@ -1,4 +1,4 @@
-"""Bytes in JSON: base64 (RFC 4648, section 4), read and written, unless their author says what else."""
+"""Bytes in JSON are base64 (RFC 4648, section 4), unless the author of their type says otherwise."""
 
 from __future__ import annotations
 
@@ -12,65 +12,69 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError, SchemaSerializer
 
-from ferrule.values.json_text import format_json
+from ferrule.values.json_text import SECRET_STARS, format_json
 
 NESTED_SCHEMA_KEYS = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"}
     | {"choices", "steps", "fields", "definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"}
     | {"strict_schema", "lax_schema", "json_schema", "python_schema"}
 )
-"""Under which keys of a node of Pydantic's core schema others are."""
+"""The keys of a node of Pydantic's core schema with other nodes."""
 _HAS_CONFIG = {"model", "dataclass", "typed-dict"}
 _MAY_BE_BYTES = {"bytes", "any"}
-_OF_SECRETS = {("pydantic.types", "_serialize_secret"), ("pydantic.types", "_serialize_secret_field")}
+_SECRET_SERIALIZERS = {("pydantic.types", "_serialize_secret"), ("pydantic.types", "_serialize_secret_field")}
 
 
 def to_base64(value: Any) -> str:
-    """The text of bytes."""
+    """Return bytes as base64."""
     return b64encode(value).decode()
 
 
 def from_base64(value: Any) -> Any:
-    """The bytes of a text as `to_base64` writes it, so that no two texts are the same bytes.
+    """Return the bytes of a text from `to_base64`. No other text is read, so each value has one text.
 
     Raises:
-        PydanticCustomError: where it is none.
+        PydanticCustomError: The text is not such base64.
     """
-    if isinstance(value, bytes | bytearray):  # of an author's validator
+    if isinstance(value, bytes | bytearray):  # from an author's validator
         return value
     try:
-        if to_base64(made := b64decode(value)) == value:
-            return made
+        if to_base64(decoded := b64decode(value)) == value:
+            return decoded
     except (TypeError, ValueError):
         pass
     raise PydanticCustomError("base64", "Input should be bytes in base64 (with + and /, padded by =)")
 
 
 def find_serializer_name(node: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The module and name of the function that writes the value of a node."""
+    """Return the module and name of the function that serializes a node."""
     function = node.get("serialization", {}).get("function")
     return getattr(function, "__module__", None), getattr(function, "__name__", None)
 
 
 def is_secret(node: Mapping[str, Any]) -> bool:
-    """Whether it is a secret of Pydantic's."""
-    return find_serializer_name(node) in _OF_SECRETS
+    """Return whether a node is a secret of Pydantic's."""
+    return find_serializer_name(node) in _SECRET_SERIALIZERS
 
 
-def has_own_bytes_format(node: Mapping[str, Any], own: bool) -> bool:
-    """Whether the author of a node says how bytes in it are written: by the `ser_json_bytes` or `val_json_bytes` of a
-    model, or by a serializer; `own` is what holds round it."""
-    if node["type"] in _HAS_CONFIG:  # these have no configuration around them
+def has_own_bytes_format(node: Mapping[str, Any], inherited: bool) -> bool:
+    """Return whether the author of a node chose the format of its bytes, by a model's configuration or a serializer.
+
+    Args:
+        inherited: Whether the author of the node around it did.
+    """
+    if node["type"] in _HAS_CONFIG:  # they do not inherit a configuration
         config, methods = node.get("config") or {}, getattr(node.get("cls"), "__pydantic_decorators__", None)
         serializers = methods is not None and methods.model_serializers
         return bool(serializers or "ser_json_bytes" in config or "val_json_bytes" in config)
-    return own or ("serialization" in node and find_serializer_name(node)[0] != "pydantic._internal._serializers")
+    return inherited or ("serialization" in node and find_serializer_name(node)[0] != "pydantic._internal._serializers")
 
 
 def add_base64_serializers(node: Any, own: bool = False, secrets: bool = False) -> Any:
-    """A copy of a core schema that writes bytes as base64, where their author does not say how.
+    """Return a copy of a core schema that writes bytes as base64, unless their author chose a format.
 
     Args:
+        own: Whether the author of the node around it chose a format.
         secrets: Whether secrets are written in clear.
     """
     if isinstance(node, list | tuple):
@@ -85,18 +89,19 @@ def add_base64_serializers(node: Any, own: bool = False, secrets: bool = False) 
         key: add_base64_serializers(item, own, secrets) if key in NESTED_SCHEMA_KEYS else item
         for key, item in node.items()
     }
-    if kind in _HAS_CONFIG and not own:  # for what nothing is said of
+    if kind in _HAS_CONFIG and not own:
         copy["config"] = {**(node.get("config") or {}), "ser_json_bytes": "base64"}
     if kind in _MAY_BE_BYTES and not own:
         copy["serialization"] = {"type": "function-wrap", "function": _serialize_bytes}
     elif secrets and is_secret(node):
         copy["serialization"] = {"type": "function-plain", "function": encode_bytes}
-    elif "schema" in (writing := node.get("serialization", {})):
-        copy["serialization"] = {**writing, "schema": add_base64_serializers(writing["schema"], own, secrets)}
+    elif "schema" in (serialization := node.get("serialization", {})):
+        nested = add_base64_serializers(serialization["schema"], own, secrets)
+        copy["serialization"] = {**serialization, "schema": nested}
     if kind == "bytes" and not own:
         metadata = node.get("metadata") or {}
         functions = metadata.get("pydantic_js_functions", ())
-        copy["metadata"] = {**metadata, "pydantic_js_functions": [*functions, _export_schema]}
+        copy["metadata"] = {**metadata, "pydantic_js_functions": [*functions, _export_base64]}
     return copy
 
 
@@ -104,7 +109,7 @@ def _serialize_bytes(value: Any, handler: Any) -> Any:
     return to_base64(value) if isinstance(value, bytes | bytearray) else handler(value)
 
 
-def _export_schema(node: Any, handler: Any) -> dict[str, Any]:
+def _export_base64(node: Any, handler: Any) -> dict[str, Any]:
     exported: dict[str, Any] = handler(node)
     for key in {"minLength", "maxLength"} & exported.keys():
         exported[key] = -(-exported[key] // 3) * 4
@@ -114,44 +119,44 @@ def _export_schema(node: Any, handler: Any) -> dict[str, Any]:
 
 @lru_cache(256)
 def get_base64_serializer(kind: type, secrets: bool = False) -> SchemaSerializer | None:
-    """Return a serializer that writes the bytes of a Pydantic class in base64, or `None` if it has no bytes.
+    """Return a serializer that writes the bytes of a Pydantic class as base64, or `None` if it is not needed.
 
     Args:
         secrets: Whether it writes secrets in clear.
     """
     core = getattr(kind, "__pydantic_core_schema__", None)
-    core = dict(core) if isinstance(core, Mapping) else None  # one that is built late is built here
-    if core is None or not _has_bytes(core):
+    core = dict(core) if isinstance(core, Mapping) else None  # this builds a schema that Pydantic deferred
+    if core is None or not _has_bytes(core, secrets):
         return None
     return SchemaSerializer(add_base64_serializers(core, secrets=secrets), core.get("config"), _use_prebuilt=False)
 
 
-def _has_bytes(node: Any) -> bool:
+def _has_bytes(node: Any, or_secrets: bool) -> bool:
     if isinstance(node, dict):
-        below: Any = (
-            node.values() if "type" not in node else [item for key, item in node.items() if key in NESTED_SCHEMA_KEYS]
+        is_node = "type" in node
+        if is_node and (node["type"] in _MAY_BE_BYTES or (or_secrets and is_secret(node))):
+            return True
+        return any(
+            _has_bytes(item, or_secrets) for key, item in node.items() if not is_node or key in NESTED_SCHEMA_KEYS
         )
-        return node.get("type") in _MAY_BE_BYTES or any(map(_has_bytes, below))
-    return isinstance(node, list | tuple) and any(map(_has_bytes, node))
+    return isinstance(node, list | tuple) and any(_has_bytes(item, or_secrets) for item in node)
 
 
-# -- Python objects that are given as arguments ------------------------------------------------------------------------
+# -- Python objects as arguments ---------------------------------------------------------------------------------------
 
 
 def encode_bytes(value: Any, plain: bool = True) -> Any:
-    """Return a value as JSON data, with secrets in clear, and bytes in base64 unless their author says otherwise.
+    """Return Python objects as JSON data, with secrets in clear and bytes as base64.
 
     Args:
-        plain: Whether bytes may stand outside of an object of a Pydantic class.
+        plain: Whether bytes may stand outside an object of a Pydantic class.
 
     Raises:
-        ValueError: Bytes stand where they may not.
+        ValueError: Bytes stand at a forbidden place.
     """
     if isinstance(value, bytes | bytearray):
         if value and not plain:
-            raise ValueError(
-                "bytes stand where nobody can tell how they are read: give the text, for instance in base64"
-            )
+            raise ValueError("bytes without a Pydantic type around them have no JSON form: give a text, such as base64")
         return to_base64(value)
     if isinstance(value, Enum):
         return encode_bytes(value.value, plain)
@@ -174,11 +179,24 @@ def encode_bytes(value: Any, plain: bool = True) -> Any:
     return value
 
 
-def format_json_with_base64(value: Any, plain: bool = True) -> str:
-    """JSON text of arguments, as `encode_bytes` has them.
+def format_arguments(value: object) -> str:
+    """Return the JSON text of Python objects as arguments, with secrets in clear.
 
     Raises:
-        ValueError: where something in it has no JSON form.
+        ValueError: A part of the value has no JSON form.
+    """
+    text = format_json(value)
+    return format_arguments_with_bytes(value) if SECRET_STARS in text else text
+
+
+def format_arguments_with_bytes(value: object, plain: bool = True) -> str:
+    """Return the JSON text of Python objects as arguments, with secrets in clear and bytes as base64.
+
+    Args:
+        plain: Whether bytes may stand outside an object of a Pydantic class.
+
+    Raises:
+        ValueError: A part of the value has no JSON form.
     """
     try:
         return format_json(encode_bytes(value, plain))

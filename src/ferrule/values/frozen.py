@@ -1,4 +1,4 @@
-"""JSON values that nobody can change: what guards, hashes, exports and records see."""
+"""Read-only JSON values, for guards, hashes, exports and records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 
 
 def get_fields(value: object) -> dict[str, Any] | None:
-    """Return the fields of a dataclass or a Pydantic model by name, also private and extra ones; None for all else."""
+    """Return the fields of a dataclass or a Pydantic model by name, private and extra ones too; None for others."""
     if is_dataclass(value):
         return {field.name: getattr(value, field.name, None) for field in fields(value)}
     if not hasattr(type(value), "__pydantic_fields__"):
@@ -33,8 +33,8 @@ _dict_get, _dict_set = dict.__getitem__, dict.__setitem__
 class FrozenDict(dict[str, Any]):
     """A read-only dict. `copy.deepcopy` gives a plain one.
 
-    It takes over the plain dicts and lists inside, and freezes them when they are read. Because it has an `__iter__`
-    of its own, `dict(value)` and `{**value}` use the keys and `__getitem__`.
+    It owns the plain dicts and lists inside, and freezes them when they are read. Because it defines `__iter__`,
+    `dict(value)` and `{**value}` use the keys and `__getitem__`.
     """
 
     __slots__ = ()
@@ -81,7 +81,7 @@ class FrozenDict(dict[str, Any]):
 class FrozenList(list[Any]):
     """A read-only list. `copy.deepcopy` gives a plain one.
 
-    Its items are frozen when it is made: what is written in C, such as Pydantic, reads the items of a list directly.
+    Its items are frozen when it is made, because C code such as Pydantic reads the items of a list directly.
     """
 
     __slots__ = ()
@@ -105,7 +105,7 @@ _READY = _WITHOUT_ITEMS | {FrozenDict, FrozenList}
 
 
 def freeze(value: Any) -> Any:
-    """A read-only copy of JSON-like data, at every depth."""
+    """Return a read-only copy of JSON-like data, at every depth."""
     if type(value) in _READY:
         return value
     if isinstance(value, dict | Mapping):
@@ -114,7 +114,7 @@ def freeze(value: Any) -> Any:
 
 
 def thaw(value: object) -> Any:
-    """A plain copy of JSON-like data, at every depth."""
+    """Return a plain copy of JSON-like data, at every depth."""
     if isinstance(value, dict | Mapping):  # in this order, as an abstract class takes ten times as long
         items = dict.items(value) if isinstance(value, dict) else value.items()
         return {key: item if type(item) in _WITHOUT_ITEMS else thaw(item) for key, item in items}
@@ -126,42 +126,41 @@ def thaw(value: object) -> Any:
 _T = TypeVar("_T")
 
 
-def make_frozen_class(opened: type[_T]) -> type[_T]:
-    """The frozen subclass that instances of `opened` become once they are filled."""
-
-    slots = [name for cls in opened.__mro__ for name in cls.__dict__.get("__slots__", ())]
+def make_frozen_class(mutable: type[_T]) -> type[_T]:
+    """Return the frozen subclass for instances of `mutable`. They get it as their `__class__` once they are filled."""
 
     def refuse(self: object, name: str, value: object = None) -> NoReturn:
-        raise AttributeError(f"{opened.__name__} is frozen, {name!r} cannot be set: use .replace(...) for a copy")
+        raise AttributeError(f"{mutable.__name__} is frozen, {name!r} cannot be set: use .replace(...) for a copy")
 
-    def itself(self: _T, *args: object) -> _T:
+    def return_self(self: _T, *args: object) -> _T:
         return self
 
     def reduce(self: object) -> tuple[object, ...]:
-        return _rebuild, (opened, {name: getattr(self, name) for name in slots if hasattr(self, name)})
+        slots: Iterable[str] = mutable.__slots__  # type: ignore[attr-defined]
+        return _rebuild, (mutable, {name: getattr(self, name) for name in slots if hasattr(self, name)})
 
-    space = {
+    members = {
         "__slots__": (),
         "__setattr__": refuse,
         "__delattr__": refuse,
-        "__copy__": itself,
-        "__deepcopy__": itself,
+        "__copy__": return_self,
+        "__deepcopy__": return_self,
         "__reduce__": reduce,
-        "__module__": opened.__module__,
-        "__qualname__": opened.__qualname__,
-        "__doc__": opened.__doc__,
+        "__module__": mutable.__module__,
+        "__qualname__": mutable.__qualname__,
+        "__doc__": mutable.__doc__,
     }
-    closed = cast("type[_T]", type(opened.__name__, (opened,), space))
-    _FROZEN_CLASSES[opened] = closed
-    return closed
+    frozen = cast("type[_T]", type(mutable.__name__, (mutable,), members))
+    _FROZEN_CLASSES[mutable] = frozen
+    return frozen
 
 
 _FROZEN_CLASSES: dict[type, type] = {}
 
 
-def _rebuild(opened: type[_T], state: dict[str, Any]) -> _T:
-    value = object.__new__(opened)
+def _rebuild(mutable: type[_T], state: dict[str, Any]) -> _T:
+    value = object.__new__(mutable)
     for name, item in state.items():
         setattr(value, name, item)
-    value.__class__ = _FROZEN_CLASSES[opened]
+    value.__class__ = _FROZEN_CLASSES[mutable]
     return value

@@ -39,11 +39,11 @@ class InputRequired:
             raise DefinitionError(f"InputRequired(reason) is the question for a person, not {reason!r}")
         if not isinstance(schema, Mapping):
             raise DefinitionError(f"InputRequired(schema=…) is a JSON Schema of an object, not {schema!r}")
-        kept = to_jsonable(self.state)
-        if not is_same_json(kept, thaw(self.state)):
+        state = to_jsonable(self.state)
+        if not is_same_json(state, thaw(self.state)):
             raise DefinitionError(f"InputRequired(state=…) must be plain JSON, not {type(self.state).__name__}")
         object.__setattr__(self, "schema", freeze(to_jsonable(schema)))
-        object.__setattr__(self, "state", freeze(kept))
+        object.__setattr__(self, "state", freeze(state))
 
 
 @final

@@ -24,14 +24,14 @@ class Intent:
     """The intent to run a call that may change something. See docs/journal.md.
 
     Attributes:
-        key: Identifies the call whenever it comes again, in any process.
+        key: Identifies the call if it is sent again, in any process.
         reference: Identifies all calls under one id, whatever their arguments are.
         claim: Identifies the run: random, and the same for every attempt of one call.
         call_id: The id of the call, as the model sent it.
         tool_name: The tool's own name.
         principal: The principal on whose behalf it runs.
-        session: The conversation that it belongs to. A call without one is not recognised when it comes again.
-        parent: The id of the call that made it.
+        session: The conversation of the call. A call without one is not recognised if it is sent again.
+        parent: The id of the parent call.
         fingerprint: The `Tool.fingerprint`.
         arguments: The judged arguments, with stars for hidden values and known secrets.
         at: The time, in seconds since the epoch.
@@ -60,7 +60,7 @@ class JournalEntry:
         intent: The intent to run it.
         state: `"running"` while a living process runs it, `"cut_off"` if that process died before the outcome,
             `"deferred"` if its work goes on elsewhere, `"ended"` if it has an outcome.
-        outcome: The stored result; for a deferred call with `"pending"`, which resumes it.
+        outcome: The stored result; for a deferred call with `"pending"`, its record.
     """
 
     intent: Intent
@@ -74,9 +74,9 @@ def is_unknown(entry: JournalEntry) -> bool:
 
 
 def outcome_from_result(result: ToolResult) -> dict[str, Any]:
-    """Return a result as plain JSON, from which `result_from_outcome` makes it again.
+    """Return a result as plain JSON, for `result_from_outcome`.
 
-    `output_is` names the kind of an output that is no JSON data.
+    If the output is bytes or blocks, `output_is` says so.
     """
     output, output_is = _split_output(result.output)
     return {
@@ -93,31 +93,31 @@ def outcome_from_result(result: ToolResult) -> dict[str, Any]:
 
 
 def result_from_outcome(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
-    """Return the result that `outcome_from_result` was given, of `call`; a suspended one with its `pending`.
+    """Return the result of `call` from its stored outcome; a suspended one with its `pending`.
 
     Raises:
-        TypeError, LookupError, ValueError: for what `outcome_from_result` did not make.
+        TypeError, LookupError, ValueError: `outcome_from_result` did not make the outcome.
     """
-    entry = thaw(outcome)
+    stored = thaw(outcome)
     result = ToolResult(
-        _join_output(entry["output"], entry.get("output_is")),
-        entry["error"],
-        entry["metadata"],
-        [_block_from_dict(block) for block in entry["content"]],
+        _join_output(stored["output"], stored.get("output_is")),
+        stored["error"],
+        stored["metadata"],
+        [_block_from_dict(block) for block in stored["content"]],
         call=call,
         tool_name=tool_name,
-        status=entry["status"],
-        executed=entry["executed"],
-        retryable=entry.get("retryable"),
-        repairs=tuple(entry["repairs"]),
+        status=stored["status"],
+        executed=stored["executed"],
+        retryable=stored.get("retryable"),
+        repairs=tuple(stored["repairs"]),
     )
     if result.status == "suspended":
-        set_pending(result, entry["pending"])
+        set_pending(result, stored["pending"])
     return result
 
 
 def _split_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"] | None]:
-    """Return the output as JSON, and what it was if it was bytes or blocks; see `to_output`."""
+    """Return the output as JSON, and its kind if it was bytes or blocks."""
     shown = to_output(output, strict=False)
     if isinstance(shown, bytes):
         return b64encode(shown).decode(), "bytes"
@@ -129,16 +129,11 @@ def _split_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"]
 
 
 def _join_output(output: Any, output_is: str | None) -> Any:
-    match output_is:
-        case None:
-            return output
-        case "bytes":
-            return b64decode(output, validate=True)
-        case "block":
-            return _block_from_dict(output)
-        case "blocks":
-            return [_block_from_dict(one) for one in output]
-    raise ValueError(f"an output cannot be {output_is!r}")
+    if output_is is None:
+        return output
+    if output_is == "bytes":
+        return b64decode(output, validate=True)
+    return _block_from_dict(output) if output_is == "block" else [_block_from_dict(one) for one in output]
 
 
 def _block_to_dict(block: Block) -> dict[str, Any]:

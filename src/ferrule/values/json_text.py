@@ -1,7 +1,7 @@
-"""JSON as models write it: read strictly, repaired only where nothing is lost, written so that it can be read again.
+"""Read JSON from models strictly, with lossless repairs, and write it.
 
-The list of lossless repairs follows what providers and runtimes have met in the wild: one fence, one extra encoding,
-raw control characters in strings, a comma before a closing bracket, the same object written twice.
+The repairs are for mistakes of real models: one fence, one extra encoding, raw control characters in strings, a comma
+before a closing bracket, the same object written twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SECRET_STARS = "*" * 10
 _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Matches a number that a double may not keep. It keeps 15 digits within its range."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
-"""A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
+"""A string, also one that was cut off. Otherwise each escaped quote in it would look like the start of a string."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 SHORT_TEXT = 200
-"""Characters of a text that is looked at whole."""
+"""Characters of a text that is searched whole."""
 _MAX_EDGE = 500
 _JSON_TYPES = {
     type(None): "null",
@@ -40,17 +40,17 @@ _JSON_TYPES = {
 
 
 class Malformed(ValueError):
-    """The text is no JSON that can be trusted; the message says why, for the model."""
+    """The text is not JSON, or cannot be trusted. The message gives the model the reason."""
 
 
 def check_repeated_keys(text: str, values: JsonObject) -> None:
-    """Refuse an object that has a key of the top level twice with different values.
+    """Refuse an object with two different values for one key of the top level.
 
     A short text is searched whole, a longer one up to its first bracket and from its last one. Everywhere else, and for
     keys with escapes, the last value counts, for guards and handler alike.
 
     Args:
-        values: The values that were read from the text, perhaps with defaults.
+        values: The parsed values of the text, perhaps with defaults.
 
     Raises:
         Malformed: The text names the key.
@@ -69,11 +69,11 @@ def check_repeated_keys(text: str, values: JsonObject) -> None:
 def _compare_repeated_keys(text: str) -> None:
     root: list[tuple[str, Any]] = []
 
-    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        root[:] = pairs  # the root's come last
+    def remember(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        root[:] = pairs  # the pairs of the root come last
         return dict(pairs)
 
-    json.JSONDecoder(object_pairs_hook=keep, strict=False).decode(text)
+    json.JSONDecoder(object_pairs_hook=remember, strict=False).decode(text)
     values: dict[str, Any] = {}
     for key, value in root:
         if not is_same_json(values.setdefault(key, value), value):
@@ -81,10 +81,10 @@ def _compare_repeated_keys(text: str) -> None:
 
 
 def check_digits(text: str) -> None:
-    """Refuse JSON in which a number has more digits than a double keeps.
+    """Refuse JSON with a number of more digits than a double keeps.
 
     Raises:
-        Malformed: with the first such number.
+        Malformed: The text names the first such number.
     """
     if not _MANY_DIGITS.search(text):
         return
@@ -97,7 +97,7 @@ def check_digits(text: str) -> None:
 
 
 def _is_exact(number: str) -> bool:
-    """Whether every double keeps these digits: 15 at most (DBL_DIG of IEEE 754), within its range."""
+    """Return whether a double keeps these digits: at most 15 (DBL_DIG of IEEE 754), within its range."""
     digits = number.lower().partition("e")[0].replace(".", "").strip("0")
     try:
         return len(digits) <= 15 and (not digits or 1e-300 <= float(number) <= 1e300)
@@ -106,12 +106,12 @@ def _is_exact(number: str) -> bool:
 
 
 def json_type_name(value: object) -> str:
-    """The JSON type of `value`."""
+    """Return the name of the JSON type of `value`."""
     return next((name for kind, name in _JSON_TYPES.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same. `1` and `1.0` are: a number in JSON has no type; `true` is no number."""
+    """Return whether two JSON values are the same. `1` and `1.0` are the same number; `true` is not a number."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_same_json(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -120,25 +120,25 @@ def is_same_json(one: Any, other: Any) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Strict JSON.
+    """Parse strict JSON.
 
     Raises:
-        Malformed: also for NaN, half of a surrogate pair, keys of the root that came twice and differ, and more levels
-            of arrays and objects than Pydantic reads, 200.
+        Malformed: The text is not JSON. NaN, half of a surrogate pair, different values for one key of the root, and
+            more than 200 levels of arrays and objects are refused too.
     """
     return parse_and_rewrite_json(text)[0]
 
 
 def parse_and_rewrite_json(text: str) -> tuple[Any, bytes]:
-    """Strict JSON as `loads` reads it, and its text as Pydantic writes it.
+    """Parse strict JSON as `parse_json` does. Return the value, and its text as Pydantic writes it.
 
     Raises:
-        Malformed: as `loads` does.
+        Malformed: As for `parse_json`.
     """
     try:
         value = from_json(text, allow_inf_nan=False)
         written = format_finite_json(value)  # 1e999 is read as an infinity
-    except TypeError:  # a string that UTF-8 cannot hold
+    except TypeError:  # UTF-8 cannot hold a string in it
         raise Malformed("not valid JSON: it holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
         cut_off = "it was cut off before its end, " if str(error).startswith("EOF") else ""
@@ -149,7 +149,11 @@ def parse_and_rewrite_json(text: str) -> tuple[Any, bytes]:
 
 
 def format_finite_json(value: object) -> bytes:
-    """Raise a `ValueError` where JSON data has a number that is none in JSON: NaN or an infinity; else their text."""
+    """Return the JSON text of data.
+
+    Raises:
+        ValueError: A number in it is NaN or an infinity.
+    """
     text = to_json(value, inf_nan_mode="constants")
     if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
         json.dumps(value, allow_nan=False)
@@ -157,10 +161,10 @@ def format_finite_json(value: object) -> bytes:
 
 
 def repair_and_parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
-    """JSON as `loads` reads it, with the lossless repairs of the text itself that were needed, each named.
+    """Parse JSON as `parse_json` does, after lossless repairs of the text. Return the value and the repairs, in words.
 
     Raises:
-        Malformed: where a repair would be a guess.
+        Malformed: A repair would be a guess.
     """
     try:
         return parse_json(text), ()
@@ -174,7 +178,7 @@ def repair_and_parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def _escape_control_characters(text: str) -> str:
-    """`text` with the control characters in its strings written as JSON writes them."""
+    """Return `text` with the control characters in its strings escaped."""
     return _STRING_OR_COMMA.sub(lambda match: _CONTROL.sub(lambda c: f"\\u{ord(c.group()):04x}", match.group()), text)
 
 
@@ -183,7 +187,7 @@ def _remove_trailing_commas(text: str) -> str:
 
 
 def _remove_repetition(text: str) -> str:
-    """The first half of a text whose halves are equal."""
+    """Return the first half of a text if both halves are the same object."""
     first, second = text[: len(text) // 2].strip(), text[len(text) // 2 :].strip()
     return first if first == second and first.startswith("{") else text
 
@@ -196,22 +200,43 @@ _REPAIRS: dict[str, Callable[[str], str]] = {
     "removed a comma before a closing bracket": _remove_trailing_commas,
     "took one of two identical objects": _remove_repetition,
 }
-"""The repairs in their order. None of them changes valid JSON."""
+"""The repairs, in their order. They do not change valid JSON."""
+
+
+def format_json(value: object) -> str:
+    """Return the JSON text of a value, with Python objects as Pydantic writes them.
+
+    Raises:
+        ValueError: A part of the value has no JSON form.
+    """
+    if not isinstance(value, dict) and isinstance(value, Mapping):
+        value = dict(value)
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except (PydanticSerializationError, UnicodeError, RecursionError) as error:
+        try:  # json escapes lone surrogates, so that validation can name them
+            return json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"no JSON form: {error}") from None
 
 
 def parse_json_object(
-    raw: str | JsonObject | None, *, exact: bool = False, write: Callable[[Any], str] | None = None
+    raw: str | JsonObject | None, *, exact: bool = False, write: Callable[[Any], str] = format_json
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the arguments as plain data, and the repairs of the text. `write` writes Python objects, else `dumps`.
+    """Return the arguments as plain data, and the repairs of the text.
+
+    Args:
+        exact: Whether to refuse a number that would lose digits.
+        write: Writes Python objects as JSON text.
 
     Raises:
-        Malformed: The text is no JSON object, or a number would lose digits although `exact` is set.
+        Malformed: The text is not a JSON object, or a number in it would lose digits.
     """
     if raw is None:
         return {}, ()
     if not isinstance(raw, str):
         try:
-            raw = (write or format_json)(raw)
+            raw = write(raw)
         except ValueError as error:
             raise Malformed(str(error)) from None
     if not raw.strip():
@@ -228,35 +253,3 @@ def parse_json_object(
     if not isinstance(value, dict):
         raise Malformed(f"the arguments are {json_type_name(value)} and must be one JSON object")
     return value, repairs
-
-
-def reveal_secrets(value: Any) -> Any:
-    """Return `value` with the values of Pydantic's secrets in clear."""
-    if hasattr(value, "get_secret_value"):
-        return reveal_secrets(value.get_secret_value())
-    if hasattr(type(value), "model_fields"):
-        return reveal_secrets(value.model_dump(by_alias=True))
-    if isinstance(value, Mapping):
-        return {key: reveal_secrets(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [reveal_secrets(item) for item in value]
-    return value
-
-
-def format_json(value: object) -> str:
-    """JSON text of arguments, Python objects as Pydantic writes them.
-
-    Raises:
-        ValueError: where something in it has no JSON form.
-    """
-    if not isinstance(value, dict) and isinstance(value, Mapping):
-        value = dict(value)
-    try:
-        text = to_json(value, inf_nan_mode="constants").decode()
-        return to_json(reveal_secrets(value), inf_nan_mode="constants").decode() if SECRET_STARS in text else text
-    except (PydanticSerializationError, UnicodeError, RecursionError) as error:
-        # json escapes what UTF-8 cannot hold (lone surrogates); validation then names it.
-        try:
-            return json.dumps(value)
-        except (TypeError, ValueError, RecursionError):
-            raise ValueError(f"no JSON form: {error}") from None

@@ -19,7 +19,7 @@ BRIEF_LOG: ContextVar[bool] = ContextVar("BRIEF_LOG", default=False)
 
 
 class LogLines(str):
-    """Several lines for the log, such as a traceback: each is escaped, and begins with a line break and two blanks."""
+    """Several lines for the log, such as a traceback. Each is escaped and indented."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class LogLines(str):
 
 
 class _Escaped:
-    """An argument of a log record whose text is escaped when the record is written."""
+    """An argument of a log record. Its text is escaped when the record is written."""
 
     __slots__ = ("_value",)
 
@@ -43,14 +43,14 @@ class _Escaped:
 
 
 def escape_text(text: str) -> str:
-    """Return `text` as one line that a terminal shows as it is: `\\n` for a line break, `\\x1b` for an escape."""
+    """Return `text` as one printable line, with `\\n` for a line break and `\\x1b` for an escape character."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def make_logger(name: str) -> Logger:
-    """Return one of Ferrule's loggers, whose records are escaped."""
+    """Return a logger of Ferrule. Its records are escaped."""
     logger = getLogger(name)
     logger.addFilter(_escape_record)
     return logger
@@ -86,9 +86,8 @@ def log_attributes(tool_name: str, call_id: str, session: str | None, principal:
 def write_log(
     level: int, facts: LogAttributes, message: str, *about: object, error: BaseException | None = None
 ) -> None:
-    """Log a line about a call. The facts are left out if the program gives all its records attributes of these names.
-    Logging that raises breaks no call: there is nowhere to tell it."""
-    for extra in (facts, None):
+    """Log a line about a call. If logging raises, the call goes on."""
+    for extra in (facts, None):  # the program may give all its records attributes with these names
         with suppress(Exception):
             log.log(level, message, *about, exc_info=error, extra=extra)
             return

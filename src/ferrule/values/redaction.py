@@ -1,4 +1,4 @@
-"""Redaction of whole values: one way through JSON data, bytes, blocks and results, so that no place is left out."""
+"""Redact whole values: JSON data, bytes, blocks and results."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def _redact_member(name: str, value: Any, redact: Redact) -> Any:
 
 
 def is_secret_member(name: str, text: str, redact: Redact) -> bool:
-    """Return whether a text is secret because of the name of its member, as it would be in a text with both."""
+    """Return whether a text is secret because of the name of its member."""
     together = f'"{name}": "{text}"\n{name}={text}'
     return len(text) <= _LONGEST_CREDENTIAL and redact(together) != together
 
 
 def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
-    """Return the result with everything redacted that a tool has written; itself if nothing is secret."""
+    """Return the result with everything from the tool redacted; the same result if nothing is secret."""
     found = {"output": to_output(result.output, strict=False), "error": result.error}
     found |= {"metadata": to_jsonable(result.metadata), "repairs": result.repairs, "content": list(result.content)}
     redacted = dict(zip(found, redact_value(list(found.values()), redact), strict=True))

@@ -1,4 +1,4 @@
-"""`ToolResult`: what one call came to."""
+"""`ToolResult`: the outcome of one call."""
 
 from __future__ import annotations
 
@@ -20,32 +20,11 @@ _EMPTY: JsonObject = FrozenDict()
 
 
 KERNEL_METADATA = frozenset({"replayed", "resumed_already", "other_arguments", "unrecorded"})
-"""The keys of result metadata that only the kernel may set. A handler's values under these names are dropped."""
+"""Keys of result metadata for the kernel alone. A handler's values under these names are dropped."""
 _NO_KERNEL_FACTS = (None,) * 6
 
 
-class _ResultFields:
-    """The slots of a result. A class without `__init__` is filled a third faster (Python 3.13)."""
-
-    __slots__ = (
-        "_content",
-        "_kernel_facts",
-        "_original",
-        "_retryable",
-        "call",
-        "duration_ms",
-        "error",
-        "exception",
-        "executed",
-        "metadata",
-        "output",
-        "repairs",
-        "status",
-        "tool_name",
-    )
-
-
-class ToolResult(_ResultFields):
+class ToolResult:
     """The outcome of one call; exactly one for every call. See docs/talking-to-the-model.md.
 
     A handler may build one itself: `ToolResult(output=…, error=…, metadata=…, content=[…])`.
@@ -58,15 +37,29 @@ class ToolResult(_ResultFields):
             `await some_tool(…)` gives the value itself. It is not bounded, and providers never read it.
         error: A text for the model (the problem, the remedy, whether anything was run), or `None`.
         executed: Whether the effect may have happened: `True`, `False`, or `None` if nobody knows.
-        retryable: Whether the same call may succeed later: `False` for a final answer, `None` if the source of the tool
-            does not say.
+        retryable: Whether the same call may succeed later: `False` for a final answer, `None` if nobody knows.
         repairs: The repairs of the arguments, in words.
-        metadata: Anything that the handler or a middleware adds.
+        metadata: Facts from the handler or a middleware.
         duration_ms: Milliseconds from arrival to result.
         exception: The exception, for events and logs, never for a model.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_content",
+        "_kernel_facts",
+        "_original",
+        "call",
+        "duration_ms",
+        "error",
+        "exception",
+        "executed",
+        "metadata",
+        "output",
+        "repairs",
+        "retryable",
+        "status",
+        "tool_name",
+    )
 
     def __init__(
         self,
@@ -90,6 +83,8 @@ class ToolResult(_ResultFields):
             raise TypeError(f"metadata must be a mapping, not {metadata!r}")
         if status is not None and status not in _KNOWN_STATUSES:
             raise TypeError(f"status must be one of {', '.join(_KNOWN_STATUSES)}, not {status!r}")
+        if not (retryable is None or isinstance(retryable, bool)):
+            raise TypeError(f"retryable must be True, False or None, not {retryable!r}")
         self.output = output
         self.error = error
         self.metadata = _EMPTY if metadata is None else metadata
@@ -101,15 +96,12 @@ class ToolResult(_ResultFields):
         self.repairs = repairs
         self.duration_ms = duration_ms
         self.exception = exception
-        if retryable is not None:
-            if not isinstance(retryable, bool):
-                raise TypeError(f"retryable must be True, False or None, not {retryable!r}")
-            self._retryable = retryable
+        self.retryable = retryable
         self.__class__ = _FrozenResult
 
     @property
     def content(self) -> tuple[Block, ...]:
-        """The blocks that a model gets, always valid UTF-8: of the output where there are no others."""
+        """The blocks for the model, always valid UTF-8. Without blocks of the handler, they show the output."""
         content = self._content
         if content is None:
             if self.error is not None:
@@ -126,15 +118,15 @@ class ToolResult(_ResultFields):
     @property
     def pending(self) -> JsonObject | None:
         """The sealed record of a suspended call, for `Runner.resume`; read-only. Only the kernel can make it."""
-        return self._known_facts[4] if self.status == "suspended" else None
+        return self._facts[4] if self.status == "suspended" else None
 
     @property
     def approved_by(self) -> str | None:
-        """The name of the person who approved, from `allow(by=…)` or `resume(…, by=…)`."""
-        return cast("str | None", self._known_facts[5])
+        """The name of the person who approved the call, from `allow(by=…)` or `resume(…, by=…)`."""
+        return cast("str | None", self._facts[5])
 
     @property
-    def _known_facts(self) -> tuple[Any, ...]:
+    def _facts(self) -> tuple[Any, ...]:
         return getattr(self, "_kernel_facts", _NO_KERNEL_FACTS)
 
     @property
@@ -144,13 +136,8 @@ class ToolResult(_ResultFields):
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the journal gave it, so that nothing was run for this call."""
+        """Whether it comes from the journal, and nothing was run for this call."""
         return self.metadata.get("replayed") is True
-
-    @property
-    def retryable(self) -> bool | None:
-        """Whether the same call may succeed later; see the class."""
-        return cast("bool | None", getattr(self, "_retryable", None))
 
     @property
     def success(self) -> bool:
@@ -166,26 +153,25 @@ class ToolResult(_ResultFields):
         return "\n".join(block.text for block in content if isinstance(block, Text))
 
     def replace(self, **changes: Any) -> ToolResult:
-        """A changed copy; `changes` are the constructor's arguments. A new output has new content."""
-        kept = {name: getattr(self, name) for name in _ResultFields.__slots__ if name[0] != "_"}
-        kept["retryable"] = self.retryable
+        """Return a changed copy; `changes` are the constructor's arguments. A new output has new content."""
+        fields = {name: getattr(self, name) for name in ToolResult.__slots__ if name[0] != "_"}
         if "output" not in changes and "error" not in changes:
-            kept["content"] = self._content
-        made = ToolResult(**{**kept, **changes})
+            fields["content"] = self._content
+        copy = ToolResult(**{**fields, **changes})
         if "output" not in changes:
-            set_slot(made, "_original", get_original(self))
-        set_kernel_facts(made, self._known_facts)
-        return made
+            set_slot(copy, "_original", get_original(self))
+        set_kernel_facts(copy, self._facts)
+        return copy
 
     def record(self) -> dict[str, Any]:
-        """A JSON-safe record of the execution.
+        """Return a JSON-safe record of the execution.
 
-        Names are those of the attributes. The result of a runner also has the `input` as it was judged, with stars for
-        what is bound or private, the `session`, the `principal`, and when the call arrived (`at`, seconds since the
-        epoch). `pending` is what `Runner.resume` reads, or `None` if the call is not suspended.
+        Its keys are the names of the attributes. The result of a runner also has the judged `input`, with stars for
+        bound and private values, the `session`, the `principal`, and the time of arrival (`at`, seconds since the
+        epoch). `Runner.resume` reads `pending`; it is `None` if the call is not suspended.
         """
-        told, session, principal, ended_at, _, approved_by = self._known_facts
-        given = None if told is None else input_for_record(told)
+        call, session, principal, ended_at, _, approved_by = self._facts
+        given = None if call is None else input_for_record(call)
         return {
             "tool_name": self.tool_name,
             "call_id": self.call_id or None,
@@ -212,49 +198,53 @@ class ToolResult(_ResultFields):
         return f"<ToolResult {self.tool_name or '?'} {self.status} {shown[:120]}>"
 
 
-def find_pending(who: str, given: object) -> Mapping[str, Any]:
-    """The `pending` of a suspended call, given as its result, its `pending` or its record.
+def find_pending(caller: str, given: object) -> Mapping[str, Any]:
+    """Return the `pending` of a suspended call, from its result, its `pending` or its record.
+
+    Args:
+        caller: The name of the calling function, for the error.
 
     Raises:
-        DefinitionError: if it is none of these; it says what `who` was given.
+        DefinitionError: It is none of these.
     """
-    found = given.pending if isinstance(given, ToolResult) else given
-    if isinstance(found, Mapping) and not {"kind", "call", "key"} <= found.keys():
-        found = found.get("pending")
-    if isinstance(found, Mapping):
-        return found
-    if getattr(given, "results", None):
-        raise DefinitionError(f"{who} takes one call: give it one of the .results of this {type(given).__name__}")
+    pending = given.pending if isinstance(given, ToolResult) else given
+    if isinstance(pending, Mapping) and not {"kind", "call", "key"} <= pending.keys():
+        pending = pending.get("pending")
+    if isinstance(pending, Mapping):
+        return pending
     status = given.get("status") if isinstance(given, Mapping) else getattr(given, "status", None)
-    what = f"with status {status!r}" if isinstance(status, str) else f"of type {type(given).__name__}"
-    raise DefinitionError(f"{who} takes a suspended result, its .pending or its .record(); it was given one {what}")
+    problem = f"with status {status!r}" if isinstance(status, str) else f"of type {type(given).__name__}"
+    raise DefinitionError(
+        f"{caller} takes a suspended result, its .pending or its .record(); it was given one {problem}"
+    )
 
 
 _FrozenResult = make_frozen_class(ToolResult)
+_new_result = ToolResult.__new__
 set_slot = object.__setattr__
-"""For the kernel and who copies a result: fills in a slot of one that nobody else has."""
-set_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
-"""The same for what every call fills in, in a third of the time."""
-set_kernel_facts = cast("Any", _ResultFields.__dict__["_kernel_facts"]).__set__
-"""Set the facts that only the kernel knows: the redacted call, its session and principal, the time of its end, its
-record if it is suspended, and who approved it."""
+"""Set a slot of a result. Nobody else may have the result yet."""
+set_duration = cast("Any", ToolResult.__dict__["duration_ms"]).__set__
+"""Set the duration, in a third of the time of `set_slot`."""
+set_kernel_facts = cast("Any", ToolResult.__dict__["_kernel_facts"]).__set__
+"""Set the kernel's facts of a result: the redacted call, its session and principal, the time of its end, its record if
+it is suspended, and the name of the person who approved it."""
 
 
 def set_pending(result: ToolResult, pending: JsonObject | None) -> None:
-    """Give a suspended result its record after it was read back. Nobody else may have the result yet."""
+    """Set the record of a suspended result that was read back. Nobody else may have the result yet."""
     set_kernel_facts(result, (None, None, None, None, freeze(pending), None))
 
 
 def make_success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
-    """Return the result of a handler's value, with text that UTF-8 can hold."""
-    result: Any = _ResultFields()
+    """Return the result of a handler's value, with valid UTF-8. It is made faster than by the constructor."""
+    result: Any = _new_result(ToolResult)
     result.output = output
     if type(output) is str and not output.isascii():
         result.output = clean_text(output)
         result._original = (output, None)
     result.call = call
     result.tool_name = tool_name
-    result.error = result._content = result.exception = None
+    result.error = result.retryable = result._content = result.exception = None
     result.metadata = _EMPTY
     result.status = "ok"
     result.executed = True
@@ -265,36 +255,31 @@ def make_success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
 
 
 def render_as_result(value: Any, not_finite: list[str] | None = None) -> ToolResult:
-    """Return a handler's value as a result whose reading runs none of the handler's code.
+    """Return a handler's value as a result. Reading the result runs none of the handler's code.
 
-    A result that the handler returns is copied whole, with its status. `get_original` finds the value itself.
+    If the value is a result, the copy has its status too. `get_original` returns the value itself.
 
     Args:
-        not_finite: Gets the first NaN or infinity in it, which is null in JSON.
+        not_finite: Receives the first NaN or infinity in the value, which is null in JSON.
 
     Raises:
-        NotShowable: for a value that no result can hold.
+        NotShowable: No result can hold the value.
     """
     if not isinstance(value, ToolResult):
         output = to_output(value, not_finite=not_finite)
-        made = ToolResult(output, content=to_blocks(output))
-        set_slot(made, "_original", (value, None))
-        return made
+        result = ToolResult(output, content=to_blocks(output))
+        set_slot(result, "_original", (value, None))
+        return result
     error, own = value.error, value._content
-    metadata = {name: said for name, said in to_jsonable(value.metadata).items() if name not in KERNEL_METADATA}
-    given = get_original_value(value)
-    output = to_output(given, not_finite=not_finite)
+    metadata = {name: item for name, item in to_jsonable(value.metadata).items() if name not in KERNEL_METADATA}
+    original = get_original(value)[0]
+    output = to_output(original, not_finite=not_finite)
     content = to_blocks(output) if error is None and own is None else own
-    made = value.replace(output=output, error=error and clean_text(error), metadata=metadata, content=content)
-    set_slot(made, "_original", (given, own))
-    return made
+    result = value.replace(output=output, error=error and clean_text(error), metadata=metadata, content=content)
+    set_slot(result, "_original", (original, own))
+    return result
 
 
 def get_original(result: ToolResult) -> tuple[Any, tuple[Block, ...] | None]:
-    """Return the value of the handler or of a middleware, and the content that the handler gave with it, or `None`."""
+    """Return the original value of the handler or a middleware, and the handler's own content or `None`."""
     return getattr(result, "_original", (result.output, None))
-
-
-def get_original_value(result: ToolResult) -> Any:
-    """The first of what `get_original` tells."""
-    return get_original(result)[0]

@@ -85,7 +85,7 @@ class DetachedCall:
         """Raise: the runner and its guards are in the program."""
         raise _unavailable("run")
 
-    async def ask(self, wanted: InputRequired) -> NoReturn:
+    async def ask(self, question: InputRequired) -> NoReturn:
         """Raise: the approver is in the program."""
         raise _unavailable("ask")
 
