@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
