@@ -114,24 +114,29 @@ class _Pipes:
         self._last_time = self._time()
         self._lines = asyncio.Queue[bytes]()
         self._unwritten = 0  # bytes
+        self._has_room = asyncio.Event()
 
     async def write(self, line: bytes) -> None:
-        """Have a line written. Do not wait for that: a call waits for its answer, and so for the end of the pipes."""
+        """Have a line written. A call does not wait for that, but for its answer, and so for the end of the pipes."""
+        self._lines.put_nowait(line)
         self._unwritten += len(line)
-        if len(line) < self._unwritten > _LONGEST_MESSAGE:
-            self._is_broken = True
-        else:
-            self._lines.put_nowait(line)
+        while self._unwritten > _LONGEST_MESSAGE and not self._is_broken:
+            self._has_room.clear()
+            await self._has_room.wait()
 
     async def write_lines(self) -> None:
-        """Write the lines, until the process reads no more."""
+        """Write the lines, until the process reads no more, or this is cancelled."""
         try:
             while True:
                 line = await self._lines.get()
                 await self._process.stdin.send(line)
                 self._unwritten -= len(line)
+                self._has_room.set()
         except _PIPE_ERRORS:
+            pass
+        finally:
             self._is_broken = True
+            self._has_room.set()
 
     async def receive(self) -> bytes:
         """Return the next bytes of the output.
