@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from mcp.client.stdio import get_default_environment
@@ -51,7 +51,7 @@ async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> Asyn
         OSError: If it cannot be started.
     """
     process = await _start_process(server, stderr)
-    pipes = _Pipes(process)
+    pipes = Pipes(process)
     writing = asyncio.create_task(pipes.write_lines())
     try:
         writer = MessageWriter(pipes.write)
@@ -63,16 +63,16 @@ async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> Asyn
 
 
 async def read_messages(
-    output: Output, requests: OpenRequests, server_log: ServerLog
+    pipes: Pipes, requests: OpenRequests, server_log: ServerLog
 ) -> AsyncGenerator[SessionMessage, None]:
     """Yield the messages of a program until its output ends, or cannot be read for any other reason."""
     buffer = LineBuffer(_LONGEST_MESSAGE)
     warn = partial(server_log.say, level=logging.WARNING)
     try:
         while True:
-            for line in buffer.feed(await output.receive()):
+            for line in buffer.feed(await pipes.receive()):
                 for message in requests.read(line, warn):
-                    output.on_message(message)
+                    pipes.on_message(message)
                     yield SessionMessage(message)
                 await asyncio.sleep(0)  # a flood of lines must not hold the loop
     except _PIPE_ERRORS:
@@ -81,23 +81,7 @@ async def read_messages(
         server_log.tell_error(logging.ERROR, "its output could not be read any further", error)
 
 
-class Output(Protocol):
-    """The standard output of a program."""
-
-    async def receive(self) -> bytes:
-        """Return the next bytes.
-
-        Raises:
-            EndOfStream: The output has ended.
-        """
-        ...
-
-    def on_message(self, message: JSONRPCMessage) -> object:
-        """Take note of a message among these bytes."""
-        ...
-
-
-class _Pipes:
+class Pipes:
     """The standard input and output of a process, which end soon after the process.
 
     What the process has started may hold them open, and may go on writing. So a second without an answer ends them once
