@@ -28,17 +28,13 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 UNREADABLE_ANSWER = "its answer could not be read"
 """How the error begins that a request gets in place of an answer that cannot be read."""
 LOST = ErrorData(code=PARSE_ERROR, message=UNREADABLE_ANSWER)
-MOST_VALUES = 200_000
+MAX_VALUES = 200_000
 """Of one message. The parser makes an object of each on the event loop, which takes at least 2.6 µs."""
 _JSON_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text in JSON. One without an end goes to the end of the message, so that no part is read twice."""
 _BYTES_BEFORE = b"\xef\xbb\xbf\xff\xfe\xbd \t\r"
 """A byte order mark of any encoding, or U+FFFD in its place, and blanks."""
 _START = re.compile(rb'([\[\s]*+)\{\s*+"')
-_MESSAGE_START = re.compile(rb'\{\s*+"(?:jsonrpc|id|result|error)"\s*+:')
-_TERMINAL_CODE, _LETTER = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]"), re.compile(r"[^\W\d_]")
-_LONGEST_BEFORE = 100_000
-"""Bytes of a line in which its message must begin."""
 _OTHER_NOTATION = re.compile(rb"""[\s\[{"'\\]*+jsonrpc["'\\]*+\s*+:\s*+["'\\]*+2\.0(?!.{0,60}\bmethod\b)""", re.DOTALL)
 """A message as `print(dict)`, `console.log` or an indenting writer shows it, or one that was made JSON twice."""
 _JSON_TOKEN = re.compile(
@@ -50,6 +46,12 @@ _JSON_TOKEN = re.compile(
 _MOST_TOKENS = 200_000
 """Bounds the search for ids to a tenth of a second."""
 _ANSWER_KEYS = frozenset({b"id", b"result", b"error"})
+_TERMINAL_CODE = re.compile(
+    rb"\x1b(?:\[[0-?]*+[ !#-/]*+[@-~]"  # a control sequence
+    rb'|[]PX^_][^\x07\x1b"]*+(?:\x07|\x1b\\)'  # a command or a text for the terminal, such as its title
+    rb"|[ !#-/]*+[0-~])"
+)
+"""An escape sequence of ECMA-48, which valid JSON never has. It has no quotation mark, so it ends in its JSON text."""
 _RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _HALF_PAIR = re.compile(
     r"(?P<before>(?:[^\\]++|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).)*+)"
@@ -253,11 +255,11 @@ class OpenRequests:
         """Yield the message of a server's line, after repair of its characters if it needs that, and an error for each
         request whose answer is lost. Anything else is noise, which is logged."""
         found = self.parse(line)
-        repaired = replace_broken_characters(line) if isinstance(found, UnreadableLine) else line
-        if repaired != line:
+        if isinstance(found, UnreadableLine) and b"\r" in (shown := line.rstrip()):
+            line = shown.rpartition(b"\r")[2]  # a terminal shows no more of it
+            found = self.parse(line)
+        if isinstance(found, UnreadableLine) and (repaired := repair_characters(line)) != line:
             found = self.parse(repaired)
-        if isinstance(found, UnreadableLine) and not found.envelopes:
-            found = self._find_answer(repaired) or found
         if isinstance(found, UnreadableLine):
             # What may be an answer is taken for one: a request of the server's is lost either way.
             answers = [one.id for one in found.envelopes if one.is_answer is not False]
@@ -271,17 +273,6 @@ class OpenRequests:
             yield from self.on_answer(found)
         else:
             yield found
-
-    def _find_answer(self, line: bytes) -> JSONRPCResponse | JSONRPCError | None:
-        """Return the answer to an open request that stands behind other text, such as the codes of a progress bar.
-        Behind words it may be of another dialogue, which the server logs."""
-        start = _MESSAGE_START.search(line, 1, _LONGEST_BEFORE)
-        if start is None or _LETTER.search(_TERMINAL_CODE.sub(b"", line[: start.start()]).decode(errors="replace")):
-            return None
-        found = parse_line(line[start.start() :])
-        if isinstance(found, JSONRPCResponse | JSONRPCError) and found.id is not None:
-            return found if coerce_request_id(found.id) in self._open else None
-        return None
 
     def on_answer(self, answer: JSONRPCResponse | JSONRPCError) -> Iterator[JSONRPCMessage]:
         """Yield the answer, and an error for each request that must have failed. An error without an id says that the
@@ -364,20 +355,31 @@ def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
         return UnreadableLine(code, _read_envelopes(line, is_json=code == INVALID_REQUEST))
 
 
+def may_answer(body: bytes, request_id: RequestId) -> bool:
+    """Whether a body may be the answer to a request: it names the request, or is cut before an id."""
+    found = parse_line(body)
+    if not isinstance(found, UnreadableLine):
+        return coerce_request_id(getattr(found, "id", None) or "") == request_id
+    ids = [one.id for one in found.envelopes if one.is_answer is not False]
+    is_cut = found.code == PARSE_ERROR and None in ids
+    return is_cut or any(coerce_request_id(one or "") == request_id for one in ids)
+
+
 def has_too_many_values(message: bytes) -> bool:
     """Whether a message in JSON has more values than may be read, by what stands before each of them."""
-    return _value_starts(message) > MOST_VALUES and _value_starts(_JSON_TEXT.sub(b"", message)) > MOST_VALUES
+    return _value_starts(message) > MAX_VALUES and _value_starts(_JSON_TEXT.sub(b"", message)) > MAX_VALUES
 
 
 def _value_starts(message: bytes) -> int:
     return message.count(b",") + message.count(b"[") + message.count(b"{")
 
 
-def replace_broken_characters(line: bytes) -> bytes:
-    """Return the line with U+FFFD for bytes that are not UTF-8, and for halves of surrogate pairs, escaped or not. A
-    line of more than 10 MB is returned as it is."""
+def repair_characters(line: bytes) -> bytes:
+    """Return the line without the codes of a terminal, and with U+FFFD for bytes that are not UTF-8 and for halves of
+    surrogate pairs, escaped or not. A line of more than 10 MB is returned as it is."""
     if len(line) > _LONGEST_REPAIRED_LINE:
         return line
+    line = _TERMINAL_CODE.sub(b"", line)
     text = _RAW_SURROGATE.sub("\ufffd".encode(), line).decode("utf-8", "replace")
     return _HALF_PAIR.sub(_replace_half, text, _MOST_HALVES).encode()
 

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +51,34 @@ def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> No
     assert pids[0] != pids[1] and not any(map(is_running, pids))
 
 
-def test_one_that_dies_fails_its_call_although_what_it_has_started_holds_its_output() -> None:
-    async def main() -> None:
-        async with mcp.connect(["sh", "-c", 'sleep 600 & exec "$0" "$1"', *PROGRAM]) as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            pids = [int((await runner.run("pid")).output)]
-            try:
-                died = await runner.run("die")
-                assert (died.status, died.executed) == ("failed", None)
-                pids.append(int((await runner.run("pid")).output))
-            finally:
-                for pid in pids:
-                    with suppress(ProcessLookupError):  # its group was ended with the connection
-                        os.killpg(pid, signal.SIGKILL)
+@pytest.mark.parametrize("does", ["", "echo a line;"])
+def test_one_that_dies_fails_all_open_calls_although_a_child_holds_its_pipes(does: str, tmp_path: Path) -> None:
+    """Also a call that it has read a part of, and the one behind that."""
+    alive = tmp_path / "alive"
+    alive.touch()
+    child = f"while test -e {alive}; do {does} sleep 0.02; done"
+    setsid = 'import os, sys; os.setsid(); os.execvp("sh", ["sh", "-c", sys.argv[1]])'  # so that it outlives its group
+    program = ["sh", "-c", 'exec 3<&0; "$0" -c "$1" "$2" <&3 & exec "$0" "$3"', sys.executable, setsid, child]
+    program.append(str(Path(__file__).parent / "raw_server.py"))
 
-    go(main())
+    async def main() -> None:
+        async with mcp.connect(mcp.Stdio(program[0], program[1:], name="p", mode="legacy")) as toolset:
+            runner = Runner(toolset, timeout=BOUND)
+            for size in (0, 900_000):
+                pid = int((await runner.run("p__pid")).output)
+                os.kill(pid, signal.SIGSTOP)  # it reads no more
+                calls = [asyncio.ensure_future(runner.run("p__hi", {"data": size * "x"})) for _ in range(2)]
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                os.kill(pid, signal.SIGKILL)
+                results = await asyncio.gather(*calls)
+                assert [(one.status, one.executed) for one in results] == [("failed", None)] * 2
+            assert (await runner.run("p__hi")).output == "hi"
+
+    try:
+        go(main())
+    finally:
+        alive.unlink()
 
 
 def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> None:

@@ -386,14 +386,21 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
     assert len(asked) == 1
 
 
-def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it() -> None:
+def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it_and_other_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_mcp_http, "_LONGEST_DELIVERY", 1000.0)
+
     async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
         schema = {"type": "object", "properties": {}}
         ask = partial(context.session.elicit_form, "Which?", schema, related_request_id=context.request_id)
         await asyncio.gather(*(ask() for _ in range(arguments["questions"])))
         return text("never")
 
-    app = Made().add("ask", elicit).add("one").server.streamable_http_app()
+    async def hold(context: Any, arguments: dict[str, Any]) -> Any:
+        await asyncio.Event().wait()
+
+    app = Made().add("ask", elicit).add("one").add("hold", hold).server.streamable_http_app()
     silent: list[Any] = []
 
     async def without_response(scope: Any, receive: Any, send: Any) -> None:
@@ -423,6 +430,7 @@ def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_i
         async with serving(without_response) as address:
             async with mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
                 runner = Runner(toolset, approve=lambda call, decision, context: allow({}))
+                await asyncio.gather(*(Runner(toolset, timeout=0.1).run("hold") for _ in range(20)))
                 for questions in (1, 120):
                     asking = asyncio.ensure_future(runner.run("ask", {"questions": questions}))
                     while silent.count("a reply") < min(questions, 10):
@@ -581,14 +589,28 @@ def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_withou
     assert "blue-horse" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("id", "message", "runs"),
-    [("@ID@", "order 7 not found", 1), ("@ID@", "Session not found", 2), ('"server-error"', "Session not found", 2)],
-)
-def test_a_404_under_the_id_of_the_call_is_its_answer_unless_it_speaks_of_the_session(
-    id: str, message: str, runs: int
-) -> None:
-    ran: list[Any] = []
+NOT_FOUND = b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32001,"message":"Session not found"}}'
+ANSWERS = {
+    "its id": NOT_FOUND % b"@ID@",
+    "its id as a text": NOT_FOUND % b'"@ID@"',
+    "its id, and no JSON": NOT_FOUND % b"@ID@,,",
+    "its id in a batch": b"[%b]" % NOT_FOUND % b"@ID@",
+    "its id in an error that is none": b'{"jsonrpc":"2.0","id":@ID@,"error":"Session not found"}',
+    "its id in a result": b'{"jsonrpc":"2.0","id":@ID@,"result":{}}',
+    "cut before an id": b'{"jsonrpc":"2.0","error":{"code":-32001,"mess',
+}
+REFUSALS = {
+    "the id null": NOT_FOUND % b"null",
+    "another id": NOT_FOUND % b'"server-error"',
+    "no id": b'{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"}}',
+    "JSON": b'{"error":"Session not found"}',
+    "a text": b"Session not found",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_a_call_is_sent_again_in_a_new_session_only_if_a_404_is_no_answer_to_it(kind: str) -> None:
     results = {
         "initialize": {
             "protocolVersion": "2025-06-18",
@@ -596,31 +618,44 @@ def test_a_404_under_the_id_of_the_call_is_its_answer_unless_it_speaks_of_the_se
             "serverInfo": {"name": "s", "version": "1"},
         },
         "tools/list": {"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "paid"}]},
     }
+    refusal, sessions, ran = b"", 0, list[bytes]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal sessions
         if scope["type"] != "http":
             return
         asked = (await receive()).get("body", b"")
-        sent = json.loads(asked) if asked else {}
-        method, status, body = sent.get("method"), 202 if sent else 405, b""
-        if method in results:
-            status = 200
-            body = json.dumps({"jsonrpc": "2.0", "id": sent["id"], "result": results[method]}).encode()
-        elif method == "tools/call":
-            ran.append(sent["id"])
-            error = f'{{"code": -32002, "message": "{message}"}}'
-            status, body = 404, f'{{"jsonrpc": "2.0", "id": {id}, "error": {error}}}'.encode()
-            body = body.replace(b"@ID@", json.dumps(sent["id"]).encode())
-        headers = [(b"content-type", b"application/json")]
+        message = json.loads(asked) if asked else {}
+        method, status, body, headers = message.get("method"), 202 if message else 405, b"", {b"content-type": b""}
+        session = dict(scope["headers"]).get(b"mcp-session-id")
         if method == "initialize":
-            headers.append((b"mcp-session-id", b"abc"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+            sessions += 1
+            headers[b"mcp-session-id"] = b"%d" % sessions
+        if method == "tools/call":
+            ran.append(session or b"")
+        if method == "tools/call" and session == b"1":
+            status, body = 404, refusal.replace(b"@ID@", json.dumps(message["id"]).encode())
+            headers[b"content-type"] = kind.encode()
+        elif method in results:
+            status, body = 200, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": results[method]}).encode()
+            headers[b"content-type"] = b"application/json"
+        await send({"type": "http.response.start", "status": status, "headers": [*headers.items()]})
         await send({"type": "http.response.body", "body": body})
 
     async def main() -> None:
-        async with serving(app) as address, mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
-            result = await Runner(toolset).run("s__pay")
-            assert not result.success and len(ran) == runs
+        nonlocal refusal, sessions
+        async with serving(app) as address:
+            for what, body in {**ANSWERS, **REFUSALS}.items():
+                refusal, sessions = body, 0
+                ran.clear()
+                async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
+                    first, second = [await Runner(toolset).run("s__pay") for _ in range(2)]
+                    if what in ANSWERS:
+                        assert (first.status, first.executed) == ("failed", None), what
+                    else:
+                        assert first.output == "paid", what
+                    assert second.output == "paid" and ran == [b"1", b"2", b"2"][: 2 if what in ANSWERS else 3], what
 
     go(main())

@@ -326,13 +326,16 @@ class Twice(httpx2.Auth):
             yield request
 
 
-def test_what_an_auth_raises_ends_its_call_alone_and_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("no token can be had"), TimeoutError("no token can be had")])
+def test_what_an_auth_raises_ends_its_call_alone_and_is_for_the_log(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(httpx2.Auth):
         broken = False
 
         def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
             if self.broken:
-                raise ValueError("no token can be had")
+                raise error
             yield request
 
     async def main() -> None:
@@ -341,7 +344,8 @@ def test_what_an_auth_raises_ends_its_call_alone_and_is_for_the_log(caplog: pyte
             runner = Runner(toolset)
             auth.broken = True
             result = await runner.run("one")
-            assert result.status == "failed" and "no token" not in result.text and "no token can be had" in caplog.text
+            assert result.status == "failed" and "no token can be had" in caplog.text
+            assert "no token" not in result.text and "refused" not in result.text
             auth.broken = False
             assert (await runner.run("one")).success
 

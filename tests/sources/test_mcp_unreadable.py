@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mcp_servers import go, made, serving
 
 from ferrule import Runner, ToolResult
-from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, replace_broken_characters
+from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, repair_characters
 from ferrule.sources import _mcp_http, _mcp_stdio, mcp
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
@@ -34,6 +34,7 @@ UNREADABLE = {
     "an error that is a text": b'{"jsonrpc":"2.0","id":@ID@,"error":"x"}',
     "no result": b'{"jsonrpc":"2.0","id":@ID@}',
     "a result that is null": b'{"jsonrpc":"2.0","id":@ID@,"result":null}',
+    "null behind the code of a terminal": b'\x1b[2K{"jsonrpc":"2.0","id":@ID@,"result":null}',
     "a result that is a list": b'{"jsonrpc":"2.0","id":@ID@,"result":[]}',
     "400 levels": b'{"jsonrpc":"2.0","id":@ID@,"result":{"content":' + b"[" * 400 + b"]" * 400 + b"}}",
     "a byte order mark": b"\xef\xbb\xbf" + OK,
@@ -74,8 +75,7 @@ READABLE = {
     "an id with a zero in front": (OK.replace(b"@ID@", b'"0@ID@"'), "there"),
     "an answer written into its request": (OK.replace(b'"id"', b'"method":"tools/call","params":{},"id"'), "there"),
     "an error that is null": (OK.replace(b'"result"', b'"error":null,"result"'), "there"),
-    "behind a progress bar": (b"\x1b[2K 40% [####      ]\x1b[0m" + OK, "there"),
-    "behind a byte and a number": (b"\xff 40 " + OK, "there"),
+    "between the codes of a terminal": (b" \x1b]0;title\x07\x1b(B\x1b[2K\x1b[1;32m" + OK + b"\x1b[0m\x1b7 ", "there"),
     "a duplicate": (OK + b"\n" + OK + b"\n" + OK, "there"),
 }
 NOISE = [
@@ -93,6 +93,8 @@ NOISE = [
     b"jsonrpc: listening on stdio",
     b"{'jsonrpc': '2.0', 'method': 'notifications/message'}",
     b"<html>",
+    b'12:00:01 <<\xe2\x80\xb9 {"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}',
+    b'\x1b[2K 40% [####      ]\x1b[0m{"jsonrpc":"2.0","id":@ID@,"result":null}',
     b'sent {"jsonrpc":"2.0","id":@ID@,"result":null}',
     b'upstream: {"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}',  # of the server's own client
     '\u043e\u0442\u0432\u0435\u0442: {"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}'.encode(),
@@ -529,6 +531,9 @@ class Output:
             raise anyio.EndOfStream
         return part
 
+    def on_message(self, message: types.JSONRPCMessage) -> None:
+        pass
+
 
 def read(*parts: bytes, opened: Iterable[str] = ()) -> list[Any]:
     """The messages of these bytes, while requests are open."""
@@ -537,7 +542,7 @@ def read(*parts: bytes, opened: Iterable[str] = ()) -> list[Any]:
         requests = OpenRequests()
         for request_id in opened:
             requests.on_sent(request(request_id))
-        messages = read_messages(Output(parts).receive, requests, ServerLog("s"))
+        messages = read_messages(Output(parts), requests, ServerLog("s"))
         return [one.message async for one in messages]
 
     return asyncio.run(main())
@@ -557,6 +562,21 @@ def test_an_answer_cut_anywhere_fails_its_call_and_no_other(value: Any, order: l
     assert [type(one) for one in found if one.id != 77] == [types.JSONRPCResponse]
 
 
+codes = [b"\x1b[2K", b"\x1b[1;32m", b"\x1b]0;a title\x07", b"\x1b]8;;x\x1b\\", b"\x1b(B", b"\x1b7", b"\x1bM"]
+unseen = st.lists(st.sampled_from([*codes, b" ", b"\t", b"\r"]), max_size=4).map(b"".join)
+letters = st.characters(codec="ascii", exclude_characters="[{\"'\\", exclude_categories=["C", "Z"])
+seen = st.text(letters | st.sampled_from("é‹→"), min_size=1).map(str.encode)
+
+
+@given(unseen, unseen, seen)
+def test_an_answer_counts_only_if_nothing_before_it_is_seen(before: bytes, after: bytes, text: bytes) -> None:
+    answer = b'{"jsonrpc":"2.0","id":7,"result":{}}'
+    found = read(before + answer + after + b"\n", opened=["7"])
+    assert [(type(one), one.id) for one in found] == [(types.JSONRPCResponse, 7)]
+    assert read(before + text + after + answer + b"\n", opened=["7"]) == []
+    assert len(read(text + b"\r" + after + answer + b"\n", opened=["7"])) == 1  # a progress bar, drawn over
+
+
 @given(values)
 def test_broken_characters_are_replaced_as_they_would_be_in_the_values(value: Any) -> None:
     line = json.dumps(value).encode()
@@ -568,7 +588,7 @@ def test_broken_characters_are_replaced_as_they_would_be_in_the_values(value: An
             return {repaired(key): repaired(inner) for key, inner in one.items()}
         return [repaired(inner) for inner in one] if isinstance(one, list) else one
 
-    assert json.loads(replace_broken_characters(line)) == repaired(json.loads(line))
+    assert json.loads(repair_characters(line)) == repaired(json.loads(line))
 
 
 @given(st.lists(st.binary(max_size=30) | st.sampled_from([OK, b"\n", b'{"jsonrpc":', b'"id":7', b"[{", b'"'])))
@@ -623,4 +643,4 @@ def test_a_probe_without_an_answer_does_not_hide_a_lost_one() -> None:
 def test_a_long_line_is_read_in_bounded_time() -> None:
     """Each of these would take minutes if its parts were looked at more than once."""
     for line in (b'{"a":"' + b'\\"' * 2_000_000, b'{"a"' + b" " * 2_000_000, rb"\ud83" * 500_000, rb"\ud83d" * 500_000):
-        parse_line(replace_broken_characters(line))
+        parse_line(repair_characters(line))

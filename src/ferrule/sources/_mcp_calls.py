@@ -151,7 +151,7 @@ class RemoteTool:
             raise self._unreadable(f"{UNREADABLE_ANSWER}: {kinds}") from None
         except MCPError as error:
             fate = self._fate(error)
-            if fate == "forgotten":
+            if fate in ("forgotten", "expired"):
                 connection.forgotten(session)
             if fate != "not sent":
                 raise

@@ -27,11 +27,18 @@ from pydantic_core import to_json
 
 from ferrule import FerruleError
 from ferrule.http import HTTP_LOGS_ARE_OFF, NotReachableError
-from ferrule.mcp_lines import LOST, UNREADABLE_ANSWER, LineBuffer, OpenRequests, has_too_many_values
+from ferrule.mcp_lines import (
+    LOST,
+    MAX_VALUES,
+    UNREADABLE_ANSWER,
+    LineBuffer,
+    OpenRequests,
+    has_too_many_values,
+    may_answer,
+)
 from ferrule.security.masking import format_masked_error
 from ferrule.sources._mcp_log import ServerLog
 from ferrule.sources._mcp_reach import Reach
-from ferrule.values.content import MAX_VALUES
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
@@ -43,12 +50,13 @@ _LEAVE_SECONDS = 2.0
 _LONGEST_DELIVERY, _MOST_DELIVERIES = 30.0, 16
 """Seconds that the server has to take a notification, or a reply to a question of its own; and how many are sent at
 once, as a server may ask much and take none."""
-_INITIALIZED = b'"method":"notifications/initialized"'
+_NOTIFICATION, _INITIALIZED = b'{"jsonrpc":"2.0","method":', b'"method":"notifications/initialized"'
 _BETWEEN_STREAMS = 1.0
 """Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
 _ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
-Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "failed"]
+Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"]
+_NO_SESSION = types.ErrorData(code=types.INVALID_REQUEST, message="no such session")
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
 _WITHOUT_BODY = (204, 304)
@@ -133,15 +141,15 @@ class HttpClient(httpx2.AsyncClient):
         self._reach, self._log = reach, log
         self._mark = secrets.token_hex(8)
         self._deliveries = set[asyncio.Task[None]]()
-        self._delivery_slots = asyncio.Semaphore(_MOST_DELIVERIES)
+        self._slots = {kind: asyncio.Semaphore(_MOST_DELIVERIES) for kind in ("notification", "reply")}
         self.has_session = False
 
     def fate(self, error: MCPError) -> Fate | None:
         """Return what this client says of a request, `None` of an error that is the server's own.
 
         `"not sent"`: there was no connection. `"broken"`: the connection broke before the answer. `"forgotten"`: the
-        server has forgotten the session, and did not look at the request. `"failed"`: anything else, of which the text
-        is not for a model.
+        server has forgotten the session, and did not look at the request. `"expired"`: the session has ended, and the
+        request may have been executed. `"failed"`: anything else, of which the text is not for a model.
         """
         return error.data.get(self._mark) if isinstance(error.data, dict) else None
 
@@ -177,8 +185,9 @@ class HttpClient(httpx2.AsyncClient):
 
     async def _deliver(self, request: httpx2.Request) -> None:
         """Send a message that gets no answer: a notification, or a reply."""
+        kind = "notification" if request.content.startswith(_NOTIFICATION) else "reply"
         try:
-            async with asyncio.timeout(_LONGEST_DELIVERY), self._delivery_slots:
+            async with asyncio.timeout(_LONGEST_DELIVERY), self._slots[kind]:
                 for _ in range(1 + self.max_redirects):
                     response = await self._exchange(request, stream=True)
                     why = _error_of(response).get("message") or f"HTTP {response.status_code}"
@@ -190,7 +199,7 @@ class HttpClient(httpx2.AsyncClient):
                     request = redirected
         except TimeoutError:
             why = f"no answer within {_LONGEST_DELIVERY:g} s"
-        self._log.say(f"a notification or a reply was not delivered: {why}", level=logging.WARNING)
+        self._log.say(f"a {kind} was not delivered: {why}", level=logging.WARNING)
 
     async def _exchange(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         request.extensions = {**request.extensions, self._mark: frozenset(request.headers.raw)}
@@ -204,7 +213,7 @@ class HttpClient(httpx2.AsyncClient):
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
-            refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
+            refused = response.status_code in (400, 404) and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
                 await response.aread()
                 if has_too_many_values(response.content):
@@ -212,8 +221,6 @@ class HttpClient(httpx2.AsyncClient):
             exchange = _EXCHANGE.get()
             if exchange is not None and exchange.id is not None and not _is_refusal(response):
                 response = await _readable(response, request, exchange)
-        except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
-            return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
         except UnreadableAnswerError as error:
             return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {error}")
         except httpx2.DecodingError as error:
@@ -228,10 +235,12 @@ class HttpClient(httpx2.AsyncClient):
         status = response.status_code
         if status < 400:
             return response
-        code = _error_of(response).get("code")
-        if MCP_SESSION_ID in request.headers and _has_no_session(response, exchange and exchange.id):
+        ended = None if exchange is None else _fate_in_session(response, exchange.id)
+        if exchange is not None and ended is not None:
             await response.aclose()
-            return self._error(request, status, types.INVALID_REQUEST, "no such session", "forgotten")
+            said = _NO_SESSION if ended == "forgotten" else getattr(exchange.answer(response.content), "error", LOST)
+            return self._error(request, status, said.code, said.message, ended)
+        code = _error_of(response).get("code")
         if code is not None or status == 404:  # of all others without a code, the SDK makes one text
             return response
         await response.aclose()
@@ -460,21 +469,23 @@ def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
     return {**error, "id": found.get("id")} if isinstance(error, dict) else {}
 
 
-def _has_no_session(response: httpx2.Response, own_id: object) -> bool:
-    """Whether a request with a session was refused because there is none, and nobody looked at it.
+def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate | None:
+    """Return what a refusal says of the session of a request, None if it says nothing.
 
-    An error under the id of the request is an answer to it, unless it speaks of the session.
+    By MCP, 404 says that the session has ended, and the body of a refusal has no id. A body that may be the answer to
+    the request says that it was looked at.
 
-    MCP has 404 for that. The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id, as
-    they do before they read the message; the Python SDK answered 400 and a text until 1.20.
+    The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id, as they do before they
+    read the message; the Python SDK answered 400 and a text until 1.20.
     """
-    error = _error_of(response)
-    if response.status_code == 404:
-        is_own = own_id is not None and error.get("id") == own_id
-        is_answer = is_own and "session" not in str(error.get("message")).lower()
-        return error.get("code") != types.METHOD_NOT_FOUND and not is_answer
-    if response.status_code != 400:
-        return False
-    if error:
-        return error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
-    return "no valid session id" in response.text[:1000].lower()
+    status = response.status_code
+    if request_id is None or status not in (400, 404) or MCP_SESSION_ID not in response.request.headers:
+        return None
+    if _has_type(response, _EVENTS_TYPE) or may_answer(response.content, request_id):
+        return "expired" if status == 404 else None
+    if status == 400:
+        error = _error_of(response)
+        is_ended = error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
+        if not (is_ended if error else "no valid session id" in response.text[:1000].lower()):
+            return None
+    return "forgotten"
