@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
 from ferrule.arguments.parameters import Invalid
-from ferrule.arguments.similar_names import lookalike_key
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.kernel.hiding import make_redactor
 from ferrule.paths import real
+from ferrule.security.similar_names import lookalike_key
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.content import text_of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic_core import ErrorDetails, ValidationError
 
 from ferrule.arguments.closed_schema import CHOICES
-from ferrule.arguments.similar_names import NameIndex
+from ferrule.security.similar_names import NameIndex
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import kind_of
 from ferrule.values.masking import without_credentials

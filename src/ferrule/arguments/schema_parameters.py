@@ -9,9 +9,9 @@ from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, format_value, from_json_schema
 from ferrule.arguments.parameters import Parameters
-from ferrule.arguments.validation_cost import ValidationCost
 from ferrule.errors import DefinitionError
-from ferrule.patterns import ForeignSchema
+from ferrule.security.patterns import ForeignSchema
+from ferrule.security.validation_cost import ValidationCost
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import Malformed, dumps, loads, loads_and_rewrite
 

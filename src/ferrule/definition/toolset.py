@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ferrule.arguments.similar_names import NameIndex, fold_name, lookalike_key
 from ferrule.definition.decorator import to_tool, tool
 from ferrule.definition.handler import unwrap_partial
 from ferrule.definition.options import check_texts
 from ferrule.definition.signature import has_unfilled_self
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.security.similar_names import NameIndex, fold_name, lookalike_key
 from ferrule.types import ToolForm, ToolInput
 from ferrule.values.logged import LogLines, log
 

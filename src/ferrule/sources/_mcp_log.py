@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from ferrule import ToolError
-from ferrule.characters import visible
+from ferrule.security.characters import visible
 from ferrule.values.content import cut
 from ferrule.values.logged import LogLines, own_logger
 from ferrule.values.masking import MASK, masked_text

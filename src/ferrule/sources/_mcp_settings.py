@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ferrule import DefinitionError, ToolContext
-from ferrule.arguments.similar_names import lookalike_key
+from ferrule.security.similar_names import lookalike_key
 from ferrule.values.masking import without_credentials
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
