@@ -85,7 +85,7 @@ class Toolset:
         """Return the tools of an instance, a class or a module, under their names there.
 
         An instance has its public methods, a class its static and class methods, a handler class itself, and a module
-        its tools, or its own public functions if it has none. Functions in C count if they have a signature.
+        its tools, or its own public functions if it has none. Functions in C count if all their parameters have names.
 
         Args:
             prefix: A prefix for each name.
