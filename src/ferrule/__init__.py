@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ferrule.definition.decorator import build_tool, tool
 from ferrule.definition.tool import Tool
-from ferrule.definition.toolset import Toolset, assemble_tool_pool
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import (
     DefinitionError,
     FerruleError,
@@ -80,7 +80,6 @@ __all__ = [
     "WorkerDiedError",
     "allow",
     "ask",
-    "assemble_tool_pool",
     "build_tool",
     "deny",
     "tool",
