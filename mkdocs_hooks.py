@@ -30,7 +30,7 @@ PUBLIC = ("ferrule", "ferrule.types", "ferrule.guards", "ferrule.middleware", "f
 PUBLIC += (
     "ferrule.paths",
     "ferrule.policy",
-    "ferrule.patterns",
+    "ferrule.security.patterns",
     "ferrule.sources",
     "ferrule.selection",
     "ferrule.providers",

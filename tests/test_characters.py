@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.arguments.similar_names import lookalike_key
-from ferrule.characters import visible
+from ferrule.security.characters import visible
+from ferrule.security.similar_names import lookalike_key
 
 SHOWN_FORMATS = set(range(0x600, 0x606)) | {0x6DD, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
 """Of the category Cf, those that are signs to be seen: Unicode's Prepended_Concatenation_Mark."""

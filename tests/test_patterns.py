@@ -9,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Sizes, Tool, Toolset
-from ferrule.patterns import BUDGET, MOST_CHARACTERS, ForeignSchema, Pattern, PatternError, Patterns
+from ferrule.security.patterns import BUDGET, MOST_CHARACTERS, ForeignSchema, Pattern, PatternError, Patterns
 
 HEAVY = "([^!]{1,250}a){1,30}!"
 _OF_A_STATE = 24

@@ -16,9 +16,8 @@ ROOMS = (
     "startup",
     "errors",
     "values",
-    "types",
-    "patterns",
     "security",
+    "types",
     "arguments",
     "scheduling",
     "definition",
@@ -41,13 +40,12 @@ BACK = {
 """The edges back, each imported where it is used: to the forms of others, around the kernel, to the runner of a tool
 that is called by itself, to the file that tools are compared with, and to the journal that is opened by its path."""
 LEAVES = {
-    "characters": {"values"},
-    "command_arguments": {"arguments", "commands", "paths"},
+    "command_arguments": {"security", "commands", "paths"},
     "commands": {"errors", "programs", "shell_syntax"},
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
     "limits": {"errors", "types", "scheduling", "store"},
-    "lock": {"errors", "values", "arguments", "definition", "policy"},
+    "lock": {"errors", "values", "security", "definition", "policy"},
     "mcp_content": {"values", "definition", "mcp_results"},
     "mcp_forms": {"values", "arguments"},
     "mcp_lines": set[str](),
@@ -55,7 +53,7 @@ LEAVES = {
     "paths": {"errors"},
     "plugins": {"startup", "errors", "types"},
     "policy": {
-        *("errors", "values", "types", "arguments", "paths", "commands", "command_arguments", "programs", "urls"),
+        *("errors", "values", "security", "types", "paths", "commands", "command_arguments", "programs", "urls"),
         "store",
     },
     "programs": {"shell_syntax"},

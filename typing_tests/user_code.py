@@ -44,7 +44,6 @@ from ferrule import (
     WorkerDiedError,
     allow,
     ask,
-    assemble_tool_pool,
     build_tool,
     deny,
     serve,
@@ -53,6 +52,7 @@ from ferrule import (
 from ferrule.executors import Executor, StartedCall
 from ferrule.executors.process import Recipe, judged_text, make_tool
 from ferrule.guards import ask_before_changes, within
+from ferrule.interop.chapter1 import assemble_tool_pool
 from ferrule.loop import run as loop
 from ferrule.middleware import limit_output, untrusted
 from ferrule.models import Message, Scripted, Step

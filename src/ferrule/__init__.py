@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ferrule.definition.bounds import Sizes, Waits
 from ferrule.definition.decorator import build_tool, tool
 from ferrule.definition.tool import Tool
-from ferrule.definition.toolset import Toolset, assemble_tool_pool
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import (
     DefinitionError,
     FerruleError,
@@ -83,7 +83,6 @@ __all__ = [
     "WorkerDiedError",
     "allow",
     "ask",
-    "assemble_tool_pool",
     "build_tool",
     "deny",
     "tool",

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, prefix_items, property_schemas
 from ferrule.commands import COMMAND_NAMES, Line, read_argv, read_line, without_relative_paths
 from ferrule.paths import has_name_of, words_in_name
+from ferrule.security.schema_walk import Schema, find_forms, item_schemas, prefix_items, property_schemas
 
 Place: TypeAlias = tuple[str | int, ...]
 IsCommand: TypeAlias = Callable[[str, Place], bool]

@@ -15,13 +15,13 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ferrule.arguments.similar_names import fold_name, lookalike_key
 from ferrule.definition.handler import find_called_function
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.policy.files import PolicyFile, read_policy_file
 from ferrule.policy.trust import MOST_TRUSTED, Trusted, how_to_trust, short_digest
+from ferrule.security.similar_names import fold_name, lookalike_key
 from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Runner, Toolset, tool
-from ferrule.arguments.similar_names import NameIndex
+from ferrule.security.similar_names import NameIndex
 from steps import steps
 
 FEW = NameIndex(["search_notes", "read_note", "Write-Note", "add", "delete_everything"])

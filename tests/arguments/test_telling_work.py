@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Field, Runner, tool
-from ferrule.arguments.similar_names import NameIndex
+from ferrule.security.similar_names import NameIndex
 from steps import steps
 
 

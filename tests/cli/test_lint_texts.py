@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mcp.server.lowlevel import Server
 
 from ferrule import Tool
-from ferrule.characters import HIDDEN
 from ferrule.cli import find, main
 from ferrule.providers.lint import Finding, findings
+from ferrule.security.characters import HIDDEN
 from ferrule.sources import mcp
 
 ROOT = Path(__file__).parent.parent.parent

@@ -93,9 +93,6 @@ def test_a_cached_function_is_a_tool() -> None:
         functools.lru_cache(Scales.scale),
         functools.partial(Scales.scale, by=5),
         Decorated(Scales.scale),
-        str.join,
-        dict.__getitem__,
-        dict.__dict__["fromkeys"],
     ],
 )
 def test_a_method_that_was_taken_off_its_class_is_refused_however_it_is_wrapped(taken_off: Any) -> None:

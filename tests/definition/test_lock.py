@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow, ask, assemble_tool_pool, tool
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow, ask, tool
+from ferrule.interop.chapter1 import assemble_tool_pool
 from ferrule.lock import changed_parts, definition_of, lock_text, look_alikes, read_lock
 from ferrule.policy import Trusted
 from ferrule.providers import anthropic, openai_chat

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Media, Runner, Text, ToolError, ToolResult, deny, tool
-from ferrule.characters import inert, visible
 from ferrule.middleware import limit_output, sanitize, untrusted
+from ferrule.security.characters import inert, visible
 from ferrule.values.content import to_blocks
 
 

@@ -23,11 +23,11 @@ from ferrule import (
     Toolset,
     allow,
     ask,
-    assemble_tool_pool,
     build_tool,
     deny,
 )
 from ferrule.guards import within
+from ferrule.interop.chapter1 import assemble_tool_pool
 from ferrule.providers import anthropic, openai_responses
 
 

@@ -12,10 +12,10 @@ from mcp import Client
 from mcp_servers import ERAS, Made, go, made, text
 
 from ferrule import DefinitionError, Runner, Toolset
-from ferrule.characters import visible
-from ferrule.patterns import ForeignSchema
 from ferrule.providers import anthropic
 from ferrule.providers.lint import findings
+from ferrule.security.characters import visible
+from ferrule.security.patterns import ForeignSchema
 from ferrule.sources import _mcp_tools, mcp
 from ferrule.sources._mcp_connection import list_tools
 from ferrule.sources._mcp_questions import schema_of

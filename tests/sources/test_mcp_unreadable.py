@@ -573,7 +573,7 @@ def test_an_answer_counts_only_if_nothing_before_it_is_seen(before: bytes, after
     answer = b'{"jsonrpc":"2.0","id":7,"result":{}}'
     found = read(before + answer + after + b"\n", opened=["7"])
     assert [(type(one), one.id) for one in found] == [(types.JSONRPCResponse, 7)]
-    assert read(before + text + after + answer + b"\n", opened=["7"]) == []
+    assert read(before + text + after.replace(b"\r", b"") + answer + b"\n", opened=["7"]) == []
     assert len(read(text + b"\r" + after + answer + b"\n", opened=["7"])) == 1  # a progress bar, drawn over
 
 

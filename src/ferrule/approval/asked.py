@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
 from ferrule.arguments.parameters import Invalid
-from ferrule.arguments.similar_names import lookalike_key
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.paths import real
 from ferrule.security.masking import format_traceback
 from ferrule.security.redactor import make_redactor
+from ferrule.security.similar_names import lookalike_key
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.content import safe_str

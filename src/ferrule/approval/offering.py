@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from ferrule.arguments.schema_walk import find_forms
-from ferrule.characters import HIDDEN
 from ferrule.command_arguments import (
     ARGUMENT_NAMES,
     is_command_name,
@@ -24,6 +22,8 @@ from ferrule.errors import DefinitionError
 from ferrule.paths import PATH_NAMES, has_name_of, real
 from ferrule.policy import condition
 from ferrule.policy.conditions import OneOf
+from ferrule.security.characters import HIDDEN
+from ferrule.security.schema_walk import find_forms
 from ferrule.urls import HOST_NAMES, URL_NAMES, read_host, read_url
 from ferrule.values.context import ToolContext, Traits
 from ferrule.values.frozen import thaw

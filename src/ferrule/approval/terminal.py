@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from ferrule.characters import HIDDEN
+from ferrule.security.characters import HIDDEN
 
 RESET = "".join(
     [

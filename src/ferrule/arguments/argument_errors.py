@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from pydantic_core import ErrorDetails, ValidationError
 
 from ferrule.arguments.closed_schema import CHOICES
-from ferrule.arguments.similar_names import NameIndex
 from ferrule.security.masking import mask_credentials
+from ferrule.security.similar_names import NameIndex
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import json_type_name
 

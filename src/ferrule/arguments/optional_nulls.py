@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, iter_in_place, match_forms, property_schemas
+from ferrule.security.schema_walk import Schema, find_forms, item_schemas, iter_in_place, match_forms, property_schemas
 
 _MAX_DEPTH = 10
 _COMBINED_BY = {"$ref": all, "allOf": all, "anyOf": any, "oneOf": any}

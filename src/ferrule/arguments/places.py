@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ferrule.arguments.dumping import NotJudgeable
-from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, iter_in_place, match_forms, property_schemas
+from ferrule.security.schema_walk import Schema, find_forms, item_schemas, iter_in_place, match_forms, property_schemas
 from ferrule.values.arguments import FoundPath, Place, Places
 from ferrule.values.frozen import JsonObject
 

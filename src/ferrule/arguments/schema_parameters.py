@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, format_value, from_json_schema
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, format_value, from_json_schema
 from ferrule.arguments.parameters import Parameters
-from ferrule.arguments.validation_cost import ValidationCost
 from ferrule.errors import DefinitionError
-from ferrule.patterns import ForeignSchema
+from ferrule.security.patterns import ForeignSchema
+from ferrule.security.validation_cost import ValidationCost
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import Malformed, format_json, parse_and_rewrite_json, parse_json
 
@@ -53,9 +53,7 @@ class JsonSchemaValidator:
             if _REFERENCE.search(format_json(schema)) or (self._foreign is not None and self._foreign.size_of_names):
                 self._cost  # noqa: B018  # refuses too large a schema
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
-            raise DefinitionError(
-                f"{what} is not a valid JSON Schema: {_describe_invalid_schema(schema, error)}"
-            ) from None
+            raise DefinitionError(f"{what} is not a valid JSON Schema: {_describe_invalid_schema(error)}") from None
 
     @cached_property
     def _cost(self) -> ValidationCost:
@@ -75,30 +73,12 @@ class JsonSchemaValidator:
         return [*self._validator.iter_errors(value)] or None
 
 
-def _describe_invalid_schema(schema: JsonObject, error: Any) -> str:
-    """Return the place of the mistake in a schema, the value there, and the expectation."""
+def _describe_invalid_schema(error: Any) -> str:
+    """Return the place of the mistake in a schema, the value there, and the expectation; or the unknown reference."""
     if getattr(error, "instance_path", None):
-        first = from_json_schema([error])[0]
-        return f"{_format_place(error.instance_path)} is {format_value(error.instance)}; it {first.expected}"
-    reason = str(error).partition("\n")[0]
-    place = next((path for path, reference in _iter_references(schema, ()) if reference.lstrip("#") in reason), None)
-    return reason if place is None else f"{_format_place(place)}: {reason}"
-
-
-def _format_place(path: Iterable[str | int]) -> str:
-    return f"{'.'.join(map(str, path))!r:.200}"
-
-
-def _iter_references(node: object, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the place and target of each reference in a schema."""
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            if key == "$ref" and isinstance(child, str) and len(child) > 1:
-                yield (*path, key), child
-            yield from _iter_references(child, (*path, key))
-    elif isinstance(node, list):
-        for index, child in enumerate(node):
-            yield from _iter_references(child, (*path, index))
+        place, first = ".".join(map(str, error.instance_path)), from_json_schema([error])[0]
+        return f"{place!r:.200} is {format_value(error.instance)}; it {first.expected}"
+    return str(error).partition("\n")[0]
 
 
 class SchemaParameters(Parameters):

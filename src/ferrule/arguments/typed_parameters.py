@@ -37,8 +37,8 @@ from ferrule.arguments.dumping import (
 )
 from ferrule.arguments.exporting import check_same_fields
 from ferrule.arguments.parameters import Parameters
-from ferrule.arguments.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.errors import DefinitionError
+from ferrule.security.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.values.arguments import Arguments
 from ferrule.values.encoded_bytes import format_arguments_with_bytes
 from ferrule.values.frozen import JsonObject

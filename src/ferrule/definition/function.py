@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_origin
@@ -16,7 +15,7 @@ from ferrule.arguments.exporting import EXPORT_ERRORS, export_schema
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.defaults import renew_defaults
 from ferrule.definition.docstring import parse_docstring
-from ferrule.definition.handler import UNANNOTATED, Handler, get_docstring, unwrap_partial
+from ferrule.definition.handler import UNANNOTATED, Handler, get_docstring
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.signature import (
     CONTEXT_NAMES,
@@ -29,9 +28,6 @@ from ferrule.definition.signature import (
 from ferrule.errors import DefinitionError
 
 _NO_HINT = inspect.Parameter.empty
-# `inspect.ismethoddescriptor` is also true of any object with `__get__`, such as a cached function and, since Python
-# 3.14, a `functools.partial`.
-_C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def from_function(function: Callable[..., object], options: ToolOptions) -> Handler:
@@ -40,46 +36,38 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
     Raises:
         DefinitionError: A parameter has no name for callers, a hint cannot be resolved, or a type has no JSON form.
     """
-    if isinstance(function, _C_METHODS):
-        raise DefinitionError(
-            "nobody fills the first parameter of a method that was taken off its class; take it off an instance, or "
-            "use Toolset.of(instance)"
-        )
     description, texts = parse_docstring(get_docstring(function))
     signature = read_tool_signature(function)
     hints = read_type_hints(function)
     returns = hints.pop("return", UNANNOTATED)
     contexts: list[str] = []
     declared: list[inspect.Parameter] = []
-    is_builtin = inspect.isbuiltin(unwrap_partial(function))
     for parameter in signature.parameters.values():
         hint = hints.get(parameter.name, parameter.annotation)
-        _check_parameter(parameter, hint, is_builtin)
+        _check_parameter(parameter, hint)
         if is_context(hint):
             contexts.append(parameter.name)
         else:
             declared.append(parameter.replace(annotation=Any if hint is _NO_HINT else hint))
     parameters, names = _build_parameters(declared, texts, list_keyword_names(function), options)
-    run = _pass_first_by_position(function, [p for p in declared if p.kind is p.POSITIONAL_ONLY])
     return Handler(
         function=function,
         parameters=parameters,
-        call=lambda values, context: run(**values, **dict.fromkeys(contexts, context)),
-        kwargs_call=None if contexts else run,
+        call=lambda values, context: function(**values, **dict.fromkeys(contexts, context)),
+        kwargs_call=None if contexts else function,
         description=description,
         returns=returns,
-        positional=tuple(names[p.name] for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)),
+        positional=tuple(names[p.name] for p in declared if p.kind is p.POSITIONAL_OR_KEYWORD),
         aliases={name: wire for name, wire in names.items() if name != wire},
     )
 
 
-def _check_parameter(parameter: inspect.Parameter, hint: object, is_builtin: bool) -> None:
+def _check_parameter(parameter: inspect.Parameter, hint: object) -> None:
     name = parameter.name
-    # A function in C cannot leave out the /.
-    if parameter.kind is parameter.VAR_POSITIONAL or (parameter.kind is parameter.POSITIONAL_ONLY and not is_builtin):
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
         raise DefinitionError(
             f"a model fills parameters by name, and {name!r} has none for a caller; write a list parameter for *args, "
-            "and leave out the /"
+            "leave out the /, and wrap a function in C in a function of your own"
         )
     if hint is _NO_HINT and name in CONTEXT_NAMES:
         raise DefinitionError(
@@ -91,13 +79,6 @@ def _check_parameter(parameter: inspect.Parameter, hint: object, is_builtin: boo
             f"**{name} has its keys from a TypedDict; write them as parameters of the function, or take the TypedDict "
             "as one parameter"
         )
-
-
-def _pass_first_by_position(function: Callable[..., object], first: list[inspect.Parameter]) -> Callable[..., object]:
-    """Return the function as one with keyword arguments only."""
-    if not first:
-        return function
-    return lambda **values: function(*[values.pop(p.name, p.default) for p in first], **values)
 
 
 def _build_parameters(

@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ferrule.arguments.similar_names import NameIndex, fold_name, lookalike_key
 from ferrule.definition.decorator import to_tool, tool
 from ferrule.definition.handler import unwrap_partial
 from ferrule.definition.options import check_texts
 from ferrule.definition.signature import has_unfilled_self
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.security.similar_names import NameIndex, fold_name, lookalike_key
 from ferrule.types import ToolForm, ToolInput
 from ferrule.values.log import LogLines, log
 
@@ -85,7 +85,7 @@ class Toolset:
         """Return the tools of an instance, a class or a module, under their names there.
 
         An instance has its public methods, a class its static and class methods, a handler class itself, and a module
-        its tools, or its own public functions if it has none. Functions in C count if they have a signature.
+        its tools, or its own public functions if it has none. Functions in C count if all their parameters have names.
 
         Args:
             prefix: A prefix for each name.
@@ -193,7 +193,7 @@ class Toolset:
 
     def _select_names(self, globs: tuple[str, ...]) -> list[Tool]:
         self._check_names(glob for glob in globs if _GLOB_CHARACTERS.isdisjoint(glob))
-        return [item for item in self._all if _matches(item, globs)]
+        return [item for item in self._all if any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)]
 
     def _select_tags(self, tags: Iterable[str]) -> set[Tool]:
         wanted = set(check_texts("tags", tags))
@@ -306,10 +306,6 @@ def _describe_origin(item: Tool) -> str:
     return f"{module}.{name}" if module and name else repr(function)
 
 
-def _matches(item: Tool, globs: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)
-
-
 _GLOB_CHARACTERS = frozenset("*?[")
 _PREFIXES = ("functions.", "default_api.", "default_api:")
 """Prefixes by OpenAI's and Google's models, from their own notations for a call."""
@@ -338,20 +334,3 @@ def _is_method(member: object) -> bool:
     return isinstance(member, Tool | classmethod | partialmethod | singledispatchmethod) or (
         callable(member) and not isinstance(member, type)
     )
-
-
-def assemble_tool_pool(
-    built_in: Iterable[ToolForm], mcp_tools: Iterable[ToolForm], deny_rules: Iterable[str]
-) -> Toolset:
-    """Return built-in tools and MCP tools as one toolset, in a stable order for prompt caches. See docs/forms.md.
-
-    Each part is sorted by name. Built-in tools come first, and win if an MCP tool has the same name. Tools with a name
-    for one of `deny_rules` (names or globs) are left out.
-    """
-    globs = (deny_rules,) if isinstance(deny_rules, str) else tuple(deny_rules)
-    chosen: dict[str, Tool] = {}
-    for part in (built_in, mcp_tools):
-        for item in sorted(map(to_tool, part), key=lambda item: item.name):
-            if not _matches(item, globs):
-                chosen.setdefault(item.name, item)
-    return Toolset(chosen.values())

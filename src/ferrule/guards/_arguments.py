@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, property_schemas
 from ferrule.errors import DefinitionError
+from ferrule.security.schema_walk import Schema, find_forms, item_schemas, property_schemas
 from ferrule.values.arguments import Place
 
 QUOTE_LENGTH: Final = 120

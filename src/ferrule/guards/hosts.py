@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.arguments.schema_walk import Schema, find_forms, item_schemas, match_forms, property_schemas
 from ferrule.guards._arguments import QUOTES_AND_BLANKS, given_names, place_text, quoted_value, remedy, says_text
 from ferrule.paths import has_name_of
+from ferrule.security.schema_walk import Schema, find_forms, item_schemas, match_forms, property_schemas
 from ferrule.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url, stays_on_its_host
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall

@@ -26,13 +26,13 @@ from amplifier_core import ToolResult as TheirResult
 from amplifier_core.approval import ApprovalTimeoutError
 from amplifier_core.events import PROMPT_SUBMIT, PROVIDER_REQUEST, TOOL_ERROR, TOOL_POST, TOOL_PRE
 
-from ferrule.characters import visible
 from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.interop.adapter import Adapter, check_runner, context_maker, failed_outside, is_text, listed
 from ferrule.runner import Runner
+from ferrule.security.characters import visible
 from ferrule.types import Approver, Executable, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, to_json_text

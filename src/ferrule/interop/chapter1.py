@@ -6,10 +6,11 @@ result = await registry.get("read_file").execute(payload, context)
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from ferrule.definition.decorator import to_tool
 from ferrule.definition.handler import is_async
 from ferrule.definition.options import accepts
 from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
 from ferrule.types import Executable, ToolForm
@@ -25,7 +27,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
-__all__ = ["Context", "RegisteredTool", "ToolRegistry"]
+__all__ = ["Context", "RegisteredTool", "ToolRegistry", "assemble_tool_pool"]
 
 _GIVEN: ContextVar[tuple[ToolContext[Any] | None, Any]] = ContextVar("ferrule.interop.chapter1", default=(None, None))
 _PROTOCOL = ("name", "description", "input_schema", "is_read_only", "is_concurrency_safe")
@@ -210,3 +212,22 @@ def _with_theirs(function: Callable[..., Any]) -> Callable[..., Any]:
         return await made
 
     return await_call if is_async(function) else call
+
+
+def assemble_tool_pool(
+    built_in: Iterable[ToolForm], mcp_tools: Iterable[ToolForm], deny_rules: Iterable[str]
+) -> Toolset:
+    """Return built-in tools and MCP tools as one toolset, in a stable order for prompt caches.
+
+    See docs/coming-from.md#from-chapter-1.
+
+    Each part is sorted by name. Built-in tools come first, and win if an MCP tool has the same name. Tools with a name
+    for one of `deny_rules` (names or globs) are left out.
+    """
+    globs = (deny_rules,) if isinstance(deny_rules, str) else tuple(deny_rules)
+    chosen: dict[str, Tool] = {}
+    for part in (built_in, mcp_tools):
+        for item in sorted(map(to_tool, part), key=lambda item: item.name):
+            if not any(fnmatchcase(item.name, glob) for glob in globs):
+                chosen.setdefault(item.name, item)
+    return Toolset(chosen.values())

@@ -8,13 +8,13 @@ from inspect import Parameter
 from typing import cast, get_origin
 
 from ferrule.arguments.schema_parameters import SchemaParameters
-from ferrule.arguments.schema_walk import declared_properties
 from ferrule.definition.docstring import parse_docstring
 from ferrule.definition.handler import Call, Handler, get_docstring
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.signature import find_fixed_names, has_unfilled_self, read_tool_signature, read_type_hints
 from ferrule.errors import DefinitionError
 from ferrule.interop.args_model import contexts_of, taking_whole
+from ferrule.security.schema_walk import declared_properties
 from ferrule.values.frozen import JsonObject
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from ferrule.characters import visible
 from ferrule.middleware._texts import with_texts
+from ferrule.security.characters import visible
 from ferrule.security.masking import MASK, mask_certain_credentials
 from ferrule.types import Next
 from ferrule.values.call import ToolCall

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ferrule.characters import inert, visible
 from ferrule.middleware._texts import with_texts
+from ferrule.security.characters import inert, visible
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext

@@ -6,8 +6,8 @@ import html
 import re
 import secrets
 
-from ferrule.characters import REFERENCE, reference
 from ferrule.middleware._texts import is_text
+from ferrule.security.characters import REFERENCE, reference
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, count_characters, truncate_blocks

@@ -41,9 +41,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ferrule.arguments.similar_names import NameIndex
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.providers import Stop
+from ferrule.security.similar_names import NameIndex
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
 

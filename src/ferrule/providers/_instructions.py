@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ferrule.characters import HIDDEN
+from ferrule.security.characters import HIDDEN
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool

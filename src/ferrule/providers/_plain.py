@@ -15,7 +15,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
-from ferrule.patterns import MOST_CHARACTERS
 from ferrule.providers._schemas import (
     ADDRESSES,
     ANNOTATIONS,
@@ -45,6 +44,7 @@ from ferrule.providers._schemas import (
     values_of,
     with_inner,
 )
+from ferrule.security.patterns import MOST_CHARACTERS
 from ferrule.values.frozen import FrozenDict
 
 if TYPE_CHECKING:

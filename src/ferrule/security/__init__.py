@@ -1,1 +1,1 @@
-"""Analysis of text from outside, without knowledge of any call: secrets and credentials in it, and work budgets."""
+"""Analysis of input from outside, without knowledge of any call: secrets, names, characters, schemas, patterns."""

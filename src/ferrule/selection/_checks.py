@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from ferrule.arguments.similar_names import NameIndex
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.security.similar_names import NameIndex
 from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
 
 Tools: TypeAlias = Toolset | list[Tool] | tuple[Tool, ...]

@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import islice
 from threading import Lock
 
-from ferrule.arguments.similar_names import fold_name
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import SEARCH_TAG, Toolset
 from ferrule.errors import DefinitionError
+from ferrule.security.similar_names import fold_name
 from ferrule.selection._checks import as_ranker
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Ranker

@@ -22,12 +22,12 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
-from ferrule.arguments.similar_names import NameIndex
 from ferrule.limits import answer, shared
 from ferrule.middleware import budget, rate
 from ferrule.paths import read_file, real
 from ferrule.policy.toml_lines import NoToml, read_toml
 from ferrule.scheduling.clock import MONOTONIC
+from ferrule.security.similar_names import NameIndex
 from ferrule.store import Memory, StoreError, private_place
 from ferrule.types import Journal, Middleware, Next
 from ferrule.values.log import make_logger

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ferrule.characters import inert, visible
+from ferrule.security.characters import inert, visible
 
 _TEXT_KEYWORDS = ("title", "description", "$comment")
 """The keywords of a schema whose text is for people and models, and decides nothing."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ferrule import DefinitionError
-from ferrule.arguments.similar_names import lookalike_key
 from ferrule.paths import read_file
+from ferrule.security.similar_names import lookalike_key
 from ferrule.sources._mcp_settings import Http, Memory, Server, Stdio, is_address, words_of
 
 _STANDS_FOR = re.compile(r"\$\{([^}]*)\}")

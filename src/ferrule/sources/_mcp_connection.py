@@ -30,7 +30,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError, __version__
-from ferrule.characters import inert, visible
+from ferrule.security.characters import inert, visible
 from ferrule.sources._foreign_text import one_line, size_of
 from ferrule.sources._mcp_http import HttpClient
 from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog

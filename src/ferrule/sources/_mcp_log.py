@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from ferrule import ToolError
-from ferrule.characters import visible
+from ferrule.security.characters import visible
 from ferrule.security.masking import MASK, format_masked_error
 from ferrule.values.content import truncate_text
 from ferrule.values.log import LogLines, make_logger

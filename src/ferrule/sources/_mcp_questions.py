@@ -10,8 +10,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from ferrule import Answer, DefinitionError, InputRequired, ToolError
-from ferrule.characters import visible
-from ferrule.patterns import ForeignSchema
+from ferrule.security.characters import visible
+from ferrule.security.patterns import ForeignSchema
 from ferrule.sources._foreign_text import has_hidden, visible_schema
 from ferrule.values.content import truncate_text
 from ferrule.values.frozen import JsonObject, thaw

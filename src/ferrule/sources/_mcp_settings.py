@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ferrule import DefinitionError, ToolContext
-from ferrule.arguments.similar_names import lookalike_key
 from ferrule.security.masking import mask_credentials
+from ferrule.security.similar_names import lookalike_key
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
 """Which revisions are spoken with a server. See docs/mcp.md."""

@@ -14,9 +14,9 @@ import mcp_types as types
 
 from ferrule import DefinitionError, Tool
 from ferrule.arguments.schema_parameters import copy_schema
-from ferrule.arguments.similar_names import lookalike_key
-from ferrule.characters import inert, visible
-from ferrule.patterns import ForeignSchema, Patterns
+from ferrule.security.characters import inert, visible
+from ferrule.security.patterns import ForeignSchema, Patterns
+from ferrule.security.similar_names import lookalike_key
 from ferrule.sources._foreign_text import size_of, visible_schema
 from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import MOST_LIST, Connection, Listing

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from ferrule import DefinitionError
-from ferrule.arguments.similar_names import lookalike_key
-from ferrule.characters import inert, visible
+from ferrule.security.characters import inert, visible
+from ferrule.security.similar_names import lookalike_key
 from ferrule.sources._foreign_text import has_hidden
 from ferrule.sources._openapi_document import Document, Node, texts_in
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule import DefinitionError
 from ferrule.arguments.schema_parameters import JsonSchemaValidator
-from ferrule.patterns import ForeignSchema
+from ferrule.security.patterns import ForeignSchema
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_document import Document, Node

@@ -17,9 +17,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Tool
-from ferrule.characters import inert
 from ferrule.definition.hooks import Hook
-from ferrule.patterns import ForeignSchema, Patterns
+from ferrule.security.characters import inert
+from ferrule.security.patterns import ForeignSchema, Patterns
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature, folded_name, signature_of
 from ferrule.sources._openapi_document import IN_PYTHON, Document, Spelling, WholeDocumentError

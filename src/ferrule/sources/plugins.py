@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 
 from ferrule import Tool
-from ferrule.arguments.similar_names import lookalike_key
 from ferrule.plugins import Plugin, fault_of, load
+from ferrule.security.similar_names import lookalike_key
 from ferrule.sources._objects import toolset_of
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 

@@ -9,9 +9,9 @@ from difflib import SequenceMatcher, unified_diff
 from typing import Any
 
 from ferrule.arguments.parameters import Invalid
-from ferrule.arguments.similar_names import NameIndex
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.security.similar_names import NameIndex
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_jsonable
 from ferrule.values.frozen import thaw

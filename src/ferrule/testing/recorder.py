@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferrule.arguments.similar_names import NameIndex
 from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.security.similar_names import NameIndex
 from ferrule.testing.comparing import abbreviated, alike, arguments_of, as_call, came_to, check_arguments, have
 from ferrule.testing.fake import tool_named, toolset_of
 from ferrule.types import ToolForm

@@ -38,7 +38,7 @@ from ferrule.paths import (
     real,
     write_exactly,
 )
-from ferrule.patterns import BUDGET, Pattern, PatternError
+from ferrule.security.patterns import BUDGET, Pattern, PatternError
 from ferrule.values.context import CONTEXT, ToolContext, find_running_call
 from ferrule.values.decision import Diff
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ferrule.arguments.schema_walk import find_forms, item_schemas, iter_in_place, prefix_items, property_schemas
 from ferrule.errors import DefinitionError
+from ferrule.security.schema_walk import find_forms, item_schemas, iter_in_place, prefix_items, property_schemas
 from ferrule.values.frozen import JsonObject
 
 MAX_ERROR_WORK = 40_000
@@ -14,7 +14,7 @@ MAX_ERROR_WORK = 40_000
 _MAX_CHECKS = 1024
 """The most checks of one value, without recursion."""
 _MANY_CHECKS = 10**6
-_MAX_DEPTH = 40
+_MAX_COUNTED_DEPTH = 40
 """In a recursive schema each level of a value multiplies the checks, down to this depth."""
 _CHARACTERS_PER_VALUE = 100
 """A string of this length counts as one more value: an error copies it."""
@@ -67,7 +67,7 @@ class ValidationCost:
     def is_too_high(self, value: object) -> bool:
         """Return whether it would take too long to list all errors of a value."""
         depth, size = measure_value(value)
-        checks: int = self.max_checks ** (min(depth, _MAX_DEPTH) if self.recursive else 1)
+        checks: int = self.max_checks ** (min(depth, _MAX_COUNTED_DEPTH) if self.recursive else 1)
         return checks * depth * size > MAX_ERROR_WORK
 
     def _count(self, node: object) -> int:
