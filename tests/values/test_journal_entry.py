@@ -24,11 +24,11 @@ from pydantic import AnyUrl, BaseModel, SecretStr
 from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.journal import memory
+from ferrule.security.redaction import redact_value
 from ferrule.testing import cassette
 from ferrule.types import Middleware
 from ferrule.values.journal_entry import outcome_from_result, result_from_outcome
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.redaction import redact_value
 
 SECRET = 's3cr3t/"val"=9\u00e9f8e7d'
 NUMBER = 471100224711

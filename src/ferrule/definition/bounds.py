@@ -31,10 +31,10 @@ class Waits:
     resume: float = 86_400.0
 
     def __post_init__(self) -> None:
-        _check_number("Waits(slot=…)", self.slot, "seconds", may_be_none=True)
-        _check_number("Waits(grace=…)", self.grace, "seconds", least=0)
-        _check_number("Waits(drain=…)", self.drain, "seconds", may_be_none=True, least=0)
-        _check_number("Waits(resume=…)", self.resume, "seconds")
+        _require_number("Waits(slot=…)", self.slot, "seconds", may_be_none=True)
+        _require_number("Waits(grace=…)", self.grace, "seconds", least=0)
+        _require_number("Waits(drain=…)", self.drain, "seconds", may_be_none=True, least=0)
+        _require_number("Waits(resume=…)", self.resume, "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,12 @@ class Sizes:
     media: int = MAX_MEDIA_BYTES
 
     def __post_init__(self) -> None:
-        _check_number("Sizes(input=…)", self.input, "characters", int, may_be_none=True)
-        _check_number("Sizes(output=…)", self.output, "characters", int)
-        _check_number("Sizes(media=…)", self.media, "bytes", int)
+        _require_number("Sizes(input=…)", self.input, "characters", int, may_be_none=True)
+        _require_number("Sizes(output=…)", self.output, "characters", int)
+        _require_number("Sizes(media=…)", self.media, "bytes", int)
 
 
-def _check_number(
+def _require_number(
     name: str,
     value: object,
     unit: str,

@@ -13,13 +13,13 @@ from logging import DEBUG, ERROR, INFO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ferrule.security.masking import mask_certain_credentials
+from ferrule.security.redaction import redact_result, redact_value
 from ferrule.security.redactor import make_redactor
 from ferrule.values.content import safe_str
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.log import BRIEF_LOG, LogAttributes, LogLines, log, log_attributes, write_log
-from ferrule.values.redaction import redact_result, redact_value
 
 if TYPE_CHECKING:
     from ferrule.kernel.state import CallState

@@ -7,11 +7,11 @@ from itertools import groupby
 from ferrule.middleware._texts import with_texts
 from ferrule.security.characters import visible
 from ferrule.security.masking import MASK, mask_certain_credentials
+from ferrule.security.redaction import is_secret_member
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
 from ferrule.values.context import ToolContext
-from ferrule.values.redaction import is_secret_member
 from ferrule.values.result import ToolResult
 
 

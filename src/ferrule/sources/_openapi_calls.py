@@ -17,6 +17,7 @@ import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
 from ferrule.http import NotReachableError, Transport, without_http_logs
+from ferrule.security.redaction import redact_value
 from ferrule.security.redactor import make_redactor
 from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature
@@ -28,7 +29,6 @@ from ferrule.sources._openapi_responses import Responses
 from ferrule.sources._openapi_security import Alternatives, sign
 from ferrule.sources._openapi_servers import Server, origin_of
 from ferrule.sources._openapi_uploads import read_uploads
-from ferrule.values.redaction import redact_value
 
 log = logging.getLogger("ferrule")
 MOST_ANSWER: Final = 1_000_000

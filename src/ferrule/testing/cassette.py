@@ -21,6 +21,7 @@ from ferrule.errors import DefinitionError, FerruleError
 from ferrule.kernel.redact import make_call_redactor
 from ferrule.paths import read_file
 from ferrule.security.masking import mask_certain_credentials
+from ferrule.security.redaction import redact_result, redact_value
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
 from ferrule.values.arguments import redact_hidden
@@ -29,7 +30,6 @@ from ferrule.values.content import to_jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.journal_entry import outcome_from_result, result_from_outcome
-from ferrule.values.redaction import redact_result, redact_value
 from ferrule.values.result import Status, ToolResult
 
 Mode: TypeAlias = Literal["record", "replay", "strict"]
