@@ -74,7 +74,7 @@ def packages(
         (folder / f"{package}.py").write_text(CODE)
         monkeypatch.delitem(sys.modules, package, raising=False)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr("ferrule.startup.IMPORT_PATH", (str(folder),))
+    monkeypatch.setattr("ferrule.security.import_path.IMPORT_PATH", (str(folder),))
     yield loaded
 
 
@@ -179,7 +179,7 @@ def test_a_guard_that_cannot_be_used_is_an_error_and_is_never_left_out(
 
 def test_what_was_put_on_the_path_since_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with packages(tmp_path, monkeypatch, crm=CRM):
-        monkeypatch.setattr("ferrule.startup.IMPORT_PATH", ())
+        monkeypatch.setattr("ferrule.security.import_path.IMPORT_PATH", ())
         assert plugins.installed() == []
     with pytest.raises(DefinitionError, match="'tool' is no kind of plug-in"):
         plugins.installed("tool")
@@ -218,7 +218,7 @@ def test_the_command_says_what_is_wrong_with_those_that_it_is_to_load(
 
 
 def test_without_any_the_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("ferrule.startup.IMPORT_PATH", ())
+    monkeypatch.setattr("ferrule.security.import_path.IMPORT_PATH", ())
     assert listed(capsys)[0] == 0 and "there are no plug-ins" in listed(capsys)[1]
     assert listed(capsys, "x")[0] == 2
 

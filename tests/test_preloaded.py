@@ -16,12 +16,12 @@ from waits import BOUND
 PROGRAM = """
 import asyncio, atexit, json, locale, logging, os, signal, sys, threading, time
 
-import ferrule.startup
+import ferrule.security.import_path
 
 atexit.register(print, "at the end")
 main = sys.modules["__main__"]
 state = {
-    "arguments": [sys.argv, sys.orig_argv, sys.path, ferrule.startup.IMPORT_PATH],
+    "arguments": [sys.argv, sys.orig_argv, sys.path, ferrule.security.import_path.IMPORT_PATH],
     "names": [__name__, __file__, __spec__, __package__, __doc__, type(__loader__).__name__, globals() is vars(main)],
     "place": [os.getcwd(), time.tzname, os.umask(0)],
     "environment": sorted(os.environ.items()),

@@ -13,7 +13,6 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "ferrule"
 ROOMS = (
-    "startup",
     "errors",
     "values",
     "security",
@@ -24,16 +23,14 @@ ROOMS = (
     "executors",
     "worker processes",
     "kernel",
-    "own_loop",
     "runner",
-    "direct_calls",
 )
 """The kernel: each imports those before it. One module of the kernel alone imports the worker processes."""
 SEAM = "ferrule.kernel.plan"
 WORKER_PROCESSES = ("ferrule.executors.process", "ferrule.executors.workers")
 BACK = {
     "ferrule.definition.forms": "ferrule.interop",
-    "ferrule.definition.tool": "ferrule.direct_calls",
+    "ferrule.definition.tool": "ferrule.runner",
     "ferrule.definition.toolset": "ferrule.lock",
     "ferrule.types": "ferrule.journal.sqlite",
 }
@@ -51,7 +48,7 @@ LEAVES = {
     "mcp_lines": set[str](),
     "mcp_results": {"errors", "values"},
     "paths": {"errors"},
-    "plugins": {"startup", "errors", "types"},
+    "plugins": {"security", "errors", "types"},
     "policy": {
         *("errors", "values", "security", "types", "paths", "commands", "command_arguments", "programs", "urls"),
         "store",
@@ -261,13 +258,13 @@ def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, t
         ("values/call", "from ferrule import types"),
         ("scheduling/locks", "from ferrule.kernel.state import CallState"),
         ("definition/tool", "def f():\n    import ferrule.executors.threads"),
-        ("kernel/state", "from ferrule import own_loop"),
+        ("kernel/state", "from ferrule import runner"),
         ("kernel/state", "from ferrule.executors.process import pool"),
         ("executors/threads", "from ferrule.executors import workers"),
         ("executors/process/pool", "from ferrule.kernel import state"),
         ("kernel/state", "from ferrule import paths"),
         ("paths", "from ferrule.values import call"),
-        ("own_loop", "from ferrule.runner import Runner"),
+        ("executors/threads", "from ferrule.runner import Runner"),
     ],
 )
 def test_an_import_against_the_order_of_the_rooms_is_reported(tmp_path: Path, module: str, text: str) -> None:
@@ -290,7 +287,7 @@ def test_an_import_in_the_order_of_the_rooms_is_not(tmp_path: Path, module: str,
 
 def rooms() -> dict[str, str]:
     """A module of each room, and what stands beside them."""
-    names = ["errors", "types", "own_loop", "runner", "paths", "values/call", "scheduling/locks", "definition/tool"]
+    names = ["errors", "types", "runner", "paths", "values/call", "scheduling/locks", "definition/tool"]
     names += [
         "executors/threads",
         "executors/__init__",

@@ -1,6 +1,6 @@
 """Ferrule binds tools to language models: define a tool once, offer it to any model, run each call through one path."""
 
-import ferrule.startup  # noqa: F401  (before all else: what stands first on the path is imported by any other line)
+import ferrule.security.import_path  # noqa: F401  (before all else: what stands first on the path is imported by any other line)
 
 # isort: split
 from typing import TYPE_CHECKING

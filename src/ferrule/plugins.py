@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
 from typing import Any, Final
 
-from ferrule import startup
 from ferrule.errors import DefinitionError
+from ferrule.security import import_path
 from ferrule.types import Approver, Guard, Middleware
 
 __all__ = ["KINDS", "Plugin", "approvers", "entry_points", "fault_of", "guards", "installed", "load", "middleware"]
@@ -52,7 +52,7 @@ def entry_points(*groups: str) -> list[EntryPoint]:
     """Those of the groups, by group and then as the path of imports leads to them. See docs/sources.md#plug-ins."""
     # What was put on the path since is the user's own, and a model may write its metadata.
     found: dict[str, list[EntryPoint]] = {}
-    for about in distributions(path=[*startup.IMPORT_PATH]):
+    for about in distributions(path=[*import_path.IMPORT_PATH]):
         try:
             found.setdefault(about.name, [*about.entry_points])
         except Exception:  # its metadata cannot be read, and those of others can

@@ -25,13 +25,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
-from ferrule import own_loop
 from ferrule.definition import options
 from ferrule.definition.bounds import SIZES, WAITS, Sizes, Waits
 from ferrule.definition.options import ContextOptions, RunOptions, build_context, check_count, check_seconds
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset, compare_toolsets
-from ferrule.errors import DefinitionError
+from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
+from ferrule.executors.background_loop import BackgroundLoop, run_on_loop
 from ferrule.kernel.authorize import VALUE_MISSING, explain, find_objection, foresee, judge
 from ferrule.kernel.background import BackgroundJob
 from ferrule.kernel.batch import Batch
@@ -55,7 +55,7 @@ from ferrule.values.context import NO_CONTEXT, ToolContext, find_running_call
 from ferrule.values.decision import Decision
 from ferrule.values.event import emit
 from ferrule.values.frozen import JsonObject
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, get_original
 
 log = logging.getLogger("ferrule")
 _offer: Callable[..., Toolset | None] = options.make_check(
@@ -177,7 +177,7 @@ class Runner:
 
     def _set_up(self, state: RunnerState) -> None:
         self._state = state
-        self._own_loop = own_loop.OwnLoop(self)
+        self._background_loop = BackgroundLoop(self)
         mounted: dict[object, Tool] = {}
         for tool in state.tools:
             if (other := mounted.setdefault(tool.mounts or tool, tool)) is not tool:
@@ -336,7 +336,7 @@ class Runner:
         Raises:
             RuntimeError: This thread runs that loop (`await runner.run(…)` here), or the loop ended before the call.
         """
-        return own_loop.wait(self.loop_for_sync(), lambda: self.run(call, given, context, **options))
+        return run_on_loop(self.loop_for_sync(), lambda: self.run(call, given, context, **options))
 
     def run_all_sync(
         self,
@@ -349,11 +349,11 @@ class Runner:
     ) -> list[ToolResult]:
         """Run several calls from a program without a loop. See `run_sync`."""
         coroutine = partial(self.run_all, calls, context, offered=offered, turn=turn, **given)
-        return own_loop.wait(self.loop_for_sync(), coroutine)
+        return run_on_loop(self.loop_for_sync(), coroutine)
 
     def loop_for_sync(self) -> asyncio.AbstractEventLoop:
         """Return the loop for `run_sync`: the one where calls run already, or the runner's own."""
-        return self._state.busy_loop or self._own_loop.get()
+        return self._state.busy_loop or self._background_loop.get()
 
     # -- batch --------------------------------------------------------------------------------------------------------
 
@@ -611,3 +611,47 @@ class Runner:
 
 def _no_call(who: str, given: object) -> DefinitionError:
     return DefinitionError(f"{who}(ToolCall('', 'name', {{…}})) is right, or run('name', {{…}}); not {given!r}")
+
+
+# -- direct calls: `await some_tool(…)` --------------------------------------------------------------------------------
+
+_ERRORS: dict[str, type[ToolError]] = {
+    "invalid": ValidationError,
+    "denied": GuardError,
+    "suspended": GuardError,
+    "timeout": ToolTimeoutError,
+    "failed": HandlerError,
+}
+
+
+async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
+    """Run `await some_tool(**arguments)` on the path of every call, with the tool's own guards and nobody to ask.
+
+    Raises:
+        ToolError: The call did not succeed.
+        Exception: The handler raised it.
+    """
+    runner: Runner | None = getattr(tool.in_this_thread, "runner", None)  # a runner runs one loop at a time
+    if runner is None:
+        runner = tool.in_this_thread.runner = Runner([_run_in_foreground(tool)], concurrency=None, expose=(Exception,))
+    result = await runner.run(ToolCall(new_id(), tool.name, arguments))
+    if result.success:
+        return get_original(result)[0]
+    # With hidden values the exception itself could show them; the log has it with stars.
+    raise error_of(result) from None if tool.handling.parameters.hidden else result.exception
+
+
+def error_of(result: ToolResult) -> ToolError:
+    """Return the exception for a result without success."""
+    return _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
+
+
+def run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
+    """Run `await some_tool.run({...})` on the same path, and return its result."""
+    build_context(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
+    return Runner([_run_in_foreground(tool)], concurrency=None).run(tool.name, arguments, context, **options)
+
+
+def _run_in_foreground(tool: Tool) -> Tool:
+    """Return the tool without `background`: a direct call waits for it."""
+    return tool.replace(background=False) if tool.background else tool

@@ -29,9 +29,9 @@ from ferrule import (
     Waits,
     ask,
     deny,
-    own_loop,
     tool,
 )
+from ferrule.executors import background_loop
 
 
 @tool(read_only=True)
@@ -195,7 +195,7 @@ def test_who_waits_in_run_sync_is_told_where_the_loop_ends_before_the_call() -> 
 
 
 def test_who_waits_in_run_sync_is_told_where_the_loop_stops_and_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_loop, "_LOOK_WHETHER_IT_RUNS", 0.05)
+    monkeypatch.setattr(background_loop, "_CHECK_SECONDS", 0.05)
     loop = asyncio.new_event_loop()
     runner, _ = busy_runner()
     threads = concurrent.futures.ThreadPoolExecutor()

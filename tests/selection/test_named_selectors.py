@@ -51,7 +51,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "plugged_needs.py").write_text("import not_installed", encoding="utf-8")
     distribution(tmp_path, "plugged", POINTS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("ferrule.startup.IMPORT_PATH", tuple(sys.path))
+    monkeypatch.setattr("ferrule.security.import_path.IMPORT_PATH", tuple(sys.path))
     for name in ("plugged_newest", "plugged_broken"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path

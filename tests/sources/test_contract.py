@@ -130,7 +130,7 @@ def installed(*packages: tuple[str, Mapping[str, str]], group: str = "ferrule.to
             for called, code in modules.items():
                 (Path(name) / f"{package}_{called}.py").write_text(code, encoding="utf-8")
                 sys.modules.pop(f"{package}_{called}", None)
-        with mock.patch("ferrule.startup.IMPORT_PATH", (name,)):
+        with mock.patch("ferrule.security.import_path.IMPORT_PATH", (name,)):
             yield Path(name)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 from ferrule.cli.usage import UsageError
+from ferrule.security.import_path import load_searching_modules
 from ferrule.sources.python import module_of
-from ferrule.startup import load_what_looks_further
 
 
 def load_file(name: str) -> ModuleType:
@@ -87,7 +87,7 @@ def _spec_elsewhere(root: str) -> ModuleSpec | None:
 
 
 def _append(folder: str) -> None:
-    load_what_looks_further()
+    load_searching_modules()
     if folder not in sys.path:
         sys.path.append(folder)
 

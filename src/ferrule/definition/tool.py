@@ -302,7 +302,7 @@ class Tool(Generic[P, R_co]):
             ValidationError, GuardError, HandlerError, ToolTimeoutError, ToolError: The call failed. An "ask" is a
                 `GuardError` here, as there is nobody to ask.
         """
-        from ferrule.direct_calls import call_directly  # by a runner, which imports tools
+        from ferrule.runner import call_directly  # by a runner, which imports tools
 
         return call_directly(self, self.handling.collect_arguments(self.name, args, kwargs))
 
@@ -317,7 +317,7 @@ class Tool(Generic[P, R_co]):
         Example: `await some_tool.run({...}, deps=database)`. The arguments are those of `Runner.run`. The tool's own
         guards judge. There is nobody to ask, so an "ask" is denied. The tool's failures raise nothing.
         """
-        from ferrule.direct_calls import run_directly
+        from ferrule.runner import run_directly
 
         return run_directly(self, arguments, context, options)
 

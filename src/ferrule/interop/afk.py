@@ -22,9 +22,9 @@ from ferrule.definition.handler import is_async
 from ferrule.definition.hooks import Hook
 from ferrule.definition.options import accepts
 from ferrule.definition.tool import Tool
-from ferrule.direct_calls import error_of
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.executors.threads import Raised, run_in_thread
+from ferrule.runner import error_of
 from ferrule.types import GuardFunction, Middleware, Next, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext

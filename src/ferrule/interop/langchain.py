@@ -37,10 +37,10 @@ from langgraph.types import interrupt
 from pydantic import PrivateAttr
 from pydantic import ValidationError as TheirValidationError
 
-from ferrule import own_loop
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
+from ferrule.executors.background_loop import run_on_loop
 from ferrule.interop.adapter import (
     Adapter,
     context_maker,
@@ -129,7 +129,7 @@ class RunnerTool(BaseTool):
             async with _in_execution(_runtime()):
                 return await self._call(arguments, call_id)
 
-        return own_loop.wait(self._adapter.runner.loop_for_sync(), call)
+        return run_on_loop(self._adapter.runner.loop_for_sync(), call)
 
     # LangChain evaluates the texts of annotations in each call, for 0.1 ms.
     _run.__annotations__.clear()

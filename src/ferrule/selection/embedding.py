@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.handler import is_async
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.own_loop import OwnLoop, wait
+from ferrule.executors.background_loop import BackgroundLoop, run_on_loop
 from ferrule.selection._checks import as_count
 from ferrule.selection._conversation import read_conversation
 from ferrule.selection._vectors import Disk, Reader, Rows, Vector
@@ -84,13 +84,13 @@ class _Embedding:
         self._asked: dict[str, Vector] = {}
         self._rows: tuple[list[Tool], Rows] = ([], Rows([]))
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-        self._own_loop = OwnLoop(self)
+        self._background_loop = BackgroundLoop(self)
 
     async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
         return [match.tool for match in await self.rank_async(tools, messages, limit=self._limit)]
 
     def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
-        return wait(self._own_loop.get(), lambda: self.rank_async(tools, query, limit=limit))
+        return run_on_loop(self._background_loop.get(), lambda: self.rank_async(tools, query, limit=limit))
 
     async def rank_async(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
         """What `rank` gives, without keeping the loop waiting."""

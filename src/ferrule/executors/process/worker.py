@@ -29,7 +29,7 @@ from ferrule.executors.process.remote_errors import describe_error
 from ferrule.executors.process.traces import continue_trace
 from ferrule.executors.process.transfer import Plain, pack
 from ferrule.executors.threads import Raised
-from ferrule.startup import load_what_looks_further
+from ferrule.security.import_path import load_searching_modules
 from ferrule.values.arguments import Arguments
 from ferrule.values.context import CURRENT
 
@@ -114,7 +114,7 @@ class Worker:
         if state is not None:
             self._directory, path, environment = state
             if path != sys.path:
-                load_what_looks_further()  # with the path from before the program added folders of its user
+                load_searching_modules()  # with the path from before the program added folders of its user
                 sys.path[:] = path
             for name in os.environ.keys() - environment.keys():
                 del os.environ[name]

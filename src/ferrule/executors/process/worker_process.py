@@ -23,7 +23,7 @@ from ferrule.executors.process.remote_errors import rebuild_error
 from ferrule.executors.process.supervisor import HOLD_FILES, NUMBER
 from ferrule.executors.process.transfer import unpack
 from ferrule.executors.threads import Raised
-from ferrule.startup import IMPORT_PATH
+from ferrule.security.import_path import IMPORT_PATH
 
 if TYPE_CHECKING:
     from ferrule.executors.process.pool import Job, WorkerPool

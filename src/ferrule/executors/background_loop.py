@@ -1,4 +1,4 @@
-"""For programs without a loop: a loop in a thread of its own."""
+"""A loop in a thread of its own, for programs without a loop."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ferrule.types import Coro
 
 _T = TypeVar("_T")
 log = logging.getLogger("ferrule")
-_LOOK_WHETHER_IT_RUNS = 1.0
-"""Seconds after which who waits for a loop looks whether there still is one."""
-_MOST_LOOKS = 3
-"""So many in a row may find that it does not run: it has ended, without being closed, and perhaps its thread waits for
-this one. One that has just been made may not run yet."""
+_CHECK_SECONDS = 1.0
+"""Seconds between checks whether the loop still runs."""
+_MAX_IDLE_CHECKS = 3
+"""Checks in a row that may find a loop not running: a new one may not run yet. After that it has ended unclosed."""
 
 
-class OwnLoop:
-    """A loop in a daemon thread, started when first needed; it ends with its owner. A forked process, which has none of
-    its parent's threads, begins another."""
+class BackgroundLoop:
+    """A loop in a daemon thread, started when first needed. It ends with its owner.
+
+    A forked process has none of its parent's threads, and starts a loop of its own.
+    """
 
     def __init__(self, owner: object) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -34,7 +35,7 @@ class OwnLoop:
         self._process = os.getpid()
 
     def get(self) -> asyncio.AbstractEventLoop:
-        """The running loop."""
+        """Return the running loop."""
         with self._lock:
             if self._loop is None or self._loop.is_closed() or self._process != os.getpid():
                 self._process = os.getpid()
@@ -54,7 +55,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
             ended = True
-        except BaseException:  # a KeyboardInterrupt in a task stops the loop; whoever waits for the task is told of it
+        except BaseException:  # a `KeyboardInterrupt` in a task stops the loop; the waiting thread gets it too
             log.debug("the loop goes on", exc_info=True)
     loop.close()
 
@@ -64,21 +65,20 @@ def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.stop)
 
 
-def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coro[_T]]) -> _T:
-    """The result of the coroutine that `make` gives, run on `loop` in another thread, with the context of this one.
+def run_on_loop(loop: asyncio.AbstractEventLoop, make: Callable[[], Coro[_T]]) -> _T:
+    """Run the coroutine of `make` on a loop of another thread, in the context of this one, and return its result.
 
     Raises:
-        RuntimeError: where this thread is the one that runs `loop`, and would wait for itself; and where the loop ended
-            before the coroutine did.
+        RuntimeError: This thread runs `loop`, or the loop ended before the coroutine.
     """
     if running_loop() is loop:
         raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(…) here")
     future = asyncio.run_coroutine_threadsafe(make(), loop)
     try:
         idle = 0
-        while not futures.wait((future,), _LOOK_WHETHER_IT_RUNS).done:
+        while not futures.wait((future,), _CHECK_SECONDS).done:
             idle = 0 if loop.is_running() else idle + 1
-            if loop.is_closed() or idle == _MOST_LOOKS:  # what was handed to it in its last moment never begins
+            if loop.is_closed() or idle == _MAX_IDLE_CHECKS:  # it never runs a call from its last moment
                 future.cancel()
                 break
         return future.result()
