@@ -29,7 +29,7 @@ from ferrule.journal._rows import LOST, column, text_of
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.json_text import SECRET_STARS, loads_stored
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
@@ -723,8 +723,8 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
 def _read_object(text: str) -> JsonObject:
     """Return what a column holds as JSON, or why nobody can read it: that hides no other row."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = loads_stored(text)
+    except ValueError as error:
         return {"unreadable": f"{type(error).__name__}: {error}"}
     return found if isinstance(found, dict) else _NO_RESULT
 

@@ -23,12 +23,11 @@ from ferrule.values.frozen import FrozenDict, JsonObject, fields_of, freeze
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.logged import CallFacts, LogLines, call_facts, log, write_log
 from ferrule.values.masking import without_keys
-from ferrule.values.redaction import redact_result, redact_value
+from ferrule.values.redaction import redact_value
 
 if TYPE_CHECKING:
     from ferrule.kernel.state import CallState
     from ferrule.values.context import RunningCall
-    from ferrule.values.result import ToolResult
 
     AnyCall: TypeAlias = RunningCall | CallState
 
@@ -37,6 +36,8 @@ _AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:bearer|token) (\S{8,})\Z", re.I).match
 """Match the password of a URL, or the token after the scheme of an `Authorization` header."""
+_NUMBER = re.compile(r"\+?0*+(\d++(?:\.\d*[1-9])?)\.?0*", re.ASCII).fullmatch
+"""Match a number, and in it what is left if a program reads and writes it: `00471147` comes back as `471147`."""
 _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
@@ -54,15 +55,9 @@ _MANY_STEPS = 20_000_000
 
 
 def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
-    """Return a text or JSON data with stars for the secrets of the call, and for hidden values in `given` arguments."""
+    """Return a text, JSON data or a result with stars for the secrets of the call and hidden values in `given`."""
     hiding = make_call_redactor(call, given)
     return value if hiding is str else redact_value(value, hiding)
-
-
-def hide_result(call: AnyCall, result: ToolResult) -> ToolResult:
-    """Return a result with stars for the secrets of the call, in every part of it."""
-    hiding = make_call_redactor(call)
-    return result if hiding is str else redact_result(result, hiding)
 
 
 def hide_question(call: AnyCall, decision: Decision) -> Decision:
@@ -186,8 +181,10 @@ def _iter_members(value: Any) -> Iterable[Any]:
 def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], list[bytes]]:
     """Return the forms of a secret: texts, each after a part of it that no escaping changes; and base64 and hex."""
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
+    number = _NUMBER(text)
+    own = [one for one in (text, *(number.groups() if number else ())) if len(one) >= _SHORTEST]
     if len(text) < _SHORTEST_ANYWHERE:
-        return [(_find_plain_part(text), text)] if len(text) >= _SHORTEST else [], []
+        return [(_find_plain_part(one), one) for one in own], []
     data, wide = secret, list[bytes]()
     if not isinstance(data, bytes):
         wide = [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
@@ -195,7 +192,7 @@ def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], l
     wide_texts = [one.decode("utf-8", "surrogateescape") for one in wide]
     wide_texts += [repr(one)[1:-1] for one in wide_texts]
     lines = [line.strip() for line in text.splitlines() if sum(map(str.isalnum, line)) >= _SHORTEST_ANYWHERE]
-    texts = [(_find_plain_part(one), one) for one in (text, *lines)]
+    texts = [(_find_plain_part(one), one) for one in (*own, *lines)]
     texts += [(one.encode("utf-8", "surrogatepass"), one) for one in wide_texts]
     return texts, [
         form.encode() for one in (data, *wide) for form in (*_make_base64_forms(one), one.hex(), one.hex().upper())

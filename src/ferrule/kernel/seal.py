@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from ferrule.kernel.hiding import hide, hide_result
+from ferrule.kernel.hiding import hide
 from ferrule.kernel.results import result_of_middleware_error
 from ferrule.kernel.state import CallState
 from ferrule.values.content import as_output, bound, clean, cut, jsonable
@@ -59,7 +59,7 @@ def bound_result(state: CallState, result: ToolResult) -> ToolResult:
     """Return the result within the limits of its runner. An unsuccessful one has stars for known secrets."""
     limit = state.plan.max_output
     if result.error is not None or not result.success:
-        result = hide_result(state, result)
+        result = hide(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
         result = result.replace(error=cut(clean(error), limit))

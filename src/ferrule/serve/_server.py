@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -49,6 +51,8 @@ from ferrule.values.call import new_id
 from ferrule.values.content import clean, cut
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps, same
+from ferrule.values.logged import own_logger
+from ferrule.values.masking import MASK
 
 Request = ServerRequestContext[Any, Any]
 _Said = tuple[float, float | None, str]
@@ -63,6 +67,17 @@ _TOO_LARGE = "The call is too large to be asked about: its record has more than 
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
 _TOO_MANY_LISTEN = "Too many clients listen for changes; try again later."
 _BUSY = "Too many calls are under way; try again later. Nothing was run."
+
+
+def _star_session_ids(record: logging.LogRecord) -> bool:
+    record.msg = re.sub(r"\b[0-9a-f]{32}\b", MASK, str(record.msg))
+    return True
+
+
+# The SDK logs what clients send, and the ids of their sessions, by which anybody can go on with one.
+for _name in [*logging.root.manager.loggerDict]:
+    if _name.partition(".")[0] in {"mcp", "sse_starlette", "uvicorn"}:
+        own_logger(_name).addFilter(_star_session_ids)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ raw control characters in strings, a comma before a closing bracket, the same ob
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -154,6 +155,25 @@ def check_finite(value: object) -> bytes:
     if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
         json.dumps(value, allow_nan=False)
     return text
+
+
+def loads_stored(text: str) -> Any:
+    """Return the value of JSON that a program has stored.
+
+    Raises:
+        ValueError: for no JSON, and for NaN, an infinity, a number beyond a float, or too many levels in it.
+    """
+    try:
+        return json.loads(text, parse_float=_read_finite, parse_constant=_read_finite)
+    except RecursionError:
+        raise ValueError("it has too many levels") from None
+
+
+def _read_finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:40]} is no number that can be stored")
+    return number
 
 
 def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
