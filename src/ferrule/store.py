@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, Protocol, TypeAlias, TypeV
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.paths import Directory, contains, open_directory, real
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import loads_stored
+from ferrule.values.json_text import loads_finite
 
 try:
     import fcntl as _fcntl
@@ -122,7 +122,7 @@ class ForeignText(str):
 def read_json(text: str) -> JsonValue:
     """Return the value of a stored row, or its text as a `ForeignText` if no store writes a value that way."""
     try:
-        value = loads_stored(text)
+        value = loads_finite(text)
         return value if json_text(value) == text else ForeignText(text)
     except (ValueError, TypeError, RecursionError):
         return ForeignText(text)
@@ -255,7 +255,7 @@ class SealedFile:
         """The values as JSON texts, and how often the file was written; its seal is right."""
         newest = self._newest
         try:
-            found = loads_stored(read_private(self._path).decode())
+            found = loads_finite(read_private(self._path).decode())
             sealed, seal = found["sealed"], str(found["seal"])
             texts = {key: json_text(value) for key, value in sealed["values"].items()}
             writes = int(sealed["writes"])
@@ -280,7 +280,7 @@ class SealedFile:
             self._newest = max(self._newest, writes)
 
     def _write(self, texts: Mapping[str, str], writes: int) -> None:
-        values = {key: loads_stored(text) for key, text in texts.items()}
+        values = {key: loads_finite(text) for key, text in texts.items()}
         sealed = {"version": 1, "writes": writes, "values": values}
         data = json.dumps({"seal": self._seal(sealed), "sealed": sealed}, indent=1).encode()
         folder, name = os.path.split(self._path)

@@ -26,7 +26,7 @@ from ferrule.errors import DefinitionError
 from ferrule.lock import definition_of
 from ferrule.paths import PATH_NAMES, has_name_of, real
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.store import Memory, Store, read_row
+from ferrule.store import Memory, Store, read_row, replace_row
 from ferrule.values.call import ToolCall
 from ferrule.values.content import cut
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
@@ -317,7 +317,7 @@ class Grants:
         _check_part(offer, offered, subject)
         now = _now(asked.context)
         made = Grant(
-            id="",
+            id=secrets.token_hex(8),
             tool=subject.tool,
             fingerprint=subject.fingerprint,
             rule=subject.rule,
@@ -334,24 +334,19 @@ class Grants:
             text=_granted_text(offer, subject),
         )
         self._drop_expired(now)
-        return self._kept_under_its_id(made)
-
-    def _kept_under_its_id(self, made: Grant) -> Grant:
-        while True:
-            made = replace(made, id=secrets.token_hex(4))
-            if self.store.compare_and_set(_KEPT_AS + made.id, None, made.to_json()):
-                return made
+        replace_row(self.store, _KEPT_AS + made.id, made.to_json())
+        return made
 
     def _kept(self, fits: Callable[[Grant], bool]) -> list[tuple[Grant, Any]]:
         """The grants that fit, each with the value that is kept of it. What cannot be read hides no other."""
 
         def grant_of(row: Any) -> Grant | None:
             grant = Grant.from_json(row)
-            return grant if grant.id == id and grant.made_at < grant.expires_at and fits(grant) else None
+            return grant if grant.id == wanted and grant.made_at < grant.expires_at and fits(grant) else None
 
         found = []
         for key, kept in self.store.items(_KEPT_AS).items():
-            id = key.removeprefix(_KEPT_AS)
+            wanted = key.removeprefix(_KEPT_AS)
             grant = read_row(kept, grant_of)
             if isinstance(grant, Grant):
                 found.append((grant, kept))

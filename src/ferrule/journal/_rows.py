@@ -13,7 +13,7 @@ from ferrule.values.content import jsonable
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import loads_stored
+from ferrule.values.json_text import loads_finite
 from ferrule.values.kept import Intent, Kept, KeptState
 from ferrule.values.result import ToolResult
 
@@ -92,12 +92,12 @@ def kept_of(row: Row, *, lives: bool) -> Kept:
         session=session,
         parent=parent,
         fingerprint=fingerprint,
-        arguments=loads_stored(row[9]),
+        arguments=loads_finite(row[9]),
         at=row[10],
         run=row[14],
     )
     state: KeptState = row[12] if row[12] != "running" or lives else "cut_off"
-    return Kept(intent=intent, state=state, outcome=None if row[11] is None else loads_stored(row[11]))
+    return Kept(intent=intent, state=state, outcome=None if row[11] is None else loads_finite(row[11]))
 
 
 def state_of(outcome: JsonObject) -> KeptState:

@@ -27,9 +27,10 @@ from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._lockfile import open_lock_file
 from ferrule.journal._rows import LOST, column, text_of
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
+from ferrule.store import BrokenRow, read_row
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import SECRET_STARS, loads_stored
+from ferrule.values.json_text import SECRET_STARS, loads_finite
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
@@ -722,10 +723,9 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
 
 def _read_object(text: str) -> JsonObject:
     """Return what a column holds as JSON, or why nobody can read it: that hides no other row."""
-    try:
-        found = loads_stored(text)
-    except ValueError as error:
-        return {"unreadable": f"{type(error).__name__}: {error}"}
+    found = read_row(text, loads_finite)
+    if isinstance(found, BrokenRow):
+        return {"unreadable": found.problem}
     return found if isinstance(found, dict) else _NO_RESULT
 
 

@@ -50,6 +50,8 @@ _SHORTEST_ANYWHERE = 8
 _WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
 _BREAK = r"(?:[\s:]|\\+(?:[nrx]|(?=/)))*+"
 """Matches breaks between the characters of base64 and hex, also as JSON and `repr` escape them."""
+_WORD_BEGINS = r"(?:(?<!\w)|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
+"""Matches where a word begins, also after an escape that ends in a letter or a digit."""
 _MANY_STEPS = 20_000_000
 """Bytes of a text times number of forms; beyond that, searching for all forms at once is faster."""
 
@@ -218,7 +220,7 @@ def _make_expression(secret: str) -> str:
     )
     if re.search(r"%(?:25)*5c", secret, re.IGNORECASE):  # the pattern reads it as an escaped backslash
         expression = rf"(?:{re.escape(secret).replace('%', '%(?:25)*')}|{expression})"
-    return expression if len(secret) >= _SHORTEST_ANYWHERE else rf"(?<!\w){expression}(?!\w)"
+    return expression if len(secret) >= _SHORTEST_ANYWHERE else rf"{_WORD_BEGINS}{expression}(?!\w)"
 
 
 def _make_slashes(least: int, most: int) -> str:

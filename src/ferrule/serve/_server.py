@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -70,7 +71,10 @@ _BUSY = "Too many calls are under way; try again later. Nothing was run."
 
 
 def _star_session_ids(record: logging.LogRecord) -> bool:
-    record.msg = re.sub(r"\b[0-9a-f]{32}\b", MASK, str(record.msg))
+    star = partial(re.sub, r"\b[0-9a-f]{32}\b", MASK)
+    record.msg = star(str(record.msg))
+    if isinstance(record.args, tuple):
+        record.args = tuple(star(one) if isinstance(one, str) else one for one in record.args)
     return True
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -19,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.kernel.hiding import make_call_redactor
-from ferrule.paths import read_file
+from ferrule.paths import open_directory, read_file
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
 from ferrule.values.arguments import starred
@@ -27,7 +25,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import loads_stored
+from ferrule.values.json_text import loads_finite
 from ferrule.values.kept import restored, stored
 from ferrule.values.masking import without_keys
 from ferrule.values.redaction import Redact, redact_value
@@ -303,7 +301,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         DefinitionError: where there is none, or another file.
     """
     try:
-        read = loads_stored(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
+        read = loads_finite(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
         if read["ferrule"] != _CASSETTE_VERSION:
             raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
         tools: dict[tuple[str, str], _TapedTool] = {}
@@ -330,14 +328,5 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
         for (name, fingerprint), tape in sorted(tools.items())
     ]
     written = json.dumps({"ferrule": _CASSETTE_VERSION, "tools": listed}, indent=2, ensure_ascii=False, sort_keys=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-        try:
-            file.write((written + "\n").encode("utf-8", "surrogatepass"))
-            file.close()
-            os.replace(file.name, path)
-        except OSError:
-            file.close()
-            with suppress(OSError):
-                os.unlink(file.name)
-            raise
+    with open_directory(os.path.realpath(path.parent), make=True) as directory:
+        directory.write(path.name, (written + "\n").encode("utf-8", "surrogatepass"))

@@ -157,8 +157,8 @@ def check_finite(value: object) -> bytes:
     return text
 
 
-def loads_stored(text: str) -> Any:
-    """Return the value of JSON that a program has stored.
+def loads_finite(text: str) -> Any:
+    """Return the value of a JSON text that was stored or typed.
 
     Raises:
         ValueError: for no JSON, and for NaN, an infinity, a number beyond a float, or too many levels in it.
@@ -172,8 +172,16 @@ def loads_stored(text: str) -> Any:
 def _read_finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits[:40]} is no number that can be stored")
+        raise ValueError(f"{digits[:40]} is no number of JSON")
     return number
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a text that was typed, as `loads_finite` reads it, or the text itself if it is no JSON."""
+    try:
+        return loads_finite(text)
+    except ValueError:
+        return text
 
 
 def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
