@@ -100,12 +100,12 @@ class Memory:
 
 
 def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonValue) -> bool:
-    if texts.get(key, "null") != json_text(old):
+    if texts.get(key, "null") != row_text(old):
         return False
     if new is None:
         texts.pop(key, None)
     else:
-        texts[key] = json_text(new)
+        texts[key] = row_text(new)
     return True
 
 
@@ -123,12 +123,12 @@ def read_json(text: str) -> JsonValue:
     """Return the value of a stored row, or its text as a `ForeignText` if no store writes a value that way."""
     try:
         value = loads_finite(text)
-        return value if json_text(value) == text else ForeignText(text)
+        return value if row_text(value) == text else ForeignText(text)
     except (ValueError, TypeError, RecursionError):
         return ForeignText(text)
 
 
-def json_text(value: JsonValue) -> str:
+def row_text(value: JsonValue) -> str:
     """Return the one JSON text of a value in a store.
 
     Raises:
@@ -151,7 +151,7 @@ def read_row(row: JsonValue, read: Callable[[JsonValue], T]) -> T | BrokenRow:
     try:
         if isinstance(row, ForeignText):
             raise ValueError("no store has written it so")
-        json_text(row)  # a store of your own may give anything
+        row_text(row)  # a store of your own may give anything
         return read(row)
     except Exception as error:
         return BrokenRow(f"{type(error).__name__}: {error}")
@@ -257,7 +257,7 @@ class SealedFile:
         try:
             found = loads_finite(read_private(self._path).decode())
             sealed, seal = found["sealed"], str(found["seal"])
-            texts = {key: json_text(value) for key, value in sealed["values"].items()}
+            texts = {key: row_text(value) for key, value in sealed["values"].items()}
             writes = int(sealed["writes"])
         except FileNotFoundError:
             if newest:
@@ -296,7 +296,7 @@ class SealedFile:
     def _seal(self, sealed: object) -> str:
         from hmac import digest
 
-        about = f"ferrule store {os.path.basename(self._path)} {json_text(sealed)}"
+        about = f"ferrule store {os.path.basename(self._path)} {row_text(sealed)}"
         return digest(self._key, about.encode(), "sha256").hex()
 
 
@@ -514,7 +514,7 @@ class Postgres:
             StoreError: where the database cannot be reached or changed. Where the connection was lost on the way, it
                 may have been changed.
         """
-        before, after = json_text(old), json_text(new)
+        before, after = row_text(old), row_text(new)
         if old is None and new is None:
             return self.get(key) is None
         if old is None:

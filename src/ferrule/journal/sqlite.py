@@ -36,8 +36,7 @@ from ferrule.journal._writer import Writer
 from ferrule.journal.reading import Reader
 from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, note, prune_now_and_then
 from ferrule.paths import contains
-from ferrule.store import JsonValue, StoreError, read_json
-from ferrule.store import json_text as store_text
+from ferrule.store import JsonValue, StoreError, read_json, row_text
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
@@ -200,7 +199,7 @@ class SQLiteJournal(Journal):
         for row in rows:
             try:
                 kept.append(kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)))
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 log.error("the row of a call of tool %r cannot be read: %s", text_of(row[4]), error)
         return [call for call in kept if call.state != "running"]
 
@@ -311,7 +310,7 @@ class SQLiteStore:
         Raises:
             StoreError: where the file cannot be read or written.
         """
-        name, before, after = column(_STORED + key), store_text(old), store_text(new)
+        name, before, after = column(_STORED + key), row_text(old), row_text(new)
 
         def change(connection: sqlite3.Connection) -> bool:
             found = connection.execute("SELECT value FROM store WHERE key = ?", (name,)).fetchone()

@@ -36,7 +36,7 @@ _AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:bearer|token) (\S{8,})\Z", re.I).match
 """Match the password of a URL, or the token after the scheme of an `Authorization` header."""
-_NUMBER = re.compile(r"\+?0*+(\d++(?:\.\d*[1-9])?)\.?0*", re.ASCII).fullmatch
+_READ_AS_NUMBER = re.compile(r"\+?0*+(\d++(?:\.\d*[1-9])?)\.?0*", re.ASCII).fullmatch
 """Match a number, and in it what is left if a program reads and writes it: `00471147` comes back as `471147`."""
 _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
@@ -183,7 +183,7 @@ def _iter_members(value: Any) -> Iterable[Any]:
 def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], list[bytes]]:
     """Return the forms of a secret: texts, each after a part of it that no escaping changes; and base64 and hex."""
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
-    number = _NUMBER(text)
+    number = _READ_AS_NUMBER(text)
     own = [one for one in (text, *(number.groups() if number else ())) if len(one) >= _SHORTEST]
     if len(text) < _SHORTEST_ANYWHERE:
         return [(_find_plain_part(one), one) for one in own], []
