@@ -55,7 +55,7 @@ LEAVES = {
     },
     "programs": {"shell_syntax"},
     "shell_syntax": set[str](),
-    "store": {"errors", "paths"},
+    "store": {"errors", "paths", "values"},
     "tokens": {"definition"},
     "urls": {"errors"},
 }

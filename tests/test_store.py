@@ -20,7 +20,17 @@ from psycopg.conninfo import make_conninfo
 import ferrule.store as stores
 from ferrule import Journal
 from ferrule.errors import DefinitionError
-from ferrule.store import DATABASE_URL, Memory, Postgres, SealedFile, Store, StoreError
+from ferrule.store import (
+    DATABASE_URL,
+    BrokenRow,
+    Memory,
+    Postgres,
+    SealedFile,
+    Store,
+    StoreError,
+    read_row,
+    replace_row,
+)
 from waits import BOUND
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -52,19 +62,42 @@ def test_what_was_put_there_is_found_and_what_was_taken_away_is_not(make: Make) 
     assert make().get("a") is None and make().items() == {"a/b": 0, "b": ""}
 
 
+NOT_WRITTEN_BY_A_STORE = ["{broken", "NaN", "-1e999", '{"a": 1}', '{"b":1,"a":1}', '{"a":1,"a":2}', "[" * 99_999]
+
+
+@pytest.mark.parametrize("text", NOT_WRITTEN_BY_A_STORE, ids=lambda text: text[:9])
 @pytest.mark.parametrize("make", ["journal", "postgres"], indirect=True)
-def test_a_row_that_is_no_json_hides_no_other_and_can_be_taken_away(make: Make, tmp_path: Path) -> None:
+def test_a_row_that_no_store_has_written_hides_no_other_and_can_be_replaced(
+    make: Make, text: str, tmp_path: Path
+) -> None:
     assert make().compare_and_set("a", None, 1) and make().compare_and_set("b", None, 2)
     store = make()
     if isinstance(store, Postgres):
-        with store._asked("UPDATE {table} SET value = '{{broken' WHERE key = %s", ("a",)):
+        with store._asked("UPDATE {table} SET value = %s WHERE key = %s", (text, "a")):
             pass
     else:
         with sqlite3.connect(tmp_path / "calls.db") as connection:
-            connection.execute("UPDATE store SET value = '{broken' WHERE key LIKE '%a'")
-    assert store.items() == {"a": "{broken", "b": 2} and store.get("a") == "{broken"
-    assert not store.compare_and_set("a", "{broken", None) and store.compare_and_set("a", store.get("a"), None)
-    assert store.items() == {"b": 2}
+            connection.execute("UPDATE store SET value = ? WHERE key LIKE '%a'", (text,))
+    assert store.items() == {"a": text, "b": 2} and store.get("a") == text
+    assert isinstance(read_row(store.get("a"), str), BrokenRow)
+    assert not store.compare_and_set("a", str(text), None)
+    replace_row(store, "a", 3)
+    assert store.items() == {"a": 3, "b": 2}
+
+
+def test_a_store_that_changes_nothing_is_an_error_and_no_endless_loop() -> None:
+    class Stuck(Memory):
+        def compare_and_set(self, key: str, old: object, new: object) -> bool:
+            return False
+
+    with pytest.raises(StoreError, match="never true"):
+        replace_row(Stuck(), "a", 1)
+
+
+@pytest.mark.parametrize("row", [float("nan"), [-float("inf")], {"a": {1}}, object(), 5, None])
+def test_nothing_in_one_row_raises(row: object) -> None:
+    assert isinstance(read_row(row, lambda row: row["a"] + 1), BrokenRow)
+    assert read_row({"a": 1}, lambda row: row["a"] + 1) == 2
 
 
 @pytest.mark.parametrize(("there", "old"), [(1, None), (1, 2), (1, True), (1, 1.0), (None, 1), ({"a": 1}, {"a": 2})])

@@ -32,7 +32,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_until, wake_from_any_thread
-from ferrule.store import JsonValue, Postgres, Store, StoreError
+from ferrule.store import JsonValue, Postgres, Store, StoreError, read_row
 from ferrule.types import Journal, Lease
 
 __all__ = ["SECONDS", "Change", "SharedLimits", "answer", "shared", "turns"]
@@ -432,7 +432,7 @@ class _Keeper:
     def _sweep(self, prefix: str, is_over: Callable[[JsonValue], bool]) -> None:
         try:
             for key, value in self._store.items(prefix).items():
-                if is_over(value):
+                if read_row(value, is_over) is True:
                     self._store.compare_and_set(key, value, None)
         except Exception as error:
             log.warning("what is over was not taken away from what limits are kept by: %s", error)

@@ -15,10 +15,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, LiteralString, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString, Protocol, TypeAlias, TypeVar
 
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.paths import Directory, contains, open_directory, real
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import loads_finite
 
 try:
     import fcntl as _fcntl
@@ -38,6 +41,8 @@ KEY_BYTES = 32
 _LOCK_SECONDS = 10.0
 _LOOK_AGAIN_AFTER = 0.005
 _FOR_OTHERS = 0o077
+_REPLACE_TRIES = 100
+T = TypeVar("T")
 
 
 class StoreError(FerruleError):
@@ -81,7 +86,7 @@ class Memory:
 
     def get(self, key: str) -> JsonValue:
         """A copy of the value, or `None`."""
-        return json.loads(self._texts.get(key, "null"))
+        return read_json(self._texts.get(key, "null"))
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
         """Put `new` in the place of `old`; whether `old` was there."""
@@ -95,37 +100,71 @@ class Memory:
 
 
 def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonValue) -> bool:
-    if texts.get(key, "null") != _json_text(old):
+    if texts.get(key, "null") != row_text(old):
         return False
     if new is None:
         texts.pop(key, None)
     else:
-        texts[key] = _json_text(new)
+        texts[key] = row_text(new)
     return True
 
 
 def _items(texts: Mapping[str, str], prefix: str) -> dict[str, JsonValue]:
-    return {key: json.loads(texts[key]) for key in sorted(texts) if key.startswith(prefix)}
+    return {key: read_json(texts[key]) for key in sorted(texts) if key.startswith(prefix)}
 
 
-class NoJson(str):
-    """The text of a stored row that is no JSON. `compare_and_set` takes it as what is there."""
+class ForeignText(str):
+    """The text of a stored row that no store has written. `compare_and_set` takes it as the old value."""
 
     __slots__ = ()
 
 
 def read_json(text: str) -> JsonValue:
-    """Return what a stored row holds. One that is no JSON is a `NoJson`, so that it hides no other row."""
+    """Return the value of a stored row, or its text as a `ForeignText` if no store writes a value that way."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return NoJson(text)
+        value = loads_finite(text)
+        return value if row_text(value) == text else ForeignText(text)
+    except (ValueError, TypeError, RecursionError):
+        return ForeignText(text)
 
 
-def _json_text(value: JsonValue) -> str:
-    if isinstance(value, NoJson):
+def row_text(value: JsonValue) -> str:
+    """Return the one JSON text of a value in a store.
+
+    Raises:
+        TypeError, ValueError: for a value without JSON, such as NaN.
+    """
+    if isinstance(value, ForeignText):
         return str(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=thaw)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRow:
+    """A stored row that could not be read, and why."""
+
+    problem: str
+
+
+def read_row(row: JsonValue, read: Callable[[JsonValue], T]) -> T | BrokenRow:
+    """Return what `read` makes of the value of a stored row. Nothing in one row raises, so none hides another."""
+    try:
+        if isinstance(row, ForeignText):
+            raise ValueError("no store has written it so")
+        row_text(row)  # a store of your own may give anything
+        return read(row)
+    except Exception as error:
+        return BrokenRow(f"{type(error).__name__}: {error}")
+
+
+def replace_row(store: Store, key: str, value: JsonValue) -> None:
+    """Put the value under this key, whatever is there.
+
+    Raises:
+        StoreError: if the store changes nothing.
+    """
+    if not any(store.compare_and_set(key, store.get(key), value) for _ in range(_REPLACE_TRIES)):
+        raise StoreError(f"{key!r} was not changed: compare_and_set(key, get(key), …) of the store is never true")
 
 
 class SealedFile:
@@ -178,7 +217,7 @@ class SealedFile:
         Raises:
             StoreError: where the file cannot be read, or is not as it was written.
         """
-        return json.loads(self._read()[0].get(key, "null"))
+        return read_json(self._read()[0].get(key, "null"))
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
         """Put `new` in the place of `old`, whatever other processes do; whether `old` was there.
@@ -216,9 +255,9 @@ class SealedFile:
         """The values as JSON texts, and how often the file was written; its seal is right."""
         newest = self._newest
         try:
-            found = json.loads(read_private(self._path))
+            found = loads_finite(read_private(self._path).decode())
             sealed, seal = found["sealed"], str(found["seal"])
-            texts = {key: _json_text(value) for key, value in sealed["values"].items()}
+            texts = {key: row_text(value) for key, value in sealed["values"].items()}
             writes = int(sealed["writes"])
         except FileNotFoundError:
             if newest:
@@ -241,7 +280,7 @@ class SealedFile:
             self._newest = max(self._newest, writes)
 
     def _write(self, texts: Mapping[str, str], writes: int) -> None:
-        values = {key: json.loads(text) for key, text in texts.items()}
+        values = {key: loads_finite(text) for key, text in texts.items()}
         sealed = {"version": 1, "writes": writes, "values": values}
         data = json.dumps({"seal": self._seal(sealed), "sealed": sealed}, indent=1).encode()
         folder, name = os.path.split(self._path)
@@ -257,7 +296,7 @@ class SealedFile:
     def _seal(self, sealed: object) -> str:
         from hmac import digest
 
-        about = f"ferrule store {os.path.basename(self._path)} {_json_text(sealed)}"
+        about = f"ferrule store {os.path.basename(self._path)} {row_text(sealed)}"
         return digest(self._key, about.encode(), "sha256").hex()
 
 
@@ -475,7 +514,7 @@ class Postgres:
             StoreError: where the database cannot be reached or changed. Where the connection was lost on the way, it
                 may have been changed.
         """
-        before, after = _json_text(old), _json_text(new)
+        before, after = row_text(old), row_text(new)
         if old is None and new is None:
             return self.get(key) is None
         if old is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -1000,7 +1001,7 @@ def test_a_store_that_breaks_answers_nothing_and_the_person_is_asked(caplog: pyt
 
 
 def test_what_is_no_grant_grants_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    store, person = Memory(), Person("these")
+    store, person = Memory(), Person("these", narrow=lambda offer: replace(offer, uses=50))
     runner, grants = runner_of(person, note, grants=Grants(store))
     assert was_asked(person, runner, "note", NOTE)
     [kept] = store.items().values()
@@ -1009,11 +1010,30 @@ def test_what_is_no_grant_grants_nothing_and_is_logged(caplog: pytest.LogCapture
         {"made_at": None},
         {"expires_at": "soon"},
         {"exactly": None, "arguments": []},
+        {"uses": "3", "expires_at": kept["expires_at"] - 1},
+        {"uses": True, "by": 5},
+        {"expires_at": kept["expires_at"] - 1, "text": None},
+        {"paths": [1]},
+        {"exactly": None, "arguments": {"to": {"no": "condition"}, "text": None}},
     ]
     others: list[Any] = [{"tool": "note"}, 1, "x", [], *[{**kept, "id": "ab", **one} for one in changes]]
     for number, value in enumerate(others):
         store.compare_and_set(f"grant/{value['id'] if number > 3 else number}", None, value)
         assert grants.listed() and not was_asked(person, runner, "note", NOTE)
-        store.compare_and_set("grant/ab", value, None)
+        store.compare_and_set("grant/ab", store.get("grant/ab"), None)
     assert was_asked(person, runner, "note", {**NOTE, "text": "another"}) and len(grants.listed()) == 2
     assert "'grant/0' is no grant" in caplog.text
+
+
+@pytest.mark.parametrize("number", ["-1e999", "NaN", "1E400", "1.0e0"])
+def test_a_grant_in_another_json_stops_no_other_and_can_be_revoked(number: str, tmp_path: Path) -> None:
+    journal, person = Journal.open(tmp_path / "calls.db"), Person("these")
+    runner, grants = runner_of(person, note, grants=Grants(journal.store))
+    assert was_asked(person, runner, "note", NOTE)
+    [kept] = grants.listed()
+    with sqlite3.connect(tmp_path / "calls.db") as connection:
+        changed = f"replace(value, '\"expires_at\":{kept.expires_at!r}', '\"expires_at\":{number}')"
+        assert connection.execute(f"UPDATE store SET value = {changed} WHERE key LIKE '%grant/%'").rowcount == 1
+    assert was_asked(person, runner, "note", {**NOTE, "text": "another"})
+    assert len(grants.listed()) == 1 and len(journal.store.items("grant/")) == 2
+    assert grants.revoke(kept.id) is None and len(journal.store.items("grant/")) == 1

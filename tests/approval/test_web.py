@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -369,6 +370,25 @@ ROWS = [
     {"pending": {"expires_at": None}}, {"pending": {"expires_at": "soon"}},
     {"pending": json.loads("[" * 700 + "]" * 700)},
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [-float("inf"), "-1e999"])
+def test_an_expired_row_with_no_number_of_json_hides_no_other(number: Any, tmp_path: Path) -> None:
+    class Lax(Memory):  # somebody's own, without a check of numbers
+        def items(self, prefix: str = "") -> dict[str, Any]:
+            return super().items(prefix) | {"waiting x": {"pending": {"expires_at": number}}}
+
+    async def main() -> None:
+        journal = Journal.open(tmp_path / "calls.db")
+        queue = approval.web(journal.store if isinstance(number, str) else Lax())
+        if isinstance(number, str):
+            assert journal.store.compare_and_set("waiting x", None, 1)
+            with sqlite3.connect(tmp_path / "calls.db") as connection:
+                connection.execute("UPDATE store SET value = ?", (f'{{"pending":{{"expires_at":{number}}}}}',))
+        shown = await Desk().waits(queue)
+        assert [(one.id, bool(one.problem)) for one in await queue.waiting()] == [("x", True), (shown.id, False)]
+
+    go(main)
 
 
 @pytest.mark.parametrize("row", ROWS)

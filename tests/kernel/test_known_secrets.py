@@ -223,6 +223,8 @@ def test_short_values_are_stars_as_whole_words_and_shorter_ones_never() -> None:
     assert f"ready to {STARS} it, {STARS}!" in told("read", "ready to read it, read!")
     assert f"a {STARS}s" in told("12345678", "a 12345678s")
     assert f"a {STARS}." in told(4711, "a 4711.")
+    for before in "\\n", "%22", "\\x00", "\\u003c":  # an escape, and no letters of the word
+        assert f"is{before}{STARS}" in told("k4711x", f"is{before}k4711x")
     assert "the pin 471" in told("471", "the pin 471")
     assert "a True one" in told(True, "a True one")
     assert f"the {STARS}." in told(Veiled("12345678"), "the 12345678.")

@@ -307,6 +307,19 @@ def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch
         assert (what, go(Runner([look.replace(concurrency=1)], **options).run("look")).status) == (what, "limited")
 
 
+def test_a_row_that_cannot_be_read_stops_no_sweep() -> None:
+    async def main() -> None:
+        store = Memory()
+        for name, row in (("a", []), ("b", "x"), ("c", [1.0]), ("d", [9.0])):
+            assert store.compare_and_set(f"ferrule/rate/{name}", None, row)
+        shared(store).sweep("rate", lambda times: bool(times[-1] < 5))
+        while "ferrule/rate/c" in store.items():
+            await asyncio.sleep(0)
+        assert len(store.items()) == 3
+
+    go(main())
+
+
 def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
     async def main() -> None:
         store = Broken("not at all")

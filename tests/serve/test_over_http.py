@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -381,6 +382,31 @@ def test_a_function_of_tokens_that_breaks_lets_nobody_in(caplog: pytest.LogCaptu
     assert go(main()) == 401
     assert "the database is away" in caplog.text and "a-token-of-ann" not in caplog.text
     assert "\nCRITICAL" not in caplog.text
+
+
+def test_what_the_libraries_log_of_a_client_begins_no_line_and_has_no_session_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    forged = "x\nCRITICAL forged\x1b[2J"
+
+    async def main() -> str:
+        app = serve.mcp(Runner([who]), tokens=tokens)
+        async with listening(app) as url, httpx2.AsyncClient(timeout=BOUND) as http:
+            session = await begin(http, url, "token of ann")
+            headers = {**STANDARD, "Mcp-Session-Id": session, "Authorization": "Bearer token of bob"}
+            await http.delete(f"{url}/mcp", headers=headers)
+            headers["Authorization"] = "Bearer token of ann"
+            for method in forged, f"notifications/{forged}":
+                await http.post(f"{url}/mcp", headers=headers, json={"jsonrpc": "2.0", "method": method})
+            await http.delete(f"{url}/mcp", headers=headers)
+            await http.post(f"{url}/mcp", headers=headers, json={"jsonrpc": "2.0", "method": "ping", "id": 1})
+            return session
+
+    session = go(main())
+    written = "\n".join(map(caplog.handler.format, [one for one in caplog.records if one.name.startswith("mcp.")]))
+    assert "Terminating session: ***" in written and "for session ***: cred" in written and session not in written
+    assert "\\nCRITICAL forged" in written and "\nCRITICAL" not in written and "\x1b" not in written
 
 
 @both_eras

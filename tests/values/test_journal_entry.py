@@ -221,6 +221,34 @@ def base64_runs(text: str) -> list[bytes]:
     return found
 
 
+def test_a_secret_in_a_definition_is_written_nowhere() -> None:
+    secret = "plain-secret-0123"
+
+    def act(user: str = secret, level: Literal["low", "plain-secret-0123"] = "low") -> str:
+        return "done"
+
+    tools = [tool(act, description=f"Signs in with {secret}.", examples=[{"user": f"x{secret}"}])]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "calls.json")
+        for mode in "record", "strict":
+            with cassette(path, mode) as taped:
+                assert Runner(tools, inside=[taped], secrets={"key": secret}).run_sync("act", {}).output == "done"
+        assert secret not in path.read_text("utf-8") and "Signs in with ***" in path.read_text("utf-8")
+        taped = cassette(path)
+        changed = tool(act, description=f"Signs up with {secret}.")
+        Runner([changed], inside=[taped], secrets={"key": secret}).run_sync("act", {})
+        assert "Signs up with ***" in taped.misses[0] and secret not in taped.misses[0]
+
+
+@pytest.mark.parametrize(
+    ("secret", "number"),
+    [("00471147", 471147), ("+471147471147", 471147471147), (b"0471147.50", 471147.5), ("4711.00", 4711)],
+)
+def test_a_secret_that_comes_back_as_a_number_is_stars(secret: Any, number: float) -> None:
+    _, replayed, written = run_twice({"number": number, "text": f"is {number}", "count": 5}, secrets={"key": secret})
+    assert str(number) not in written and replayed.output["count"] == 5
+
+
 def test_a_secret_is_written_nowhere_in_a_cassette() -> None:
     for way in WAYS:
         for secret in SECRET, "plain-secret-0123":

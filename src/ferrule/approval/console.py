@@ -25,6 +25,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow
 from ferrule.values.frozen import thaw
+from ferrule.values.json_text import json_or_text
 
 try:
     import termios as _termios
@@ -408,10 +409,7 @@ def _json_or_text(text: str, node: object) -> Any:
         return text.lower() in {"y", "yes"}
     if isinstance(node, Mapping) and node.get("type", "string") == "string":
         return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return json_or_text(text)
 
 
 def _lines_of_width(line: str, width: int, mark: str) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
+
+from ferrule.values.json_text import json_or_text
 
 _EDITOR_POLL = 0.1
 _EDITOR_GRACE = 2.0
@@ -79,7 +80,4 @@ def typed_value(text: str, node: object) -> Any:
     wants_text = isinstance(node, Mapping) and node.get("type") == "string"
     if wants_text and not (text.startswith('"') and text.endswith('"')):
         return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return json_or_text(text)

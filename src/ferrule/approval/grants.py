@@ -13,7 +13,10 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter
 
 from ferrule.approval.asked import Asked
 from ferrule.approval.offer import Offer
@@ -23,7 +26,7 @@ from ferrule.errors import DefinitionError
 from ferrule.lock import definition_of
 from ferrule.paths import PATH_NAMES, has_name_of, real
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.store import Memory, Store
+from ferrule.store import Memory, Store, read_row, replace_row
 from ferrule.values.call import ToolCall
 from ferrule.values.content import truncate_text
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
@@ -80,6 +83,7 @@ class Grant:
     uses: int | None
     by: str | None
     text: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
 
     @property
     def decision(self) -> Decision:
@@ -122,9 +126,14 @@ class Grant:
         """Of what `to_json` gave.
 
         Raises:
-            TypeError: for anything else.
+            ValueError: for anything else.
         """
-        return cls(**kept)
+        return _grant_reader().validate_json(json.dumps(kept))
+
+
+@cache
+def _grant_reader() -> TypeAdapter[Grant]:
+    return TypeAdapter(Grant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +260,8 @@ class Grants:
         key = _KEPT_AS + id
         while (kept := self.store.get(key)) is not None:
             if self.store.compare_and_set(key, kept, None):
-                return Grant.from_json(kept)
+                grant = read_row(kept, Grant.from_json)
+                return grant if isinstance(grant, Grant) else None
         return None
 
     def find(self, call: ToolCall, decision: Decision, context: ToolContext) -> Grant | None:
@@ -308,7 +318,7 @@ class Grants:
         _check_part(offer, offered, subject)
         now = _now(asked.context)
         made = Grant(
-            id="",
+            id=secrets.token_hex(8),
             tool=subject.tool,
             fingerprint=subject.fingerprint,
             rule=subject.rule,
@@ -325,23 +335,23 @@ class Grants:
             text=_granted_text(offer, subject),
         )
         self._drop_expired(now)
-        return self._kept_under_its_id(made)
-
-    def _kept_under_its_id(self, made: Grant) -> Grant:
-        while True:
-            made = replace(made, id=secrets.token_hex(4))
-            if self.store.compare_and_set(_KEPT_AS + made.id, None, made.to_json()):
-                return made
+        replace_row(self.store, _KEPT_AS + made.id, made.to_json())
+        return made
 
     def _kept(self, fits: Callable[[Grant], bool]) -> list[tuple[Grant, Any]]:
         """The grants that fit, each with the value that is kept of it. What cannot be read hides no other."""
+
+        def grant_of(row: Any) -> Grant | None:
+            grant = Grant.from_json(row)
+            return grant if grant.id == wanted and grant.made_at < grant.expires_at and fits(grant) else None
+
         found = []
         for key, kept in self.store.items(_KEPT_AS).items():
-            try:
-                grant = Grant.from_json(kept)
-                if key == _KEPT_AS + grant.id and grant.made_at < grant.expires_at and fits(grant):
-                    found.append((grant, kept))
-            except Exception:  # another version may have written anything
+            wanted = key.removeprefix(_KEPT_AS)
+            grant = read_row(kept, grant_of)
+            if isinstance(grant, Grant):
+                found.append((grant, kept))
+            elif grant is not None:
                 log.error("what is kept as %r is no grant, and grants nothing", key)
         return found
 

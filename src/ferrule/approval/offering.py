@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -27,7 +25,7 @@ from ferrule.security.schema_walk import find_forms
 from ferrule.urls import HOST_NAMES, URL_NAMES, read_host, read_url
 from ferrule.values.context import ToolContext, Traits
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import is_same_json
+from ferrule.values.json_text import is_same_json, json_or_text
 
 _CODE_NAMES = frozenset(
     {"code", "program", "source", "snippet", "sql", "statement", "statements", "expression", "expr"}
@@ -152,11 +150,8 @@ def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> 
 
 def _plain_number(text: str) -> int | float | None:
     """The number that a numeral stands for, where it is more than 0."""
-    try:
-        number = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return number if type(number) in {int, float} and 0 < number < math.inf else None
+    number = json_or_text(text)
+    return number if type(number) in {int, float} and number > 0 else None
 
 
 def _host(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from ferrule.approval.asked import Asked, off_the_loop, preview_all
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
-from ferrule.store import Memory, Store
+from ferrule.store import BrokenRow, Memory, Store, read_row, replace_row
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
@@ -96,19 +95,10 @@ class Web:
             DefinitionError: if it is no suspended call, or cannot be stored or shown.
         """
         pending = find_pending("put", suspended)
-        try:
-            row = {"pending": thaw(pending)}
-            json.dumps(row, allow_nan=False)
-            read = self._read(pending["key"], row)
-        except _READING_ERRORS as error:
-            raise DefinitionError(f"put takes what a runner has suspended, and this cannot be read: {error}") from error
-        place = self._prefix + read.id
-
-        def put() -> None:
-            while not self.store.compare_and_set(place, self.store.get(place), row):
-                pass
-
-        await off_the_loop(put)
+        read = read_row(pending, lambda pending: self._read(pending["key"], {"pending": thaw(pending)}))
+        if isinstance(read, BrokenRow):
+            raise DefinitionError(f"put takes what a runner has suspended, and this cannot be read: {read.problem}")
+        await off_the_loop(lambda: replace_row(self.store, self._prefix + read.id, thaw(read.record)))
         return read.id
 
     async def waiting(self) -> list[Waiting]:
@@ -141,7 +131,7 @@ class Web:
         row = self.store.get(self._prefix + id)
         if _is_answered(row):
             raise AlreadyAnswered(f"{row['answered']} has answered this before; nothing came of this answer")
-        if row is None or _has_expired(row):
+        if row is None or read_row(row, _has_expired) is True:
             raise NotWaiting("no call of this id waits: it is not known, or its time is over")
         read = self._read_or_report(id, row)
         found = replace(read, asked=read.asked.previewed())
@@ -160,7 +150,7 @@ class Web:
     def _all_waiting(self) -> list[Waiting]:
         found = []
         for place, row in self.store.items(self._prefix).items():
-            if _has_expired(row):
+            if read_row(row, _has_expired) is True:
                 self.store.compare_and_set(place, row, None)
             elif not _is_answered(row):
                 found.append(self._read_or_report(place.removeprefix(self._prefix), row))
@@ -170,20 +160,15 @@ class Web:
 
     def _read_or_report(self, id: str, row: Any) -> Waiting:
         """Return the stored record, or one with a `problem`."""
-        try:
-            return self._read(id, row)
-        except _READING_ERRORS as error:
-            problem = f"its stored record cannot be read ({type(error).__name__}: {error})"
-            asked = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
-            record = freeze({"pending": None})
-            return Waiting(id, asked, record, time.time() + _BROKEN_SECONDS, problem)
+        read = read_row(row, lambda row: self._read(id, row))
+        if isinstance(read, Waiting):
+            return read
+        problem = f"its stored record cannot be read ({read.problem})"
+        asked = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
+        return Waiting(id, asked, freeze({"pending": None}), time.time() + _BROKEN_SECONDS, problem)
 
     def _read(self, id: str, row: Any) -> Waiting:
-        """Return a stored record without its preview.
-
-        Raises:
-            One of _READING_ERRORS: if it cannot be shown, or was stored under another id.
-        """
+        """Return a stored record without its preview. Raise if it cannot be shown, or was stored under another id."""
         pending = row["pending"]
         name = pending["call"]["name"]
         call = ToolCall(pending["call"]["id"], name, pending["arguments"], parent=pending["call"]["parent"])
@@ -199,8 +184,6 @@ class Web:
 
 _BROKEN_SECONDS = 86_400.0
 """How long the denial of an unreadable record is remembered."""
-# A row of the store may hold anything: another version may have written it, or somebody else.
-_READING_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, FerruleError)
 
 
 def _is_answered(row: Any) -> bool:
@@ -208,10 +191,7 @@ def _is_answered(row: Any) -> bool:
 
 
 def _has_expired(row: Any) -> bool:
-    try:
-        return bool(row["pending"]["expires_at"] <= time.time())
-    except (LookupError, TypeError):  # it cannot be read, so somebody has to see it
-        return False
+    return bool(row["pending"]["expires_at"] <= time.time())
 
 
 def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True, name: str = "") -> Web:

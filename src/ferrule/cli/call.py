@@ -23,6 +23,7 @@ from ferrule.cli.timeline import Timeline
 from ferrule.cli.usage import VERBOSE_SHOWS, UsageError
 from ferrule.providers._schemas import pointed_at
 from ferrule.values.content import Text
+from ferrule.values.json_text import json_or_text
 
 _ARGUMENTS_HELP = (
     "or all of them as one JSON object, '{\"key\": …}'; or - for JSON on standard input, which is also read where "
@@ -158,10 +159,7 @@ def _typed_value(text: str, wanted: set[str]) -> Any:
     """Text where a text is wanted, else JSON; what is no JSON stays text, and the schema says what is wrong with it."""
     if wanted and wanted <= {"string", "null"}:
         return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    value = json_or_text(text)
     return text if "string" in wanted and _type_of(value) not in wanted else value
 
 

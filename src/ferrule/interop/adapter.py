@@ -25,7 +25,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar
@@ -36,7 +36,7 @@ from ferrule.errors import DefinitionError
 from ferrule.journal import memory
 from ferrule.kernel.results import RESUMED_ALREADY
 from ferrule.runner import Runner
-from ferrule.store import Store, StoreError
+from ferrule.store import Store, read_row, replace_row
 from ferrule.types import Coro, Guard
 from ferrule.values.call import ToolCall
 from ferrule.values.call_key import call_key
@@ -56,7 +56,6 @@ _Theirs = TypeVar("_Theirs")
 _PREFIX = "interop "
 _MOST_IN_MEMORY = 10_000
 """Calls in a journal that is made here."""
-_PUTS_TRIED = 100
 _GONE = "the record of that is gone"
 _OTHER_SEAL = "the record of that was changed, or another runner has sealed it"
 _NOT_SEALED = (
@@ -546,14 +545,12 @@ def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:
 
 
 def _put(records: Store, key: str, record: Record) -> None:
-    if not any(records.compare_and_set(key, records.get(key), record) for _ in range(_PUTS_TRIED)):
-        raise StoreError(f"{records!r} does not keep what it is given: compare_and_set(key, get(key), …) is never true")
+    replace_row(records, key, record)
     if key.endswith("0"):  # one in sixteen looks for all
         _drop_expired(records, record["pending"]["asked_at"])
 
 
 def _drop_expired(records: Store, now: float) -> None:
     for key, kept in records.items(_PREFIX).items():
-        with suppress(TypeError, LookupError):  # of what cannot be read
-            if kept["pending"]["expires_at"] <= now:
-                records.compare_and_set(key, kept, None)
+        if read_row(kept, lambda row: row["pending"]["expires_at"] <= now) is True:
+            records.compare_and_set(key, kept, None)

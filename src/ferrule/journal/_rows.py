@@ -14,6 +14,7 @@ from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.journal_entry import EntryState, Intent, JournalEntry
+from ferrule.values.json_text import loads_finite
 from ferrule.values.result import ToolResult
 
 Row: TypeAlias = Sequence[Any]
@@ -57,7 +58,7 @@ def columns(*texts: str | None) -> tuple[str | bytes | None, ...]:
     return texts if "".join(filter(None, texts)).isascii() else tuple(map(column, texts))
 
 
-def text_of(column: Any) -> Any:
+def read_column(column: Any) -> Any:
     """What `column` was given."""
     return column.decode("utf-8", "surrogatepass") if isinstance(column, bytes) else column
 
@@ -80,7 +81,7 @@ def intent_row(intent: Intent) -> tuple[Column, ...]:
 
 def kept_of(row: Row, *, lives: bool) -> JournalEntry:
     """The call of the values of `CALL_COLUMNS`, whose owner lives or does not."""
-    key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint = map(text_of, row[:9])
+    key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint = map(read_column, row[:9])
     intent = Intent(
         key=key,
         reference=reference,
@@ -91,12 +92,12 @@ def kept_of(row: Row, *, lives: bool) -> JournalEntry:
         session=session,
         parent=parent,
         fingerprint=fingerprint,
-        arguments=json.loads(row[9]),
+        arguments=loads_finite(row[9]),
         at=row[10],
         run=row[14],
     )
     state: EntryState = row[12] if row[12] != "running" or lives else "cut_off"
-    return JournalEntry(intent=intent, state=state, outcome=None if row[11] is None else json.loads(row[11]))
+    return JournalEntry(intent=intent, state=state, outcome=None if row[11] is None else loads_finite(row[11]))
 
 
 def state_of(outcome: JsonObject) -> EntryState:

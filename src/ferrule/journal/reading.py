@@ -25,11 +25,12 @@ from urllib.parse import quote
 
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._lockfile import open_lock_file
-from ferrule.journal._rows import LOST, column, text_of
+from ferrule.journal._rows import LOST, column, read_column
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
+from ferrule.store import BrokenRow, read_row
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.json_text import SECRET_STARS, loads_finite
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
@@ -352,7 +353,7 @@ class Reader:
         query = f"SELECT DISTINCT call_id FROM events WHERE substr(call_id, 1, ?) = ? AND {OF_CALLS} LIMIT ?"
         begins = column(beginning) or ""
         values = (len(begins), begins, most)
-        return self.look(lambda look: [text_of(found) for found in look.column(query, *values)])
+        return self.look(lambda look: [read_column(found) for found in look.column(query, *values)])
 
     def lost(self, since: float | None = None) -> int:
         """How many events are missing since then, as the disk was slower than they came."""
@@ -687,8 +688,8 @@ class Look:
         if row is None:
             return None
         return LoggedIntent(
-            key=text_of(row[0]),
-            fingerprint=text_of(row[1]),
+            key=read_column(row[0]),
+            fingerprint=read_column(row[1]),
             arguments=_read_object(row[2]),
             at=row[3],
             state=row[4],
@@ -710,11 +711,11 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
         seq=seq,
         at=at,
         kind=kind,
-        call_id=text_of(call_id),
-        tool_name=text_of(tool_name),
-        principal=text_of(principal),
-        session=text_of(session),
-        parent=text_of(parent),
+        call_id=read_column(call_id),
+        tool_name=read_column(tool_name),
+        principal=read_column(principal),
+        session=read_column(session),
+        parent=read_column(parent),
         owner=owner,
         data=_read_object(data),
     )
@@ -722,10 +723,9 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
 
 def _read_object(text: str) -> JsonObject:
     """Return what a column holds as JSON, or why nobody can read it: that hides no other row."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return {"unreadable": f"{type(error).__name__}: {error}"}
+    found = read_row(text, loads_finite)
+    if isinstance(found, BrokenRow):
+        return {"unreadable": found.problem}
     return found if isinstance(found, dict) else _NO_RESULT
 
 
@@ -754,7 +754,7 @@ def _fits_tool(wanted: Filter) -> Callable[[str | bytes], bool]:
     if wanted.tool is None:
         return lambda name: True
     fits = re.compile(fnmatch.translate(wanted.tool)).match
-    return functools.cache(lambda name: fits(text_of(name)) is not None)
+    return functools.cache(lambda name: fits(read_column(name)) is not None)
 
 
 def _is_until(group: Group, wanted: Filter) -> bool:
@@ -788,7 +788,7 @@ def _processes(connection: sqlite3.Connection, lives: Callable[[int], bool]) -> 
     """The processes that have written. Who lives is found out before the calls are read: what one that does not has
     written is seen then."""
     rows = connection.execute("SELECT owner, pid, host FROM owners").fetchall()
-    return {owner: Process(pid, text_of(host), lives(owner)) for owner, pid, host in rows}
+    return {owner: Process(pid, read_column(host), lives(owner)) for owner, pid, host in rows}
 
 
 @contextmanager

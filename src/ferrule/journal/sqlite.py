@@ -26,8 +26,8 @@ from ferrule.journal._rows import (
     intent_row,
     json_text,
     kept_of,
+    read_column,
     state_of,
-    text_of,
     ticket_of,
 )
 from ferrule.journal._tables import check_version, connect, make_file, prepare
@@ -36,7 +36,7 @@ from ferrule.journal._writer import Writer
 from ferrule.journal.reading import Reader
 from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, note, prune_now_and_then
 from ferrule.paths import contains
-from ferrule.store import JsonValue, NoJson, StoreError, read_json
+from ferrule.store import JsonValue, StoreError, read_json, row_text
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
@@ -160,7 +160,7 @@ class SQLiteJournal(Journal):
             other = connection.execute(_IS_OTHER, (row[1], row[0])).fetchone() == (1,)
             if connection.execute(_NEW_CALL, row).rowcount == 0:
                 found = connection.execute(_GET_CALL, row[:1]).fetchone()
-                if text_of(found[2]) != intent.claim and not self._is_still(found, after):
+                if read_column(found[2]) != intent.claim and not self._is_still(found, after):
                     return Begun(kept_of(found, lives=self._lives(found)), other)
                 connection.execute(_PUT_CALL, row)
                 if found[14] != intent.run:  # the call that was cut off goes on as this one
@@ -199,8 +199,8 @@ class SQLiteJournal(Journal):
         for row in rows:
             try:
                 entries.append(kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)))
-            except (ValueError, RecursionError) as error:
-                log.error("the row of a call of tool %r cannot be read: %s", text_of(row[4]), error)
+            except (ValueError, TypeError) as error:
+                log.error("the row of a call of tool %r cannot be read: %s", read_column(row[4]), error)
         return [call for call in entries if call.state != "running"]
 
     async def settle(self, entry: JournalEntry, outcome: JsonObject | None) -> bool:
@@ -259,7 +259,7 @@ class SQLiteJournal(Journal):
 
     def _is_still(self, row: Row, entry: JournalEntry | None) -> bool:
         """Whether a call that may be settled is as it was when `entry` was read; within a transaction."""
-        if entry is None or not (entry.state in OPEN or is_unknown(entry)) or text_of(row[2]) != entry.intent.claim:
+        if entry is None or not (entry.state in OPEN or is_unknown(entry)) or read_column(row[2]) != entry.intent.claim:
             return False
         found = kept_of(row, lives=self._lives(row))
         return found.state == entry.state and json_text(found.outcome) == json_text(entry.outcome)
@@ -283,7 +283,7 @@ class SQLiteJournal(Journal):
         return self._lock.lives(row[13]) and not self._is_left(row)
 
     def _is_left(self, row: Row) -> bool:
-        return self._claims.is_left(text_of(row[2]))
+        return self._claims.is_left(read_column(row[2]))
 
 
 class SQLiteStore:
@@ -310,8 +310,7 @@ class SQLiteStore:
         Raises:
             StoreError: where the file cannot be read or written.
         """
-        before = str(old) if isinstance(old, NoJson) else json_text(old)
-        name, after = column(_STORED + key), json_text(new)
+        name, before, after = column(_STORED + key), row_text(old), row_text(new)
 
         def change(connection: sqlite3.Connection) -> bool:
             found = connection.execute("SELECT value FROM store WHERE key = ?", (name,)).fetchone()
@@ -334,7 +333,7 @@ class SQLiteStore:
         """
         with _told_by_store():
             rows = self._reads.rows(_STORE_ITEMS, ())
-        found = {text_of(name)[len(_STORED) :]: value for name, value in rows}
+        found = {read_column(name)[len(_STORED) :]: value for name, value in rows}
         return {name: read_json(found[name]) for name in sorted(found) if name.startswith(prefix)}
 
 

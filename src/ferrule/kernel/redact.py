@@ -13,7 +13,7 @@ from logging import DEBUG, ERROR, INFO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ferrule.security.masking import mask_certain_credentials
-from ferrule.security.redaction import redact_result, redact_value
+from ferrule.security.redaction import redact_value
 from ferrule.security.redactor import make_redactor
 from ferrule.values.content import safe_str
 from ferrule.values.decision import Decision
@@ -24,7 +24,6 @@ from ferrule.values.log import BRIEF_LOG, LogAttributes, LogLines, log, log_attr
 if TYPE_CHECKING:
     from ferrule.kernel.state import CallState
     from ferrule.values.context import RunningCall
-    from ferrule.values.result import ToolResult
 
     AnyCall: TypeAlias = RunningCall | CallState
 
@@ -37,15 +36,9 @@ _LONGEST_BRIEF_LINE = 500
 
 
 def redact(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
-    """Return a text or JSON data with stars for the secrets of the call, and for hidden values in `given` arguments."""
+    """Return a text, JSON data or a result with stars for the secrets of the call and hidden values in `given`."""
     redactor = make_call_redactor(call, given)
     return value if redactor is str else redact_value(value, redactor)
-
-
-def redact_result_of_call(call: AnyCall, result: ToolResult) -> ToolResult:
-    """Return a result with stars for the secrets of the call, in every part of it."""
-    redactor = make_call_redactor(call)
-    return result if redactor is str else redact_result(result, redactor)
 
 
 def redact_question(call: AnyCall, decision: Decision) -> Decision:

@@ -12,7 +12,7 @@ from ferrule.definition.output import RenderedOutput
 from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
 from ferrule.executors.event_loop import join_chunks
 from ferrule.kernel.plan import Plan
-from ferrule.kernel.redact import log_exception, log_text, redact, redact_result_of_call
+from ferrule.kernel.redact import log_exception, log_text, redact
 from ferrule.kernel.state import CallState
 from ferrule.security.masking import format_masked_error
 from ferrule.values.call import ToolCall
@@ -306,7 +306,7 @@ def bound_result(state: CallState, result: ToolResult) -> ToolResult:
     """Return the result within the limits of its runner. An unsuccessful one has stars for known secrets."""
     limit = state.plan.max_output
     if result.error is not None or not result.success:
-        result = redact_result_of_call(state, result)
+        result = redact(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
         result = result.replace(error=truncate_text(clean_text(error), limit))

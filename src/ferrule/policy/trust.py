@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from ferrule.errors import DefinitionError
 from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, state_folder
 from ferrule.policy.settings import is_settings_file, read_settings_to_trust
-from ferrule.store import SealedFile, StoreError, make_key, private_place, read_key
+from ferrule.store import SealedFile, StoreError, make_key, private_place, read_key, replace_row
 
 MOST_TRUSTED: Final = 16 * 2**20
 """Bytes of a file that is trusted: a `ferrule.lock` holds the whole schemas of its tools. See docs/policy.md#trust."""
@@ -103,9 +103,7 @@ class Trusted:
                 key = self._make_key()
                 if self._key_file in _held_keys:
                     _held_keys[self._key_file] = key
-            opened = self._opened()
-            while not opened.compare_and_set(place, opened.get(place), new):
-                pass
+            replace_row(self._opened(), place, new)
         except StoreError as error:
             raise DefinitionError(f"what is trusted cannot be changed: {error}") from None
 

@@ -20,7 +20,7 @@ _LONGEST_CREDENTIAL = 500
 
 
 def redact_value(value: Any, redact: Redact) -> Any:
-    """Return JSON data, bytes or blocks with every text redacted: keys, numbers and the bytes of media as well."""
+    """Return JSON data, bytes, blocks or results with every text redacted, in keys, numbers and media as well."""
     texts: dict[str, str] = {}
     unredacted = _redact_inside(value, lambda text: texts.setdefault(text, text))
     redacted = redact(_BETWEEN_TEXTS.join(texts)).split(_BETWEEN_TEXTS)
@@ -44,6 +44,8 @@ def _redact_inside(value: Any, redact: Redact) -> Any:
         return {redact(str(key)): _redact_member(str(key), inner, redact) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_redact_inside(inner, redact) for inner in value]
+    if isinstance(value, ToolResult):
+        return _redact_result(value, redact)
     if isinstance(value, Text):
         return Text(redact(value.text))
     if isinstance(value, Media):
@@ -67,11 +69,10 @@ def is_secret_member(name: str, text: str, redact: Redact) -> bool:
     return len(text) <= _LONGEST_CREDENTIAL and redact(together) != together
 
 
-def redact_result(result: ToolResult, redact: Redact) -> ToolResult:
-    """Return the result with everything from the tool redacted; the same result if nothing is secret."""
+def _redact_result(result: ToolResult, redact: Redact) -> ToolResult:
     found = {"output": to_output(result.output, strict=False), "error": result.error}
     found |= {"metadata": to_jsonable(result.metadata), "repairs": result.repairs, "content": list(result.content)}
-    redacted = dict(zip(found, redact_value(list(found.values()), redact), strict=True))
+    redacted = {name: _redact_inside(part, redact) for name, part in found.items()}
     redacted["repairs"] = tuple(redacted["repairs"])
     return result if redacted == found else result.replace(**redacted)
 

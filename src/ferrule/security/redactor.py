@@ -18,6 +18,8 @@ _AFTER_SLASH = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:bearer|token) (\S{8,})\Z", re.I).match
 """Match the password of a URL, or the token after the scheme of an `Authorization` header."""
+_READ_AS_NUMBER = re.compile(r"\+?0*+(\d++(?:\.\d*[1-9])?)\.?0*", re.ASCII).fullmatch
+"""Match a number, and in it what is left if a program reads and writes it: `00471147` comes back as `471147`."""
 _LONGEST_ESCAPED = 10_000
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
@@ -25,6 +27,8 @@ _SHORTEST_ANYWHERE = 8
 _WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
 _BREAK = r"(?:[\s:]|\\+(?:[nrx]|(?=/)))*+"
 """Matches breaks between the characters of base64 and hex, also as JSON and `repr` escape them."""
+_WORD_BEGINS = r"(?:(?<!\w)|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
+"""Matches where a word begins, also after an escape that ends in a letter or a digit."""
 _MANY_STEPS = 20_000_000
 """Bytes of a text times number of forms; beyond that, searching for all forms at once is faster."""
 
@@ -82,8 +86,10 @@ def _iter_members(value: Any) -> Iterable[Any]:
 def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], list[bytes]]:
     """Return the forms of a secret: texts, each after a part of it that no escaping changes; and base64 and hex."""
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
+    number = _READ_AS_NUMBER(text)
+    own = [one for one in (text, *(number.groups() if number else ())) if len(one) >= _SHORTEST]
     if len(text) < _SHORTEST_ANYWHERE:
-        return [(_find_plain_part(text), text)] if len(text) >= _SHORTEST else [], []
+        return [(_find_plain_part(one), one) for one in own], []
     data, wide = secret, list[bytes]()
     if not isinstance(data, bytes):
         wide = [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
@@ -91,7 +97,7 @@ def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], l
     wide_texts = [one.decode("utf-8", "surrogateescape") for one in wide]
     wide_texts += [repr(one)[1:-1] for one in wide_texts]
     lines = [line.strip() for line in text.splitlines() if sum(map(str.isalnum, line)) >= _SHORTEST_ANYWHERE]
-    texts = [(_find_plain_part(one), one) for one in (text, *lines)]
+    texts = [(_find_plain_part(one), one) for one in (*own, *lines)]
     texts += [(one.encode("utf-8", "surrogatepass"), one) for one in wide_texts]
     return texts, [
         form.encode() for one in (data, *wide) for form in (*_make_base64_forms(one), one.hex(), one.hex().upper())
@@ -117,7 +123,7 @@ def _make_expression(secret: str) -> str:
     )
     if re.search(r"%(?:25)*5c", secret, re.IGNORECASE):  # the pattern reads it as an escaped backslash
         expression = rf"(?:{re.escape(secret).replace('%', '%(?:25)*')}|{expression})"
-    return expression if len(secret) >= _SHORTEST_ANYWHERE else rf"(?<!\w){expression}(?!\w)"
+    return expression if len(secret) >= _SHORTEST_ANYWHERE else rf"{_WORD_BEGINS}{expression}(?!\w)"
 
 
 def _make_slashes(least: int, most: int) -> str:

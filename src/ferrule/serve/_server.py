@@ -12,13 +12,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import os
+import re
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -42,6 +45,7 @@ from ferrule.kernel.tasks import start_eagerly
 from ferrule.mcp_content import call_result
 from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
 from ferrule.scheduling.clock import running_loop
+from ferrule.security.masking import MASK
 from ferrule.serve._caller import CALLER, ask_client, noting
 from ferrule.serve._listing import Listing
 from ferrule.types import Coro, Middleware
@@ -49,6 +53,7 @@ from ferrule.values.call import new_id
 from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import format_json, is_same_json
+from ferrule.values.log import make_logger
 
 Request = ServerRequestContext[Any, Any]
 _Said = tuple[float, float | None, str]
@@ -63,6 +68,20 @@ _TOO_LARGE = "The call is too large to be asked about: its record has more than 
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
 _TOO_MANY_LISTEN = "Too many clients listen for changes; try again later."
 _BUSY = "Too many calls are under way; try again later. Nothing was run."
+
+
+def _star_session_ids(record: logging.LogRecord) -> bool:
+    star = partial(re.sub, r"\b[0-9a-f]{32}\b", MASK)
+    record.msg = star(str(record.msg))
+    if isinstance(record.args, tuple):
+        record.args = tuple(star(one) if isinstance(one, str) else one for one in record.args)
+    return True
+
+
+# The SDK logs what clients send, and the ids of their sessions, by which anybody can go on with one.
+for _name in [*logging.root.manager.loggerDict]:
+    if _name.partition(".")[0] in {"mcp", "sse_starlette", "uvicorn"}:
+        make_logger(_name).addFilter(_star_session_ids)
 
 
 @dataclass(frozen=True, kw_only=True)

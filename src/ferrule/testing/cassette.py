@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -19,9 +17,9 @@ from typing import Any, Literal, TypeAlias, get_args
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.kernel.redact import make_call_redactor
-from ferrule.paths import read_file
+from ferrule.paths import open_directory, read_file
 from ferrule.security.masking import mask_certain_credentials
-from ferrule.security.redaction import redact_result, redact_value
+from ferrule.security.redaction import Redact, redact_value
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next
 from ferrule.values.arguments import redact_hidden
@@ -30,6 +28,7 @@ from ferrule.values.content import to_jsonable
 from ferrule.values.context import RunningCall, ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.journal_entry import outcome_from_result, result_from_outcome
+from ferrule.values.json_text import loads_finite
 from ferrule.values.result import Status, ToolResult
 
 Mode: TypeAlias = Literal["record", "replay", "strict"]
@@ -60,8 +59,9 @@ def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
     handler runs. A call that has no recording fails, tells the nearest one, and runs nothing; the end of `with` raises
     `CassetteError` then. Calls that a recorded call makes are in its result, and have no recordings of their own.
 
-    What is bound, private, or a value of `secrets=`, is stars in the file, and so is what `middleware.redact` knows as
-    a credential. What else is secret in a result, an `after(…)` behind it takes away: `inside=[recorded, after(mine)]`.
+    What is bound, private, or a value of `secrets=`, is stars in the file, in definitions too, and so is what
+    `middleware.redact` knows as a credential. What else is secret in a result, an `after(…)` behind it takes away:
+    `inside=[recorded, after(mine)]`.
 
     Args:
         path: The file, as JSON that can be read in a review.
@@ -94,7 +94,7 @@ class CassetteError(FerruleError, AssertionError):
 class _Recording:
     """One call, and what came of it; `None` while it runs."""
 
-    arguments: Any
+    arguments: Any = None
     result: dict[str, Any] | None = None
     is_beside: bool = False
     is_open: bool = True
@@ -146,14 +146,13 @@ class Cassette:
             return await next(call, context)
         tool = context.tool.definition
         shown = to_jsonable(thaw(redact_hidden(call.arguments, tool.hidden)))
-        arguments = redact_value(shown, _redact_for_file(context.running_call))
-        key = (tool.name, tool.fingerprint)
         if self.mode != "record":
-            return self._given(call, tool, arguments)
+            return self._given(call, tool, shown, _redact_for_file(context.running_call))
+        key = (tool.name, tool.fingerprint)
         above = _TAPING.get()
         if above is not None and above.is_open:
             return await next(call, context)
-        recording = self._begun(tool, arguments)
+        recording = self._begun(key)
         taping = _TAPING.set(recording)
         try:
             result = await next(call, context)
@@ -162,23 +161,25 @@ class Cassette:
             recording.is_open = False
             self._tools[key].running -= 1
         if result.status != "suspended":  # what takes it up again is good for this call alone
-            recording.result = _result_for_file(result, context.running_call)
+            written = redact_value([shown, _definition_of(tool), result], _redact_for_file(context.running_call))
+            recording.arguments, self._tools[key].definition, redacted = written
+            recording.result = _result_for_file(redacted)
         return result
 
-    def _begun(self, tool: Tool, arguments: Any) -> _Recording:
-        key = (tool.name, tool.fingerprint)
+    def _begun(self, key: tuple[str, str]) -> _Recording:
         with self._lock:
-            tape = self._tools.setdefault(key, _TapedTool(*key, _definition_for_file(tool)))
-            recording = _Recording(arguments, is_beside=tape.running > 0)
+            tape = self._tools.setdefault(key, _TapedTool(*key))
+            recording = _Recording(is_beside=tape.running > 0)
             tape.calls.append(recording)
             tape.running += 1
             return recording
 
-    def _given(self, call: ToolCall, tool: Tool, arguments: Any) -> ToolResult:
+    def _given(self, call: ToolCall, tool: Tool, shown: Any, redact: Redact) -> ToolResult:
+        arguments = redact_value(shown, redact)
         with self._lock:
             found = self._next_of((tool.name, tool.fingerprint), arguments)
             if found is None or found.result is None:
-                miss = f"{self._miss(tool, arguments)}\nRecord it again: {self.remedy}."
+                miss = f"{self._miss(tool, arguments, redact)}\nRecord it again: {self.remedy}."
                 self.misses.append(miss)
                 return ToolResult(error=miss, executed=False, metadata={"cassette": "missed"})
             found.is_used = True
@@ -191,7 +192,7 @@ class Cassette:
         left = tape.nexts() if self.mode == "strict" else (one for one in tape.calls if not one.is_used)
         return next((one for one in left if one.arguments == arguments), None)
 
-    def _miss(self, tool: Tool, arguments: Any) -> str:
+    def _miss(self, tool: Tool, arguments: Any, redact: Redact) -> str:
         name = tool.name
         what = f"{self.path}: no recording of this call of {name!r}"
         same_name = [one for one in self._tools.values() if one.name == name]
@@ -202,7 +203,7 @@ class Cassette:
         tape, nearest = max(there, key=lambda pair: json_ratio(pair[1].arguments, arguments))
         if nearest.arguments == arguments:
             if tape.fingerprint != tool.fingerprint:
-                changes = json_diff(tape.definition, _definition_for_file(tool))
+                changes = json_diff(tape.definition, redact_value(_definition_of(tool), redact))
                 return f"{what}: its definition has changed since it was recorded (-), and is now (+):\n{changes}"
             why = "it was given already" if nearest.is_used else "another call of it was recorded before this one"
             return f"{what}, {json.dumps(arguments, ensure_ascii=False)}: {why}."
@@ -248,24 +249,23 @@ class Cassette:
             error.add_note("\n".join(self.misses))
 
 
-def _definition_for_file(tool: Tool) -> dict[str, Any]:
+def _definition_of(tool: Tool) -> dict[str, Any]:
     """Return the parts of a definition that a fingerprint is made of, without those that are empty."""
     parts = {"description": tool.description, "input_schema": tool.input_schema, "version": tool.version}
     return {name: thaw(value) for name, value in {**parts, "examples": list(tool.examples)}.items() if value}
 
 
-def _redact_for_file(running: RunningCall) -> Callable[[str], str]:
+def _redact_for_file(running: RunningCall) -> Redact:
     """Return what stars the secrets of a call in a text, and whatever looks like a credential."""
     redact = make_call_redactor(running)
     return lambda text: mask_certain_credentials(redact(text))
 
 
-def _result_for_file(result: ToolResult, running: RunningCall) -> dict[str, Any]:
-    """Return a result as it is written: without secrets, and without what a reader fills in."""
-    redacted = redact_result(result, _redact_for_file(running))
-    written = outcome_from_result(redacted)
+def _result_for_file(result: ToolResult) -> dict[str, Any]:
+    """Return a redacted result as it is written: without the members that a reader fills in."""
+    written = outcome_from_result(result)
     filled_in = {name for name, value in _ASSUMED.items() if written[name] == value}
-    if _recorded_result({**written, "content": None}, ToolCall("", ""), "").content == redacted.content:
+    if _recorded_result({**written, "content": None}, ToolCall("", ""), "").content == result.content:
         filled_in.add("content")
     return {name: value for name, value in written.items() if name not in filled_in}
 
@@ -301,7 +301,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         DefinitionError: where there is none, or another file.
     """
     try:
-        read = json.loads(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
+        read = loads_finite(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
         if read["ferrule"] != _CASSETTE_VERSION:
             raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
         tools: dict[tuple[str, str], _TapedTool] = {}
@@ -328,14 +328,5 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
         for (name, fingerprint), tape in sorted(tools.items())
     ]
     written = json.dumps({"ferrule": _CASSETTE_VERSION, "tools": listed}, indent=2, ensure_ascii=False, sort_keys=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
-        try:
-            file.write((written + "\n").encode("utf-8", "surrogatepass"))
-            file.close()
-            os.replace(file.name, path)
-        except OSError:
-            file.close()
-            with suppress(OSError):
-                os.unlink(file.name)
-            raise
+    with open_directory(os.path.realpath(path.parent), make=True) as directory:
+        directory.write(path.name, (written + "\n").encode("utf-8", "surrogatepass"))

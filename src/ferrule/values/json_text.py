@@ -7,6 +7,7 @@ before a closing bracket, the same object written twice.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -160,8 +161,35 @@ def format_finite_json(value: object) -> bytes:
     return text
 
 
+def loads_finite(text: str) -> Any:
+    """Return the value of a JSON text that was stored or typed.
+
+    Raises:
+        ValueError: for no JSON, and for NaN, an infinity, a number beyond a float, or too many levels in it.
+    """
+    try:
+        return json.loads(text, parse_float=_read_finite, parse_constant=_read_finite)
+    except RecursionError:
+        raise ValueError("it has too many levels") from None
+
+
+def _read_finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:40]} is no number of JSON")
+    return number
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a text that was typed, as `loads_finite` reads it, or the text itself if it is no JSON."""
+    try:
+        return loads_finite(text)
+    except ValueError:
+        return text
+
+
 def repair_and_parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
-    """Parse JSON as `parse_json` does, after lossless repairs of the text. Return the value and the repairs, in words.
+    """JSON as `loads` reads it, with the lossless repairs of the text itself that were needed, each named.
 
     Raises:
         Malformed: A repair would be a guess.
