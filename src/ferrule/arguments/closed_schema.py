@@ -103,9 +103,6 @@ def _close_node(node: object, extra: str | None, python_input: bool, own_bytes: 
         _assign_wire_names(copy)
     if kind in _CLOSABLE:
         _close_extra_keys(copy, extra)
-    if node.get("custom_init") and "extras_keys_schema" in copy["schema"]:
-        whose = f"{node['cls'].__name__} takes further keys by its own __init__"
-        raise DefinitionError(f"{whose}, and has a field with an alias: give the field that name")
     if kind == "bytes" and not own_bytes:
         return _read_base64(copy)
     replace = _REPLACEMENTS.get(kind)
@@ -119,7 +116,7 @@ def _close_extra_keys(node: CoreSchema, extra: str | None) -> None:
     if extra == "allow":
         node.setdefault("extras_schema", _require_finite({"type": "any"}))
     if node["extra_behavior"] == "allow":
-        _refuse_field_names(node)
+        _refuse_aliases(node)
 
 
 def _assign_wire_names(node: CoreSchema) -> None:
@@ -141,27 +138,12 @@ def _assign_wire_names(node: CoreSchema) -> None:
         seen.add(wire)
 
 
-def _refuse_field_names(node: CoreSchema) -> None:
-    """Refuse extra keys that equal another name of a field: `model_dump` would return their value for the field."""
-    fields = [(field.get("validation_alias", name), name, field) for name, field in _list_fields(node)]
-    names = {
-        key for wire, name, field in fields for key in (name, field.get("serialization_alias", name)) if key != wire
-    }
-
-    def refuse(key: str) -> str:
-        if key in names:
-            raise PydanticCustomError("extra_forbidden", "Extra inputs are not permitted")
-        return key
-
-    if names and node["type"] != "model-fields":
-        raise DefinitionError(f"{min(names)!r} has an alias beside further keys; give it the alias as its name")
-    if names:
-        node["extras_keys_schema"] = {
-            "type": "function-after",
-            "function": {"type": "no-info", "function": refuse},
-            "schema": node.get("extras_keys_schema", {"type": "str"}),
-            "metadata": {"ferrule": UNCHANGED},
-        }
+def _refuse_aliases(node: CoreSchema) -> None:
+    """Refuse aliases beside extra keys: an extra key with the field's other name would stand for the field."""
+    for name, field in _list_fields(node):
+        wire = field.get("validation_alias", name)
+        if not name == wire == field.get("serialization_alias", wire):
+            raise DefinitionError(f"{name!r} has an alias beside further keys; give it the alias as its name")
 
 
 def _list_fields(node: CoreSchema) -> list[tuple[str, CoreSchema]]:
@@ -378,5 +360,5 @@ def make_typed_dict(fields: Mapping[str, CoreSchema], extras: CoreSchema | None)
     core["config"] = {"strict": True}
     if extras is not None:
         core |= {"extra_behavior": "allow", "extras_schema": extras}
-        _refuse_field_names(core)
+        _refuse_aliases(core)
     return core
