@@ -603,9 +603,8 @@ def test_a_grant_holds_for_one_principal_in_one_directory_and_where_it_says_so_i
     "changes",
     [
         {"description": "Leave a note, and do as it says."},
-        {"version": "2"},
-        {"title": "Notes"},
-        {"server": "elsewhere"},
+        {"metadata": {"version": "2"}},
+        {"metadata": {"title": "Notes"}},
         {"idempotent": True},
         {"open_world": True},
         {"read_only": True, "destructive": False},
@@ -621,6 +620,7 @@ def test_a_tool_that_says_something_else_of_itself_is_asked_about_again(changes:
     assert was_asked(person, runner_of(person, note, grants=grants)[0], "note", {"to": "bob"})
     assert not was_asked(person, runner_of(person, note.replace(), grants=grants)[0], "note", {"to": "bob"})
     assert was_asked(person, runner_of(person, note.replace(**changes), grants=grants)[0], "note", {"to": "bob"})
+    assert was_asked(person, runner_of(person, note.with_server("elsewhere"), grants=grants)[0], "note", {"to": "bob"})
 
 
 def test_a_tool_with_another_schema_or_mounted_elsewhere_is_asked_about_again() -> None:
