@@ -20,7 +20,7 @@ JOBS ?= 3
 PARTS := tests-models tests-programs tests-rest tests-kernel tests-providers tests-journal tests-core
 # One for each framework that there is an adapter for, in an environment of its own; adapter-remote is DBOS and Ray,
 # adapter-telemetry the exporters of OpenTelemetry and Logfire.
-PINNED := $(wildcard tests/remote/engines/pins/*.txt tests/interop/frameworks/pins/*.txt tests/telemetry/pins/*.txt)
+PINNED := $(wildcard tests/remote/engines/pins/*.txt tests/adapters/frameworks/pins/*.txt tests/telemetry/pins/*.txt)
 ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)

@@ -61,7 +61,7 @@ async def pydantic_ai() -> tuple[Way, Way]:
     from pydantic_ai.models.test import TestModel
     from pydantic_ai.usage import RunUsage
 
-    from ferrule.interop import pydantic_ai as ours
+    from ferrule.adapters import pydantic_ai as ours
 
     async def way(toolset: Any) -> Way:
         def context(number: int) -> Any:
@@ -83,7 +83,7 @@ async def openai_agents() -> tuple[Way, Way]:
     from agents import function_tool
     from agents.tool_context import ToolContext
 
-    from ferrule.interop import openai_agents as ours
+    from ferrule.adapters import openai_agents as ours
 
     def way(tool: Any) -> Way:
         text = json.dumps(ARGUMENTS)
@@ -103,7 +103,7 @@ async def langchain() -> tuple[Way, Way]:
     from langgraph.graph import START, MessagesState, StateGraph
     from langgraph.prebuilt import ToolNode
 
-    from ferrule.interop import langchain as ours
+    from ferrule.adapters import langchain as ours
 
     def way(tool: Any) -> Way:
         graph = StateGraph(MessagesState).add_node("tools", ToolNode([tool])).add_edge(START, "tools").compile()
@@ -120,7 +120,7 @@ async def langchain() -> tuple[Way, Way]:
 async def fastmcp() -> tuple[Way, Way]:
     from fastmcp import Client, FastMCP
 
-    from ferrule.interop import fastmcp as ours
+    from ferrule.adapters import fastmcp as ours
 
     async def way(server: Any) -> Way:
         client = await Client(server).__aenter__()
@@ -142,7 +142,7 @@ async def google_adk() -> tuple[Way, Way]:
     from google.adk.tools import FunctionTool
     from google.adk.tools.tool_context import ToolContext
 
-    from ferrule.interop import google_adk as ours
+    from ferrule.adapters import google_adk as ours
 
     sessions = InMemorySessionService()
     session = await sessions.create_session(app_name="a", user_id="u")
@@ -161,7 +161,7 @@ async def google_adk() -> tuple[Way, Way]:
 async def strands() -> tuple[Way, Way]:
     import strands as theirs
 
-    from ferrule.interop import strands as ours
+    from ferrule.adapters import strands as ours
 
     no_model: Any = SimpleNamespace(stateful=False)
     agent = theirs.Agent(model=no_model, callback_handler=None)
@@ -182,7 +182,7 @@ async def axio() -> tuple[Way, Way]:
     from axio.testing import make_stub_transport
     from axio.tool import Tool
 
-    from ferrule.interop import axio as ours
+    from ferrule.adapters import axio as ours
 
     def way(**options: Any) -> Way:
         agent = Agent("", make_stub_transport(), **options)
@@ -200,7 +200,7 @@ async def amplifier() -> tuple[Way, Way]:
     from amplifier_core import ToolResult
     from amplifier_core.testing import MockCoordinator
 
-    from ferrule.interop import amplifier as ours
+    from ferrule.adapters import amplifier as ours
 
     class Plain:
         async def execute(self, input: dict[str, Any]) -> ToolResult:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from ferrule import ToolContext
-from ferrule.commands import read_line
 from ferrule.guards import commands
+from ferrule.security.commands import read_line
 from ferrule.values.call import ToolCall
 
 LINES = {

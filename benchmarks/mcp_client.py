@@ -24,8 +24,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server
 from measure import Block, interleaved, ratio
 
-from ferrule import Runner, ToolCall, ToolContext
-from ferrule.sources import mcp
+from ferrule import Runner, ToolCall, ToolContext, mcp
 
 PROGRAM = str(Path(__file__).parent.parent / "tests" / "sources" / "stdio_server.py")
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}

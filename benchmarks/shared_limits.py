@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ferrule import Journal, Runner, ToolCall, tool
-from ferrule.limits import SharedLimits, shared
 from ferrule.middleware import budget, rate
-from ferrule.store import DATABASE_URL, Memory, Postgres, Store
+from ferrule.stores.limits import SharedLimits, shared
+from ferrule.stores.store import DATABASE_URL, Memory, Postgres, Store
 
 CALLS, CALLERS, ROUNDS = 64, 32, 7
 

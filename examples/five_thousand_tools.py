@@ -45,13 +45,13 @@ from ferrule import (
     Toolset,
     build_tool,
     deny,
+    mcp,
     models,
 )
 from ferrule.approval import console, printable
 from ferrule.guards import ask_before_changes
 from ferrule.loop import LoopResult, TurnStarted, run
 from ferrule.selection import Ranker, by_budget, chain, definition_tokens, keyword, pinned, search_tool
-from ferrule.sources import mcp
 
 BUDGET = 1_500
 PINNED = ("notes__list_notes", "notes__read_note")

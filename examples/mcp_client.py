@@ -17,9 +17,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule import Decision, Event, Runner, Tool, ToolCall, ToolContext, Toolset, allow
+from ferrule import Decision, Event, Runner, Tool, ToolCall, ToolContext, Toolset, allow, mcp
 from ferrule.approval import printable
-from ferrule.sources import mcp
 
 EXAMPLES: dict[str, Any] = {
     "string": "example",

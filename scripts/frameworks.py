@@ -7,8 +7,8 @@ those of telemetry with its exporters.
     python scripts/frameworks.py remote              DBOS and Ray
     python scripts/frameworks.py telemetry           OpenTelemetry's exporters and Logfire
 
-`pins/NAME.txt`, in `tests/interop/frameworks`, `tests/remote/engines` or `tests/telemetry`, names every distribution of
-an environment, which is made anew where that file has changed. They are installed as they are named: langchain-core
+`pins/NAME.txt`, in `tests/adapters/frameworks`, `tests/remote/engines` or `tests/telemetry`, names all distributions
+of an environment, which is made anew where that file has changed. They are installed as they are named: langchain-core
 from 1.8.2 and fastmcp from 4.1.3 on want a `certifi` that an index may not have yet, and a resolver then takes older
 ones of them in silence. An environment that cannot be made skips the tests with the reason; with FERRULE_NEEDS=all, as
 in .ci/run, it fails.
@@ -28,7 +28,7 @@ from pathlib import Path
 from needs import required, run
 
 ROOT = Path(__file__).parent.parent
-FRAMEWORKS = ROOT / "tests" / "interop" / "frameworks"
+FRAMEWORKS = ROOT / "tests" / "adapters" / "frameworks"
 FOLDERS = (FRAMEWORKS, ROOT / "tests" / "remote" / "engines", ROOT / "tests" / "telemetry")
 TRACED = ("fastmcp", "google_adk", "pydantic_ai", "strands")
 """The frameworks that open spans of OpenTelemetry."""

@@ -12,8 +12,8 @@ import pytest
 import ferrule
 import probe
 from ferrule import Journal, ToolResult
-from ferrule.limits import SharedLimits, shared
-from ferrule.store import Memory, Postgres, Store
+from ferrule.stores.limits import SharedLimits, shared
+from ferrule.stores.store import Memory, Postgres, Store
 from ferrule.testing import ManualClock
 
 SHARED = ["memory", "journal", pytest.param("postgres", marks=pytest.mark.slow)]

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ferrule.commands import CommandPattern, Line, allowed, read_line
+from ferrule.security.commands import CommandPattern, Line, allowed, read_line
 
 STUBS = ("aa", "bb", "cc", "env", "xargs")
 """Programs that log their arguments and run nothing; names that no machine has, but for two that are wrappers."""

@@ -28,8 +28,8 @@ from ferrule import (
     testing,
     tool,
 )
+from ferrule.adapters import adapter, chapter1
 from ferrule.definition.options import OPTIONS
-from ferrule.interop import adapter, chapter1
 from ferrule.loop import Status
 from ferrule.providers import NAMES, Stop
 
@@ -171,7 +171,7 @@ HERE = [line.strip("| ").split(" | ")[1] for line in COMING_FROM.splitlines() if
 def test_each_name_of_ours_on_the_page_for_who_comes_from_elsewhere_is_there() -> None:
     places = (
         *(ferrule, Runner, Toolset, ToolContext, ToolResult, middleware, guards, loop, models, serve, sources, testing),
-        *(loop.LoopResult, *map(importlib.import_module, ("ferrule.sources.mcp", "ferrule.interop.afk"))),
+        *(loop.LoopResult, *map(importlib.import_module, ("ferrule.mcp", "ferrule.adapters.afk"))),
         *(chapter1, chapter1.ToolRegistry, chapter1.RegisteredTool, adapter, adapter.Adapter),
     )
     called = Runner, loop.run, adapter.Adapter

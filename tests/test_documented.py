@@ -84,7 +84,7 @@ def test_a_page_that_a_docstring_names_is_there_and_has_the_heading(module: str,
 def test_every_module_outside_the_kernel_is_public_or_is_exported_by_a_package_that_is() -> None:
     public = set(public_modules())
     modules = {name_of(file, PACKAGE.parent) for file in PACKAGE.rglob("*.py")} - public
-    inner = {"", *ROOMS, "interop", "__main__"}
+    inner = {"", *ROOMS, "adapters", "__main__"}
     left = [name for name in modules if f"{name}.".split(".")[1] not in inner and name.rpartition(".")[0] not in public]
     assert left == []
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, ask, deny, events, tool
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, ask, deny, tool
+from ferrule.journal import events
 from ferrule.types import Next
 
 SOURCE = Path(__file__).parent.parent / "src"

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from ferrule import DefinitionError
+from ferrule import DefinitionError, mcp
 from ferrule.errors import FerruleError
 from ferrule.guards import rules
 from ferrule.journal.reading import Reader
-from ferrule.lock import read_lock
-from ferrule.paths import read_file
+from ferrule.policy.lock import read_lock
+from ferrule.security.paths import read_file
 from ferrule.serve._tokens import TokenFile
-from ferrule.sources import mcp, openapi
+from ferrule.sources import openapi
 from ferrule.testing import cassette, read_cases
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")

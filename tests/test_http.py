@@ -20,7 +20,7 @@ import pytest
 from ferrule import Runner, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import hosts
-from ferrule.http import NotReachableError, Transport, async_client, client
+from ferrule.security.http import NotReachableError, Transport, async_client, client
 
 ATTACKS = json.loads((Path(__file__).parent / "data" / "url_attacks.json").read_text(encoding="utf-8"))
 TLS = httpx2.create_ssl_context()
@@ -371,6 +371,8 @@ def test_what_would_lead_around_the_check_is_refused(option: str) -> None:
 
 
 def test_without_httpx2_the_error_says_what_to_install() -> None:
-    program = "import sys; sys.modules['httpx2'] = None; import ferrule.urls, ferrule.guards; import ferrule.http"
+    program = (
+        "import sys; sys.modules['httpx2'] = None; import ferrule.security.urls, ferrule.guards, ferrule.security.http"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert 'pip install "ferrule[http]"' in ended.stderr

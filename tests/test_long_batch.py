@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
 from ferrule.journal import memory
-from ferrule.long_batch import BatchSummary, run_many
+from ferrule.loop import BatchSummary, run_many
 
 
 class Works:

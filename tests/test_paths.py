@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import paths
-from ferrule.paths import (
+from ferrule.security import paths
+from ferrule.security.paths import (
     HardLinkError,
     SymbolicLinkError,
     contains,

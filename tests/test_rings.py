@@ -29,35 +29,17 @@ ROOMS = (
 SEAM = "ferrule.kernel.plan"
 WORKER_PROCESSES = ("ferrule.executors.process", "ferrule.executors.workers")
 BACK = {
-    "ferrule.definition.forms": "ferrule.interop",
+    "ferrule.definition.forms": "ferrule.adapters",
     "ferrule.definition.tool": "ferrule.runner",
-    "ferrule.definition.toolset": "ferrule.lock",
+    "ferrule.definition.toolset": "ferrule.policy.lock",
     "ferrule.types": "ferrule.journal.sqlite",
 }
 """The edges back, each imported where it is used: to the forms of others, around the kernel, to the runner of a tool
 that is called by itself, to the file that tools are compared with, and to the journal that is opened by its path."""
 LEAVES = {
-    "command_arguments": {"security", "commands", "paths"},
-    "commands": {"errors", "programs", "shell_syntax"},
-    "events": {"errors", "values"},
-    "http": {"errors", "urls"},
-    "limits": {"errors", "types", "scheduling", "store"},
-    "lock": {"errors", "values", "security", "definition", "policy"},
-    "mcp_content": {"values", "definition", "mcp_results"},
-    "mcp_forms": {"values", "arguments"},
-    "mcp_lines": set[str](),
-    "mcp_results": {"errors", "values"},
-    "paths": {"errors"},
     "plugins": {"security", "errors", "types"},
-    "policy": {
-        *("errors", "values", "security", "types", "paths", "commands", "command_arguments", "programs", "urls"),
-        "store",
-    },
-    "programs": {"shell_syntax"},
-    "shell_syntax": set[str](),
-    "store": {"errors", "paths", "values"},
-    "tokens": {"definition"},
-    "urls": {"errors"},
+    "policy": {"errors", "values", "security", "types", "definition", "stores"},
+    "stores": {"errors", "values", "security", "types", "scheduling"},
 }
 """No room of the kernel, and the rooms that each may import."""
 AROUND = {
@@ -65,7 +47,8 @@ AROUND = {
     "middleware",
     "providers",
     "sources",
-    "interop",
+    "adapters",
+    "mcp",
     "selection",
     "journal",
     "approval",
@@ -73,8 +56,8 @@ AROUND = {
     "models",
     "remote",
 }
-PROGRAMS = {"suspended_run", "keyed_run", "loop", "long_batch", "serve", "testing", "cli", "__main__"}
-MAY_ALSO_USE = {"models": {"providers"}, "interop": {"journal"}}
+PROGRAMS = {"loop", "serve", "testing", "cli", "__main__"}
+MAY_ALSO_USE = {"models": {"providers"}, "adapters": {"journal", "mcp"}, "mcp": {"sources"}}
 
 Graph = dict[str, set[str]]
 
@@ -240,13 +223,13 @@ def test_every_module_of_the_root_is_a_room_a_leaf_or_a_program() -> None:
         ("guards/within", "from ferrule import middleware"),
         ("providers/openai", "import ferrule.models.one"),
         ("tools/files", "from ferrule.loop import run"),
-        ("definition/tool", "def f():\n    from ferrule import interop"),
+        ("definition/tool", "def f():\n    from ferrule import adapters"),
         ("definition/forms", "from ferrule.guards import within"),
     ],
 )
 def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, text: str) -> None:
     others = ["runner", "loop", "values/call", "guards/__init__", "guards/within", "middleware/__init__", "models/one"]
-    others += ["interop/__init__"]
+    others += ["adapters/__init__"]
     source = package(tmp_path, {**dict.fromkeys(others, ""), module: text})
     assert len(against_the_rings(graph_of(source))) == 1
 
@@ -262,8 +245,8 @@ def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, t
         ("kernel/state", "from ferrule.executors.process import pool"),
         ("executors/threads", "from ferrule.executors import workers"),
         ("executors/process/pool", "from ferrule.kernel import state"),
-        ("kernel/state", "from ferrule import paths"),
-        ("paths", "from ferrule.values import call"),
+        ("kernel/state", "from ferrule import plugins"),
+        ("plugins", "from ferrule.values import call"),
         ("executors/threads", "from ferrule.runner import Runner"),
     ],
 )
@@ -277,8 +260,8 @@ def test_an_import_against_the_order_of_the_rooms_is_reported(tmp_path: Path, mo
         ("kernel/state", "from ferrule.executors import threads\nfrom ferrule import types"),
         ("kernel/plan", "def f():\n    from ferrule.executors.process import pool"),
         ("executors/process/pool", "from ferrule.executors import threads"),
-        ("paths", "from ferrule import errors"),
-        ("guards/within", "from ferrule import paths"),
+        ("plugins", "from ferrule import errors"),
+        ("guards/within", "from ferrule import plugins"),
     ],
 )
 def test_an_import_in_the_order_of_the_rooms_is_not(tmp_path: Path, module: str, text: str) -> None:
@@ -287,7 +270,7 @@ def test_an_import_in_the_order_of_the_rooms_is_not(tmp_path: Path, module: str,
 
 def rooms() -> dict[str, str]:
     """A module of each room, and what stands beside them."""
-    names = ["errors", "types", "runner", "paths", "values/call", "scheduling/locks", "definition/tool"]
+    names = ["errors", "types", "runner", "plugins", "values/call", "scheduling/locks", "definition/tool"]
     names += [
         "executors/threads",
         "executors/__init__",
@@ -301,8 +284,8 @@ def rooms() -> dict[str, str]:
 
 
 def test_one_module_looks_for_the_forms_of_others(tmp_path: Path) -> None:
-    files = {"interop/__init__": "from ferrule.definition import forms"}
-    graph = graph_of(package(tmp_path, {**files, "definition/forms": "def f():\n    from ferrule import interop"}))
+    files = {"adapters/__init__": "from ferrule.definition import forms"}
+    graph = graph_of(package(tmp_path, {**files, "definition/forms": "def f():\n    from ferrule import adapters"}))
     assert against_the_rings(graph) == cycles(graph) == []
 
 
@@ -323,7 +306,7 @@ def test_to_import_ferrule_loads_nothing_that_is_needed_later_if_ever() -> None:
     code = "import asyncio, pydantic, sys; from pydantic import BaseModel, TypeAdapter; before = {*sys.modules}; "
     code += "import ferrule; print(*sorted({*sys.modules} - before))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert "ferrule.runner" in loaded and "ferrule.interop" not in loaded
+    assert "ferrule.runner" in loaded and "ferrule.adapters" not in loaded
     later = {"difflib", "hashlib", "hmac", "urllib.parse"}
     later |= {"annotated_types", "pydantic.types", "pydantic.functional_serializers"}
     assert not later & {*loaded}

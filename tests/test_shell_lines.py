@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ferrule.commands import (
+from ferrule.errors import DefinitionError
+from ferrule.security.commands import (
     _WRAPPERS,
     CommandPattern,
     Redirection,
@@ -19,8 +20,7 @@ from ferrule.commands import (
     runs_what_it_says,
     what_is_unknown,
 )
-from ferrule.errors import DefinitionError
-from ferrule.shell_syntax import words_of
+from ferrule.security.shell_syntax import words_of
 from steps import lines
 
 GIT = CommandPattern("git status *")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.commands import read_line
-from ferrule.shell_syntax import read_syntax
+from ferrule.security.commands import read_line
+from ferrule.security.shell_syntax import read_syntax
 from shell_fuzz import SEEDS, Oracle, fuzz, misses, shells
 
 pytestmark = pytest.mark.skipif(not shells(), reason="there is no bash here")

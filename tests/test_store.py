@@ -17,10 +17,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import ferrule.store as stores
+import ferrule.stores.store as stores
 from ferrule import Journal
 from ferrule.errors import DefinitionError
-from ferrule.store import (
+from ferrule.stores.store import (
     DATABASE_URL,
     BrokenRow,
     Memory,
@@ -130,7 +130,7 @@ def test_of_fifty_at_once_one_sets_it(make: Make) -> None:
 
 def test_of_several_processes_each_counts_up_and_no_count_is_lost(tmp_path: Path) -> None:
     program = f"""
-from ferrule.store import SealedFile
+from ferrule.stores.store import SealedFile
 store, done = SealedFile({str(tmp_path / "kept.json")!r}, {KEY!r}), 0
 while done < 20:
     old = store.get("n")
@@ -145,7 +145,7 @@ while done < 20:
 @pytest.mark.slow
 def test_programs_that_begin_at_once_make_one_table_and_no_count_is_lost(postgres_url: Url) -> None:
     program = """
-from ferrule.store import Postgres
+from ferrule.stores.store import Postgres
 store, done = Postgres(), 0
 while done < 50:
     old = store.get("n")

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from ferrule import Decision, Event, Media, Runner, Text, ToolContext, ToolResult, Toolset, allow, ask, deny, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import Finished, LoopResult, NotResumed, Run, TurnStarted, resume, run
+from ferrule.loop.suspended_run import with_bytes, without_bytes
 from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import pinned, search_tool
-from ferrule.suspended_run import with_bytes, without_bytes
 from ferrule.testing import ManualClock
 from ferrule.values.call import ToolCall
 from waits import BOUND

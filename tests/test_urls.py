@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError
-from ferrule.urls import (
+from ferrule.security.urls import (
     Destinations,
     HostPattern,
     Url,

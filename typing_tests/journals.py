@@ -7,7 +7,7 @@ from typing import Literal, assert_type
 
 from ferrule import Deferred, Event, Journal, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.journal import MemoryJournal, SQLiteJournal, memory
-from ferrule.store import Memory, Store
+from ferrule.stores.store import Memory, Store
 from ferrule.testing import JournalContract
 from ferrule.tools import background
 from ferrule.types import Begun

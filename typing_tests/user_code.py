@@ -49,10 +49,10 @@ from ferrule import (
     serve,
     tool,
 )
+from ferrule.adapters.chapter1 import assemble_tool_pool
 from ferrule.executors import Executor, StartedCall
 from ferrule.executors.process import Recipe, judged_text, make_tool
 from ferrule.guards import ask_before_changes, within
-from ferrule.interop.chapter1 import assemble_tool_pool
 from ferrule.loop import run as loop
 from ferrule.middleware import limit_output, untrusted
 from ferrule.models import Message, Scripted, Step

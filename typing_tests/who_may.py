@@ -25,18 +25,18 @@ from ferrule import (
     allow,
     approval,
     deny,
-    events,
     tool,
 )
+from ferrule.adapters import afk
 from ferrule.approval import Answer, Asked, AskedApprover, Grants, Offer, Taken, Waiting
-from ferrule.commands import CommandPattern, Line, found, read_line
 from ferrule.guards import commands, hosts, rules, within
-from ferrule.http import async_client, client
-from ferrule.interop import afk
+from ferrule.journal import events
 from ferrule.middleware import redact, sanitize
 from ferrule.policy import Condition, Finding, Judged, Policy, Rule, Trusted, condition, found_files, load
-from ferrule.store import Memory, SealedFile, Store
-from ferrule.urls import Url, host_matches, kind_of, read_url
+from ferrule.security.commands import CommandPattern, Line, found, read_line
+from ferrule.security.http import async_client, client
+from ferrule.security.urls import Url, host_matches, kind_of, read_url
+from ferrule.stores.store import Memory, SealedFile, Store
 
 
 def difference(arguments: Mapping[str, Any]) -> Diff:

@@ -40,10 +40,11 @@ from typing import Any
 from shell_tool import shell
 from tests_tool import run_tests
 
-from ferrule import Decision, DefinitionError, Event, FerruleError, Runner, ToolCall, ToolContext, deny, events, models
+from ferrule import Decision, DefinitionError, Event, FerruleError, Runner, ToolCall, ToolContext, deny, models
 from ferrule.approval import Answer, Asked, Grants, console, printable, remembered
 from ferrule.cli.kept import Kept
 from ferrule.guards import rules, within
+from ferrule.journal import events
 from ferrule.loop import LoopResult, ModelText, run
 from ferrule.middleware import limit_output
 from ferrule.tools import files

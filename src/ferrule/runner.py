@@ -103,7 +103,7 @@ class Runner:
         concurrency: Calls that run at once; `None` for no limit.
         per_principal: Calls of one principal that run at once; `None` for no limit.
         limits: Shares these two limits, the limits of tools and their keys with other programs:
-            `ferrule.limits.shared(…)`. See docs/limits.md#among-several-programs.
+            `ferrule.stores.limits.shared(…)`. See docs/limits.md#among-several-programs.
         timeout: Seconds that a call may take once it has its slot, unless the call or its tool sets another limit.
         idle_timeout: Seconds that a call may take without progress, unless its tool sets another limit. Progress
             extends it, up to `timeout`. See docs/long-work.md#an-idle-deadline.
@@ -386,7 +386,7 @@ class Runner:
         """Return a handle on the calls of one turn: await it, or iterate over the results as they come.
 
         The calls begin at once, in the order of `run_all`. The handle has `.results`, complete at any time, and
-        `.cancel()`. For thousands of independent calls see `ferrule.long_batch.run_many`.
+        `.cancel()`. For thousands of independent calls see `ferrule.loop.long_batch.run_many`.
 
         Args:
             observers: See the events of these calls only.
@@ -402,7 +402,7 @@ class Runner:
         if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(
                 f"a batch takes a list of calls, such as [ToolCall('', name, {{}})]; not {calls!r}. For an async "
-                "iterable, or thousands of calls, there is ferrule.long_batch.run_many"
+                "iterable, or thousands of calls, there is ferrule.loop.long_batch.run_many"
             )
         offered = _offer("offered", offered)
         seen_by = _seen_by("observers", observers)

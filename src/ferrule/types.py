@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
     from ferrule.executors import Executor
     from ferrule.journal.sqlite import SQLiteJournal
-    from ferrule.store import Store
+    from ferrule.stores.store import Store
 
 _T = TypeVar("_T")
 Coro: TypeAlias = Coroutine[Any, Any, _T]
@@ -118,7 +118,7 @@ class Lease(Protocol):
 
 
 class Leases(Protocol):
-    """Shares a runner's limits with other programs: `ferrule.limits.shared(…)`.
+    """Shares a runner's limits with other programs: `ferrule.stores.limits.shared(…)`.
 
     See docs/limits.md#among-several-programs.
     """

@@ -31,7 +31,7 @@ from ferrule import (
 from ferrule.approval import Answer, Asked, Grants, Offer, remembered
 from ferrule.guards import rules
 from ferrule.policy import Trusted
-from ferrule.store import Memory, SealedFile, Store
+from ferrule.stores.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
 from waits import BOUND
 

@@ -18,7 +18,7 @@ from ferrule import Diff, Journal, Runner, ToolCall, ToolError, ToolResult, Wait
 from ferrule.approval import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting
 from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
-from ferrule.store import Memory, SealedFile, Store
+from ferrule.stores.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
 from ferrule.tools import files
 from waits import BOUND

@@ -13,11 +13,10 @@ import pytest
 from mcp.server.lowlevel import Server
 from sample import CASES
 
-from ferrule import Decision, Runner, ToolCall, ToolContext, Toolset, allow
+from ferrule import Decision, Runner, ToolCall, ToolContext, Toolset, allow, mcp
 from ferrule.guards import ask_before_changes
-from ferrule.lock import definition_of, lock_text
 from ferrule.middleware import retry
-from ferrule.sources import mcp
+from ferrule.policy.lock import definition_of, lock_text
 from waits import BOUND
 
 PROGRAM = """

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from sample import CASES, rows, splits
 
-from ferrule import Runner, ToolError, ToolResult, events, tool
+from ferrule import Runner, ToolError, ToolResult, tool
+from ferrule.journal import events
+from ferrule.mcp import connect
 from ferrule.middleware import limit_output, redact, sanitize, untrusted
-from ferrule.sources.mcp import connect
 from sources.mcp_servers import Made
 
 AROUND = [untrusted, limit_output(16_000), redact, sanitize]

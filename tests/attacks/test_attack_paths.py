@@ -12,7 +12,7 @@ from sample import CASES, assert_canary, make_folder, rows
 
 from ferrule import Runner, ToolContext, ToolResult, tool
 from ferrule.guards import within
-from ferrule.paths import open_inside
+from ferrule.security.paths import open_inside
 from ferrule.tools import files
 from waits import BOUND
 

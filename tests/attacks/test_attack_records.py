@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from sample import CASES
 
-from ferrule import Event, Runner, ToolCall, ToolContext, ToolError, events, tool
+from ferrule import Event, Runner, ToolCall, ToolContext, ToolError, tool
+from ferrule.journal import events
 
 HOSTILE = [
     CASES["atk088"]["input"]["args"]["s"],

@@ -22,7 +22,7 @@ from ferrule.cli import find
 from ferrule.cli.kept import Kept
 from ferrule.cli.program import main
 from ferrule.guards import rules, within
-from ferrule.store import ReachableError, StoreError
+from ferrule.stores.store import ReachableError, StoreError
 from waits import BOUND
 
 
@@ -189,7 +189,7 @@ def test_of_several_that_keep_something_first_none_finds_half_a_key(
         seen.extend([key.read_text()] if key.exists() else [])
         return "ab" * number
 
-    monkeypatch.setattr("ferrule.store.secrets.token_hex", noted)
+    monkeypatch.setattr("ferrule.stores.store.secrets.token_hex", noted)
     with ThreadPoolExecutor(16) as threads:
         assert all(threads.map(lambda number: Kept().compare_and_set(f"{number}", None, 1), range(16)))
     assert len(Kept().items()) == 16 and "" not in seen

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.server.lowlevel import Server
 
-from ferrule import Tool
+from ferrule import Tool, mcp
 from ferrule.cli import find, main
 from ferrule.providers.lint import Finding, findings
 from ferrule.security.characters import HIDDEN
-from ferrule.sources import mcp
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = [
@@ -77,7 +76,7 @@ def test_a_text_has_a_finding_where_something_in_it_is_hidden_and_only_there(tex
 ODD = "x\N{ZERO WIDTH SPACE}y"
 PLACES: dict[str, dict[str, Any]] = {
     "": {"description": ODD},
-    "title": {"title": ODD},
+    "title": {"metadata": {"title": ODD}},
     "$.properties.a.description": {"input_schema": {"type": "object", "properties": {"a": {"description": ODD}}}},
     "$.properties.a.title": {"input_schema": {"type": "object", "properties": {"a": {"title": ODD}}}},
     "$.properties.a.enum[1]": {"input_schema": {"type": "object", "properties": {"a": {"enum": ["y", ODD]}}}},

@@ -9,8 +9,8 @@ import pytest
 
 from ferrule import Toolset, tool
 from ferrule.cli.program import main
-from ferrule.lock import definition_of, lock_text
 from ferrule.policy import Trusted
+from ferrule.policy.lock import definition_of, lock_text
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 

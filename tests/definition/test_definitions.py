@@ -714,8 +714,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Toolset(["x"]), "no tool"),
     (lambda: Toolset([5]), "no tool"),
     *((lambda name=name: Toolset([of_others(name)]), rf"has {name}\(\): wrap it with build_tool\(") for name in OTHERS),
-    (lambda: Toolset([of_framework("langchain_core.tools.base", "invoke")]), r"interop\.langchain\.from_tools\(\["),
-    (lambda: Toolset([of_framework("axio.tool", "__call__")]), r"interop\.axio\.from_tools\(\["),
+    (lambda: Toolset([of_framework("langchain_core.tools.base", "invoke")]), r"adapters\.langchain\.from_tools\(\["),
+    (lambda: Toolset([of_framework("axio.tool", "__call__")]), r"adapters\.axio\.from_tools\(\["),
     (lambda: Toolset([of_framework("pydantic_ai.toolsets.function", "get_tools")]), r"pydantic_ai\.from_toolset\("),
     (lambda: Toolset("x"), "list"),
     (lambda: Toolset(add), "list"),  # type: ignore[arg-type]

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow, ask, tool
-from ferrule.interop.chapter1 import assemble_tool_pool
-from ferrule.lock import changed_parts, definition_of, lock_text, look_alikes, read_lock
+from ferrule.adapters.chapter1 import assemble_tool_pool
 from ferrule.policy import Trusted
+from ferrule.policy.lock import changed_parts, definition_of, lock_text, look_alikes, read_lock
 from ferrule.providers import anthropic, openai_chat
 
 

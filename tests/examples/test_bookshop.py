@@ -12,8 +12,7 @@ import pytest
 import uvicorn
 from bookshop.api import app
 
-from ferrule import Runner, allow
-from ferrule.sources import mcp
+from ferrule import Runner, allow, mcp
 
 ROOT = Path(__file__).parent.parent.parent
 SERVER = ROOT / "examples" / "bookshop" / "server.py"

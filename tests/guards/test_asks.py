@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
+from ferrule.adapters.adapter import may_ask
 from ferrule.guards import ask_before_changes, commands, hosts, rules, within
-from ferrule.interop.adapter import may_ask
 from ferrule.types import Guard
 
 NAMES = st.sampled_from(["command", "cmds", "args", "note", "url", "item"])

@@ -15,7 +15,7 @@ import pytest
 
 from ferrule import Event, Journal
 from ferrule.journal import MemoryJournal
-from ferrule.store import Memory
+from ferrule.stores.store import Memory
 from ferrule.testing import JournalContract
 from ferrule.types import Begun
 from ferrule.values.frozen import JsonObject

@@ -14,9 +14,9 @@ import threading
 from typing import Any
 
 from ferrule import Journal, Runner, ToolCall, tool
-from ferrule.limits import SharedLimits, shared
 from ferrule.middleware import budget, rate
-from ferrule.store import Postgres
+from ferrule.stores.limits import SharedLimits, shared
+from ferrule.stores.store import Postgres
 
 CALLS = 40
 MOST = 3

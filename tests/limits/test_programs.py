@@ -15,7 +15,7 @@ import sharing
 
 import ferrule
 from ferrule import Runner, ToolResult, Waits, tool
-from ferrule.limits import shared
+from ferrule.stores.limits import shared
 
 pytestmark = [
     pytest.mark.slow,

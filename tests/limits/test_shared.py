@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.kernel.watched import go, plain
 
 from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, Waits, tool
-from ferrule.limits import SharedLimits, shared, turns
 from ferrule.middleware import budget, rate
-from ferrule.store import JsonValue, Memory, Postgres, Store, StoreError
+from ferrule.stores.limits import SharedLimits, shared, turns
+from ferrule.stores.store import JsonValue, Memory, Postgres, Store, StoreError
 from ferrule.testing import ManualClock
 from places import SHARED, out_of_patience, store_of
 from waits import BOUND
@@ -267,7 +267,7 @@ def test_a_store_that_fails_lets_nothing_through(how: str) -> None:
 
 
 def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ferrule import limits as module
+    from ferrule.stores import limits as module
 
     monkeypatch.setattr(module, "SECONDS", 0.05)
     answers = threading.Event()
@@ -295,7 +295,7 @@ def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.M
 
 
 def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ferrule import limits as module
+    from ferrule.stores import limits as module
 
     monkeypatch.setattr(module, "SECONDS", 0.05)
 

@@ -14,9 +14,9 @@ from tests.kernel.watched import go, plain
 from two_threads import let_through
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, middleware, tool
-from ferrule.limits import SharedLimits
 from ferrule.middleware import retry
 from ferrule.scheduling.clock import MONOTONIC
+from ferrule.stores.limits import SharedLimits
 from ferrule.testing import ManualClock
 from ferrule.values.result import ToolResult
 from places import now, where  # noqa: F401  # the fixture is for all tests here

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, Text, ToolError, ToolResult, deny, events, tool
+from ferrule import DefinitionError, Runner, Text, ToolError, ToolResult, deny, tool
+from ferrule.journal import events
 from ferrule.middleware import limit_output, redact, sanitize, untrusted
 from ferrule.security.masking import mask_certain_credentials
 from products import sampled

@@ -457,7 +457,7 @@ def test_a_propagator_that_is_broken_breaks_no_call(where: str, monkeypatch: pyt
 def test_an_mcp_server_gets_the_trace_of_the_call(told: Told) -> None:
     from tests.middleware.traced_tools import SERVER
 
-    from ferrule.sources import mcp
+    from ferrule import mcp
 
     async def main() -> ToolResult:
         async with mcp.connect(SERVER, name="traced") as tools:
@@ -471,7 +471,7 @@ def test_an_mcp_server_gets_the_trace_of_the_call(told: Told) -> None:
 def test_a_runner_that_is_served_over_mcp_runs_in_the_trace_of_its_client(told: Told) -> None:
     from tests.middleware.traced_tools import OURS
 
-    from ferrule.sources import mcp
+    from ferrule import mcp
 
     async def main() -> ToolResult:
         async with mcp.connect(OURS, name="ours") as tools:

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, mcp
 from ferrule.guards import ask_before_changes
 from ferrule.providers.lint import findings
-from ferrule.sources import mcp
 from needed import needed
 from products import sampled
 

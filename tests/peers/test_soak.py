@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Runner, ToolResult, Toolset
-from ferrule.sources import mcp
+from ferrule import Runner, ToolResult, Toolset, mcp
 
 ROOT = Path(__file__).parent.parent.parent
 SERVER = Path(__file__).parent / "soak_server.py"

@@ -9,7 +9,7 @@ import pytest
 
 from ferrule import ToolCall, ToolContext, tool
 from ferrule.policy import Trusted, load
-from ferrule.programs import risk_of
+from ferrule.security.programs import risk_of
 
 
 def warnings_of(folder: Path, text: str, *tools: Any) -> list[str]:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from ferrule import Tool, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.lock import LOCK_FILE
 from ferrule.policy import Trusted, found_files, load, standard_files
+from ferrule.policy.lock import LOCK_FILE
 from policy.policies import decided, move, policy_of, refund, shell, write_file
 
 

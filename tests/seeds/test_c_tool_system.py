@@ -26,8 +26,8 @@ from ferrule import (
     build_tool,
     deny,
 )
+from ferrule.adapters.chapter1 import assemble_tool_pool
 from ferrule.guards import within
-from ferrule.interop.chapter1 import assemble_tool_pool
 from ferrule.providers import anthropic, openai_responses
 
 

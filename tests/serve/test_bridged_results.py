@@ -13,9 +13,8 @@ from mcp.client import Client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, build_tool, serve
+from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, build_tool, mcp, serve
 from ferrule.middleware import cache, limit_output, untrusted
-from ferrule.sources import mcp
 
 both_eras = pytest.mark.parametrize("era", ERAS)
 MODES: tuple[mcp.Mode, ...] = ("auto", "legacy")

@@ -26,13 +26,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 
-from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, Toolset, serve, tool
+from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, Toolset, mcp, serve, tool
 from ferrule.cli import main
 from ferrule.guards import within
 from ferrule.serve._listen import bind
 from ferrule.serve._tokens import TokenFile, TokenLimits, hash_token, parse_tokens
-from ferrule.sources import mcp
-from ferrule.store import ReachableError
+from ferrule.stores.store import ReachableError
 from ferrule.testing import ManualClock
 from ferrule.tools import background
 from waits import BOUND

@@ -15,7 +15,7 @@ import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
-from ferrule.sources import mcp
+from ferrule import mcp
 from waits import BOUND
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ import pytest
 from mcp_servers import Made, text
 from openapi_wire import document
 
-from ferrule import DefinitionError, Tool, ToolError, Toolset
-from ferrule.sources import mcp, openapi, plugins, python
+from ferrule import DefinitionError, Tool, ToolError, Toolset, mcp
+from ferrule.sources import openapi, plugins, python
 from ferrule.testing import Offer, SourceContract
 from ferrule.testing.source_contract import Opened
 

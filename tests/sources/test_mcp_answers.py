@@ -11,8 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, go, made, text
 
-from ferrule import Event, Media, Runner, Text, ToolResult
-from ferrule.sources import mcp
+from ferrule import Event, Media, Runner, Text, ToolResult, mcp
 
 PNG = b"\x89PNG\r\n"
 ENCODED = base64.b64encode(PNG).decode()

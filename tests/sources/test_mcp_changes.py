@@ -11,14 +11,14 @@ from mcp import Client
 from mcp.server.subscriptions import ToolsListChanged
 from mcp_servers import ERAS, Made, go, http, made, text
 
-from ferrule import Runner
-from ferrule.sources import _mcp_connection, mcp
+from ferrule import Runner, mcp
+from ferrule.mcp import _connection
 from waits import BOUND
 
 
 @pytest.fixture(autouse=True)
 def lists_may_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_connection, "_BETWEEN_LISTS", 0.0)
+    monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 0.0)
 
 
 async def tell(server: Made, mode: str, context: Any) -> None:
@@ -150,7 +150,7 @@ def test_a_list_that_never_comes_does_not_end_the_following() -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_storm_of_changes_is_one_more_list(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_connection, "_BETWEEN_LISTS", 1000.0)
+    monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 1000.0)
 
     async def main() -> None:
         server = made("one")
@@ -168,7 +168,7 @@ def test_a_storm_of_changes_is_one_more_list(mode: str, monkeypatch: pytest.Monk
             for number in range(20):
                 server.add(f"new{number}")
                 assert (await runner.run("change")).success
-                await asyncio.sleep(_mcp_connection._DEBOUNCE / 10)
+                await asyncio.sleep(_connection._DEBOUNCE / 10)
             await following
             assert server.lists == 2
 
@@ -176,7 +176,7 @@ def test_a_storm_of_changes_is_one_more_list(mode: str, monkeypatch: pytest.Monk
 
 
 def test_a_list_is_read_again_when_its_time_to_live_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_connection, "_SHORTEST_KEPT", 0.01)
+    monkeypatch.setattr(_connection, "_SHORTEST_KEPT", 0.01)
 
     async def main() -> None:
         kept, forever, old = made("one"), made("one"), made("one")
@@ -202,6 +202,6 @@ def test_a_list_is_read_again_neither_at_once_nor_never(ttl: int, seconds: float
         server = made("one").add("two")
         server.page, server.ttl = 1, ttl
         async with Client(server.server) as client:
-            return (await _mcp_connection.list_tools(client.session)).kept
+            return (await _connection.list_tools(client.session)).kept
 
     assert go(main()) == seconds

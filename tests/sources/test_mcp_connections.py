@@ -14,8 +14,7 @@ import pytest
 from mcp.server.lowlevel import Server
 from mcp_servers import ERAS, PROGRAM, go, made
 
-from ferrule import DefinitionError, Event, Runner
-from ferrule.sources import mcp
+from ferrule import DefinitionError, Event, Runner, mcp
 from products import sampled
 from waits import BOUND
 
@@ -302,7 +301,7 @@ def test_a_program_gets_the_few_usual_variables_and_its_own(monkeypatch: pytest.
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("ferrule.sources._mcp_c")]:
+    for name in [name for name in sys.modules if name.startswith("ferrule.mcp._c")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
 

@@ -11,14 +11,14 @@ import pytest
 from mcp import Client
 from mcp_servers import ERAS, Made, go, made, text
 
-from ferrule import DefinitionError, Runner, Toolset
+from ferrule import DefinitionError, Runner, Toolset, mcp
+from ferrule.mcp import _tools
+from ferrule.mcp._connection import list_tools
+from ferrule.mcp._questions import schema_of
 from ferrule.providers import anthropic
 from ferrule.providers.lint import findings
 from ferrule.security.characters import visible
 from ferrule.security.patterns import ForeignSchema
-from ferrule.sources import _mcp_tools, mcp
-from ferrule.sources._mcp_connection import list_tools
-from ferrule.sources._mcp_questions import schema_of
 
 
 def listed(*servers: Any, **options: Any) -> tuple[Toolset, tuple[mcp.LeftOut, ...]]:
@@ -219,8 +219,8 @@ def test_a_list_takes_no_more_patterns_than_there_may_be_and_offers_its_tools_al
 
 
 def test_a_list_has_a_number_of_characters_and_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_tools, "MOST_LIST", 2_500)
-    monkeypatch.setattr(_mcp_tools, "_MOST_DEFINITION", 2_000)
+    monkeypatch.setattr(_tools, "MOST_LIST", 2_500)
+    monkeypatch.setattr(_tools, "_MOST_DEFINITION", 2_000)
     server = made("first", description="x" * 1_000).add("second", description="x" * 1_600).add("third")
     server.add("fourth", meta={"a": [{"b": "x" * 3_000}]})
     toolset, left_out = listed(server.memory())
@@ -238,13 +238,13 @@ def test_what_there_was_no_time_for_is_left_out_and_tools_are_made_in_a_thread(m
         threads.append(threading.current_thread())
         return ForeignSchema(*given)
 
-    monkeypatch.setattr(_mcp_tools, "ForeignSchema", schema)
+    monkeypatch.setattr(_tools, "ForeignSchema", schema)
 
     async def main() -> None:
         server = made("one").add("two")
         connected = mcp.connect(server.memory())
         async with connected, Client(server.server) as client:
-            tools = _mcp_tools.Tools(connected._connections[0], False, 8_000)
+            tools = _tools.Tools(connected._connections[0], False, 8_000)
             listing = await list_tools(client.session)
             looks = [False, True]
             assert await tools.take(listing, lambda: looks.pop(0))

@@ -15,9 +15,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, Made, go, http, made, serving, text
 from openapi_wire import Wire
 
-from ferrule import Runner, ToolResult, allow
-from ferrule.http import HTTP_LOGS_ARE_OFF
-from ferrule.sources import _mcp_http, mcp
+from ferrule import Runner, ToolResult, allow, mcp
+from ferrule.mcp import _http
+from ferrule.security.http import HTTP_LOGS_ARE_OFF
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -381,7 +381,7 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
             for _ in range(20):
                 assert (await runner.run("one")).success
 
-    monkeypatch.setattr(_mcp_http, "_BETWEEN_STREAMS", 1000.0)
+    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 1000.0)
     go(main())
     assert len(asked) == 1
 
@@ -389,7 +389,7 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
 def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it_and_other_replies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_mcp_http, "_LONGEST_DELIVERY", 1000.0)
+    monkeypatch.setattr(_http, "_LONGEST_DELIVERY", 1000.0)
 
     async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
         schema = {"type": "object", "properties": {}}

@@ -11,17 +11,17 @@ import pytest
 from mcp.server.subscriptions import ToolsListChanged
 from mcp_servers import Made, go, made
 
-from ferrule import DefinitionError, Runner, Toolset
-from ferrule.lock import definition_of, lock_text
+from ferrule import DefinitionError, Runner, Toolset, mcp
+from ferrule.mcp import _connection
 from ferrule.policy import Trusted
-from ferrule.sources import _mcp_connection, mcp
+from ferrule.policy.lock import definition_of, lock_text
 
 READS = types.ToolAnnotations(read_only_hint=True)
 
 
 @pytest.fixture(autouse=True)
 def lists_may_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_connection, "_BETWEEN_LISTS", 0.0)
+    monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 0.0)
 
 
 async def accepted(folder: Path, server: Made, trusted: bool = False) -> Path:

@@ -23,12 +23,11 @@ from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp_servers import go, made, serving
 
-from ferrule import DefinitionError, Event, Runner
-from ferrule.sources import mcp
-from ferrule.sources._mcp_http import HttpClient
-from ferrule.sources._mcp_log import ServerLog
-from ferrule.sources._mcp_oauth import provider
-from ferrule.sources._mcp_reach import Reach
+from ferrule import DefinitionError, Event, Runner, mcp
+from ferrule.mcp._http import HttpClient
+from ferrule.mcp._log import ServerLog
+from ferrule.mcp._oauth import provider
+from ferrule.mcp._reach import Reach
 
 
 class Provider:

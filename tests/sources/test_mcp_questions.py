@@ -17,8 +17,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, PROGRAM, Made, go, http, made, text
 
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny
-from ferrule.sources import mcp
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, mcp
 
 DAY = {"type": "object", "properties": {"day": {"type": "integer", "minimum": 1}}, "required": ["day"]}
 KEY = b"k" * 32

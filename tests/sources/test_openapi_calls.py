@@ -20,8 +20,8 @@ from pydantic import SecretStr
 from ferrule import DefinitionError, Journal, Runner, Sizes, ToolContext, ToolResult
 from ferrule.approval import later
 from ferrule.guards import ask_before_changes
-from ferrule.http import without_http_logs
 from ferrule.middleware import retry
+from ferrule.security.http import without_http_logs
 from ferrule.sources import openapi
 from ferrule.values.json_text import SECRET_STARS
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult
-from ferrule.interop.adapter import Adapter, record_of
+from ferrule.adapters.adapter import Adapter, record_of
 from ferrule.testing import Driven, Framework, Question, Said, Seen
 
 Record = Literal["kept", "changed", "lost"]

@@ -19,8 +19,8 @@ from desk import BlockingDesk, Desk, DeskRun, Record
 from kits import expect_kit_failure, run_kit_test
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
+from ferrule.adapters.adapter import Adapter
 from ferrule.approval import later
-from ferrule.interop.adapter import Adapter
 from ferrule.journal import memory
 from ferrule.testing import AdapterContract, BlockingAdapterContract, Driven, Framework, Question, Seen
 from ferrule.testing.adapter_calls import AdapterCalls

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ferrule import Decision, Diff, Runner, ToolCall, ToolError, deny
 from ferrule.guards import ask_before_changes, within
-from ferrule.paths import SymbolicLinkError
+from ferrule.security.paths import SymbolicLinkError
 from ferrule.security.patterns import Pattern
 from ferrule.tools import files
 from ferrule.tools.files import _Document

@@ -22,8 +22,8 @@ from ferrule.approval.question import Question
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, run_in_thread
-from ferrule.paths import real
 from ferrule.security.masking import format_traceback
+from ferrule.security.paths import real
 from ferrule.security.redactor import make_redactor
 from ferrule.security.similar_names import lookalike_key
 from ferrule.values.arguments import redact_hidden

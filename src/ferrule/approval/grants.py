@@ -23,10 +23,10 @@ from ferrule.approval.offer import Offer
 from ferrule.approval.offering import bounds, covers_exactly, fits, is_narrower, with_real_roots
 from ferrule.approval.question import shown_name
 from ferrule.errors import DefinitionError
-from ferrule.lock import definition_of
-from ferrule.paths import PATH_NAMES, has_name_of, real
+from ferrule.policy.lock import definition_of
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.store import Memory, Store, read_row, replace_row
+from ferrule.security.paths import PATH_NAMES, has_name_of, real
+from ferrule.stores.store import Memory, Store, read_row, replace_row
 from ferrule.values.call import ToolCall
 from ferrule.values.content import truncate_text
 from ferrule.values.context import JUDGED_TRAITS, ToolContext

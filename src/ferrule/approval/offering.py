@@ -7,7 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from ferrule.command_arguments import (
+from ferrule.errors import DefinitionError
+from ferrule.policy import condition
+from ferrule.policy.conditions import OneOf
+from ferrule.security.characters import HIDDEN
+from ferrule.security.command_arguments import (
     ARGUMENT_NAMES,
     is_command_name,
     lines_of,
@@ -15,14 +19,10 @@ from ferrule.command_arguments import (
     may_run_code,
     options_in,
 )
-from ferrule.commands import runs_what_it_says
-from ferrule.errors import DefinitionError
-from ferrule.paths import PATH_NAMES, has_name_of, real
-from ferrule.policy import condition
-from ferrule.policy.conditions import OneOf
-from ferrule.security.characters import HIDDEN
+from ferrule.security.commands import runs_what_it_says
+from ferrule.security.paths import PATH_NAMES, has_name_of, real
 from ferrule.security.schema_walk import find_forms
-from ferrule.urls import HOST_NAMES, URL_NAMES, read_host, read_url
+from ferrule.security.urls import HOST_NAMES, URL_NAMES, read_host, read_url
 from ferrule.values.context import ToolContext, Traits
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import is_same_json, json_or_text

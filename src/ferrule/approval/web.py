@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ferrule.approval.asked import Asked, off_the_loop, preview_all
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
-from ferrule.store import BrokenRow, Memory, Store, read_row, replace_row
+from ferrule.stores.store import BrokenRow, Memory, Store, read_row, replace_row
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision

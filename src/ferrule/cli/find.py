@@ -23,7 +23,7 @@ from ferrule.definition.handler import is_async
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
 from ferrule.sources._objects import toolset_of
-from ferrule.store import ReachableError
+from ferrule.stores.store import ReachableError
 from ferrule.types import Approver, Guard, Observer
 
 DEFAULT = "ferrule.tools.files"

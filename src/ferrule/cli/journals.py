@@ -15,7 +15,7 @@ from ferrule.cli.find import roots_of
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
 from ferrule.policy.files import state_folder
-from ferrule.store import ReachableError, private_place
+from ferrule.stores.store import ReachableError, private_place
 
 _MOST_OF_A_LINE = 500
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ferrule.cli.usage import UsageError
 from ferrule.policy.files import files_of_grants
-from ferrule.store import KEY_BYTES, JsonValue, SealedFile, StoreError, make_key, private_place, read_key
+from ferrule.stores.store import KEY_BYTES, JsonValue, SealedFile, StoreError, make_key, private_place, read_key
 
 KEY_VARIABLE = "FERRULE_GRANTS_KEY"
 

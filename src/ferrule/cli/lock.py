@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ferrule import Tool, Toolset, lock
+from ferrule import Tool, Toolset
 from ferrule.approval import preview_lines, printable
 from ferrule.cli import find, openapi, servers
 from ferrule.cli.usage import UsageError, choices
-from ferrule.policy import Trusted
+from ferrule.policy import Trusted, lock
 from ferrule.policy.trust import how_to_trust
 from ferrule.values.decision import Diff
 

@@ -25,8 +25,8 @@ from ferrule.cli.selectors import selector_at
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import Timeline
 from ferrule.cli.usage import at_least_one
-from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
-from ferrule.loop import run as loop
+from ferrule.loop.agent_loop import Finished, LoopResult, ModelText, Run, TurnStarted
+from ferrule.loop.agent_loop import run as loop
 from ferrule.models import Message
 from ferrule.policy import Policy
 from ferrule.selection import Ranker, search_tool

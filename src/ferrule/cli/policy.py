@@ -25,8 +25,8 @@ from ferrule.cli.screen import lay, screen, table_of
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH, arguments
 from ferrule.cli.usage import UsageError, choices
-from ferrule.lock import read_lock
 from ferrule.policy import Finding, Judged, Policy, PolicyTest, Rule, Trusted, found_files, load
+from ferrule.policy.lock import read_lock
 from ferrule.policy.policy import read_files
 from ferrule.policy.rule import Scope
 from ferrule.policy.settings import is_settings_file

@@ -8,11 +8,10 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from ferrule import DefinitionError, Toolset
+from ferrule import DefinitionError, Toolset, mcp
 from ferrule.approval import printable
 from ferrule.cli import find, openapi
 from ferrule.cli.text import short
-from ferrule.sources import mcp
 
 _MOST_OF_A_LINE = 500
 

@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from ferrule import DefinitionError, Status
-from ferrule.loop import Status as RunStatus
+from ferrule.loop.agent_loop import Status as RunStatus
 from ferrule.models import Answer
-from ferrule.paths import read_file
 from ferrule.policy import Finding
 from ferrule.policy.conditions import nearest
 from ferrule.policy.reading import one_text, plain_table, read_keys, texts_of
 from ferrule.policy.toml_lines import FoundLines, NoToml, read_toml
+from ferrule.security.paths import read_file
 
 Approval: TypeAlias = Literal["yes", "no", "later"]
 Arguments: TypeAlias = Mapping[str, Any] | str

@@ -12,7 +12,7 @@ from ferrule.cli import find
 from ferrule.cli.test_file import Denied, ToolTest, ToolTests
 from ferrule.cli.usage import UsageError
 from ferrule.journal import memory
-from ferrule.loop import run
+from ferrule.loop.agent_loop import run
 from ferrule.models import Message, Scripted
 from ferrule.policy import Policy, load
 from ferrule.testing import Recorder, fake

@@ -1,7 +1,7 @@
-"""Call `ferrule.interop` for the tool forms of other systems.
+"""Call `ferrule.adapters` for the tool forms of other systems.
 
-`ferrule.interop` imports the kernel, so the kernel imports it only here, and only when needed. Most programs never load
-it.
+`ferrule.adapters` imports the kernel, so the kernel imports it only here, and only when needed. Most programs never
+load it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 
 def call_interop(function: str, *given: Any, **options: Any) -> Any:
-    """Call a function of `ferrule.interop` by name, and return its result.
+    """Call a function of `ferrule.adapters` by name, and return its result.
 
     Raises:
         DefinitionError: The form is unknown.
     """
-    from ferrule import interop
+    from ferrule import adapters
 
-    return getattr(interop, function)(*given, **options)
+    return getattr(adapters, function)(*given, **options)

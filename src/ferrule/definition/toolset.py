@@ -248,7 +248,7 @@ class Toolset:
         Raises:
             DefinitionError: There is no such file, or it was edited by hand.
         """
-        from ferrule import lock  # lock imports toolsets
+        from ferrule.policy import lock  # lock imports toolsets
 
         return lock.locked(self, file)
 

@@ -16,6 +16,6 @@ from ferrule.guards.commands import commands
 from ferrule.guards.hosts import hosts
 from ferrule.guards.rules import rules
 from ferrule.guards.within import within
-from ferrule.paths import PATH_NAMES
+from ferrule.security.paths import PATH_NAMES
 
 __all__ = ["PATH_NAMES", "ask_before_changes", "commands", "hosts", "rules", "within"]

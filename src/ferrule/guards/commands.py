@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from ferrule.command_arguments import (
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.guards._arguments import QUOTE_LENGTH, given_names, lists_values, place_text
+from ferrule.security.command_arguments import (
     LineParameters,
     Place,
     code_in,
@@ -14,11 +17,8 @@ from ferrule.command_arguments import (
     lines_in,
     options_in,
 )
-from ferrule.commands import CommandPattern, Line, allowed, command_text, found, what_is_unknown
-from ferrule.definition.tool import Tool
-from ferrule.errors import DefinitionError
-from ferrule.guards._arguments import QUOTE_LENGTH, given_names, lists_values, place_text
-from ferrule.paths import Roots
+from ferrule.security.commands import CommandPattern, Line, allowed, command_text, found, what_is_unknown
+from ferrule.security.paths import Roots
 from ferrule.values import decision
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -40,7 +40,7 @@ def commands(
     """A guard that judges the commands of shell lines, and asks about those that no pattern names.
     See docs/guards.md#commands.
 
-    Judged is what stands, at any depth and in any tool, under one of `ferrule.commands.COMMAND_NAMES` or of
+    Judged is what stands, at any depth and in any tool, under one of `ferrule.security.commands.COMMAND_NAMES` or of
     `parameters`: text as a shell line, a list of texts as an argument vector. What cannot be known is never allowed,
     and asked about where it may be one of `ask` or of `deny`. Deny wins over ask, and ask over allow. A call without a
     command has no objection from here.

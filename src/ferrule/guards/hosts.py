@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.guards._arguments import QUOTES_AND_BLANKS, given_names, place_text, quoted_value, remedy, says_text
-from ferrule.paths import has_name_of
+from ferrule.security.paths import has_name_of
 from ferrule.security.schema_walk import Schema, find_forms, item_schemas, match_forms, property_schemas
-from ferrule.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url, stays_on_its_host
+from ferrule.security.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url, stays_on_its_host
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -63,8 +63,8 @@ def hosts(
     for is never an address that is not global, a name of one machine or network (`localhost`, `db`, `x.internal`), or
     one with `xn--`. What cannot be read in one way is denied. It does not matter whether a tool is read-only.
 
-    A name is judged as it is written, whatever it resolves to: a handler opens it with `ferrule.http`, which checks the
-    addresses, or reaches what the name's owner likes.
+    A name is judged as it is written, whatever it resolves to: a handler opens it with `ferrule.security.http`, which
+    checks the addresses, or reaches what the name's owner likes.
 
     Args:
         allowed: Patterns of hosts; `*` where there are none.

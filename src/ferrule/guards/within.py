@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ferrule.command_arguments import is_elsewhere
-from ferrule.commands import COMMAND_NAMES, targets
 from ferrule.guards._arguments import (
     QUOTE_LENGTH,
     QUOTES_AND_BLANKS,
@@ -23,7 +21,9 @@ from ferrule.guards._arguments import (
     remedy,
     says_text,
 )
-from ferrule.paths import ALLOWED_PATHS, PATH_NAMES, Roots, contains, has_name_of, real
+from ferrule.security.command_arguments import is_elsewhere
+from ferrule.security.commands import COMMAND_NAMES, targets
+from ferrule.security.paths import ALLOWED_PATHS, PATH_NAMES, Roots, contains, has_name_of, real
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext

@@ -19,7 +19,7 @@ import time
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile, fcntl, has_open_file_locks, lock_open_file
-from ferrule.paths import RESERVED
+from ferrule.security.paths import RESERVED
 
 _IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE, which SQLite locks in each database that it has open
 _HELD_BY_SQLITE = (("", _IN_USE), ("-shm", (128, 1)))  # and UNIX_SHM_DMS

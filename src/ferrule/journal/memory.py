@@ -12,7 +12,7 @@ from typing import Any
 from ferrule.journal._claims import Claims
 from ferrule.journal._rows import OPEN, json_text, state_of, ticket_of
 from ferrule.journal._waiting import Waiting
-from ferrule.store import Memory
+from ferrule.stores.store import Memory
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject

@@ -27,7 +27,7 @@ from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._lockfile import open_lock_file
 from ferrule.journal._rows import LOST, column, read_column
 from ferrule.journal._tables import APPLICATION_ID, BUSY_SECONDS, STEPS
-from ferrule.store import BrokenRow, read_row
+from ferrule.stores.store import BrokenRow, read_row
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import SECRET_STARS, loads_finite

@@ -35,8 +35,8 @@ from ferrule.journal._waiting import Waiting
 from ferrule.journal._writer import Writer
 from ferrule.journal.reading import Reader
 from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, note, prune_now_and_then
-from ferrule.paths import contains
-from ferrule.store import JsonValue, StoreError, read_json, row_text
+from ferrule.security.paths import contains
+from ferrule.stores.store import JsonValue, StoreError, read_json, row_text
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject

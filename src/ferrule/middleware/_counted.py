@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 from ferrule.definition import options
 from ferrule.definition.handler import is_async
 from ferrule.errors import DefinitionError
-from ferrule.limits import SharedLimits, answer
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.store import StoreError
+from ferrule.stores.limits import SharedLimits, answer
+from ferrule.stores.store import StoreError
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
@@ -291,7 +291,7 @@ def shared_limits(name: str, value: Any) -> SharedLimits | None:
         DefinitionError: for anything else.
     """
     if value is not None and not isinstance(value, SharedLimits):
-        raise DefinitionError(f"{name}(limits) must be made by ferrule.limits.shared(…), not {value!r}")
+        raise DefinitionError(f"{name}(limits) must be made by ferrule.stores.limits.shared(…), not {value!r}")
     return value
 
 

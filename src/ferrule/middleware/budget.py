@@ -14,7 +14,6 @@ from operator import add, sub
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.limits import SECONDS, SharedLimits, answer
 from ferrule.middleware._counted import (
     LARGEST,
     By,
@@ -29,7 +28,8 @@ from ferrule.middleware._counted import (
     whole,
 )
 from ferrule.scheduling.clock import Clock
-from ferrule.store import StoreError
+from ferrule.stores.limits import SECONDS, SharedLimits, answer
+from ferrule.stores.store import StoreError
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -76,8 +76,8 @@ def budget(
             `total_tokens`, or `input_tokens` and `output_tokens`). Where it raises, that is logged, and not known.
         by: What has a budget of its own: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a
             function of call and context that gives the key. Where it raises or gives no key, nothing is run.
-        limits: Where the accounts are kept that several programs share, `ferrule.limits.shared(…)`: all budgets of the
-            same amounts and the same `by` have one there. Keys are texts, whole numbers, `None` and tuples of these.
+        limits: The accounts that several programs share: `ferrule.stores.limits.shared(…)`. All budgets of the same
+            amounts and the same `by` have one account there. Keys are texts, whole numbers, `None` and tuples of these.
             See docs/limits.md#among-several-programs.
         clock: What tells the time; left out, what the runner goes by that calls it first.
 

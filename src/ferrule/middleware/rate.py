@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
-from ferrule.limits import SharedLimits
 from ferrule.middleware._counted import (
     By,
     SharedWindows,
@@ -21,7 +20,8 @@ from ferrule.middleware._counted import (
     whole,
 )
 from ferrule.scheduling.clock import Clock
-from ferrule.store import StoreError
+from ferrule.stores.limits import SharedLimits
+from ferrule.stores.store import StoreError
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -53,9 +53,9 @@ def rate(
         by: What has a count of its own: `"tool"`, `"principal"`, `"session"`, or `"all"` for one count; several, such
             as `("tool", "principal")`; or a function of call and context that gives the key. Where the function raises
             or gives no key, the call fails and nothing is run.
-        limits: Where it is counted among several programs, `ferrule.limits.shared(…)`: all rates of as many seconds
-            and the same `by` count together there. Keys are texts, whole numbers, `None` and tuples of these. See
-            docs/limits.md#among-several-programs.
+        limits: The counters that several programs share: `ferrule.stores.limits.shared(…)`. All rates of as many
+            seconds and the same `by` count together there. Keys are texts, whole numbers, `None` and tuples of these.
+            See docs/limits.md#among-several-programs.
         wait: Seconds that a call waits for its turn at most; `math.inf` for as long as it takes.
         clock: What tells the time; left out, what the runner goes by that calls it first. Several programs go by its
             `now()`.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from ferrule.command_arguments import LineParameters
-from ferrule.commands import CommandPattern
 from ferrule.policy.checks import finding
 from ferrule.policy.conditions import Commands, Glob
 from ferrule.policy.reading import Finding
 from ferrule.policy.rule import Rule
-from ferrule.programs import program_name, risk_of
+from ferrule.security.command_arguments import LineParameters
+from ferrule.security.commands import CommandPattern
+from ferrule.security.programs import program_name, risk_of
 
 _MOST_NAMES: Final = 5
 _NARROW_IN_GIT: Final = frozenset(

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ferrule.command_arguments import is_command_name
 from ferrule.policy.conditions import Commands, Condition, OneOf, Range, fits, nearest
 from ferrule.policy.kinds import wrong_kind
 from ferrule.policy.reading import CONDITIONS_SAID, Finding, Level
 from ferrule.policy.rule import ANY_COMMAND, Rule, names_where_mounted_from, parts_of
+from ferrule.security.command_arguments import is_command_name
 from ferrule.security.schema_walk import declared_properties, find_forms, item_schemas, prefix_items, property_schemas
 from ferrule.values.context import ToolContext
 

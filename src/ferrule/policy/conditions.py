@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
-from ferrule.command_arguments import lines_of
-from ferrule.commands import CommandPattern, Line, allowed, found, what_is_unknown
 from ferrule.errors import DefinitionError
-from ferrule.paths import Roots
-from ferrule.urls import HostPattern, host_found, host_matches
+from ferrule.security.command_arguments import lines_of
+from ferrule.security.commands import CommandPattern, Line, allowed, found, what_is_unknown
+from ferrule.security.paths import Roots
+from ferrule.security.urls import HostPattern, host_found, host_matches
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 

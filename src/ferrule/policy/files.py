@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from ferrule.errors import DefinitionError
-from ferrule.paths import read_file, real
 from ferrule.policy.rule import Scope
+from ferrule.security.paths import read_file, real
 
 MOST_BYTES: Final = 262_144
 FILE_NAME: Final = "policy.toml"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ferrule.commands import COMMAND_NAMES
-from ferrule.paths import PATH_NAMES, has_name_of
 from ferrule.policy.conditions import Commands, Condition, Hosts, Within
 from ferrule.policy.rule import ANY_COMMAND, parts_of
-from ferrule.urls import HOST_NAMES, URL_NAMES
+from ferrule.security.commands import COMMAND_NAMES
+from ferrule.security.paths import PATH_NAMES, has_name_of
+from ferrule.security.urls import HOST_NAMES, URL_NAMES
 
 
 class _Kind(NamedTuple):

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ferrule.paths import PATH_NAMES, contains, has_name_of, real
 from ferrule.policy.files import PROJECT_FILE
 from ferrule.policy.settings import SETTINGS_FILE
+from ferrule.security.paths import PATH_NAMES, contains, has_name_of, real
 from ferrule.values.call import ToolCall
 
 _IN_THE_WORKING_DIRECTORY: Final = (PROJECT_FILE, SETTINGS_FILE, "ferrule.lock")

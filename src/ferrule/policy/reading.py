@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from ferrule.commands import COMMAND_NAMES
 from ferrule.errors import DefinitionError
-from ferrule.paths import PATH_NAMES, has_name_of
 from ferrule.policy.conditions import (
     MOST_DIGITS,
     Commands,
@@ -28,7 +26,9 @@ from ferrule.policy.kinds import wrong_kind
 from ferrule.policy.rule import ANY_COMMAND, DECIDES, Rule, Scope
 from ferrule.policy.toml_lines import FoundLines, NoToml, read_toml
 from ferrule.policy.verdict import MODES, Mode
-from ferrule.urls import URL_NAMES
+from ferrule.security.commands import COMMAND_NAMES
+from ferrule.security.paths import PATH_NAMES, has_name_of
+from ferrule.security.urls import URL_NAMES
 from ferrule.values.frozen import freeze
 
 _T = TypeVar("_T")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.command_arguments import is_command_name, lines_in, lines_of, options_in
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, fits, some
+from ferrule.security.command_arguments import is_command_name, lines_in, lines_of, options_in
 from ferrule.security.similar_names import lookalike_key
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ferrule.errors import DefinitionError
-from ferrule.paths import read_file
 from ferrule.policy.conditions import refuse_unknown_keys
 from ferrule.policy.files import MOST_BYTES, PolicyFile, read_policy_file
 from ferrule.policy.toml_lines import NoToml, read_toml
+from ferrule.security.paths import read_file
 
 SETTINGS_FILE: Final = os.path.join(".ferrule", "settings.toml")
 """From the folder of the project."""

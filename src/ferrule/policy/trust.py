@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from ferrule.errors import DefinitionError
 from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, state_folder
 from ferrule.policy.settings import is_settings_file, read_settings_to_trust
-from ferrule.store import SealedFile, StoreError, make_key, private_place, read_key, replace_row
+from ferrule.stores.store import SealedFile, StoreError, make_key, private_place, read_key, replace_row
 
 MOST_TRUSTED: Final = 16 * 2**20
 """Bytes of a file that is trusted: a `ferrule.lock` holds the whole schemas of its tools. See docs/policy.md#trust."""

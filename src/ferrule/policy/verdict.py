@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ferrule.command_arguments import lines_in
 from ferrule.policy.conditions import Commands, Condition, every
 from ferrule.policy.rule import ANY_COMMAND, Rule, of_place
+from ferrule.security.command_arguments import lines_in
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ferrule.errors import DefinitionError, FerruleError
-from ferrule.store import KEY_BYTES
+from ferrule.stores.store import KEY_BYTES
 
 KEY_VARIABLE = "FERRULE_REMOTE_KEY"
 """The environment variable with the keys that sign, in hexadecimal, several with commas between them."""

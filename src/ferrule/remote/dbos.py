@@ -42,7 +42,7 @@ from ferrule.remote._dbos_database import (
 from ferrule.remote._far import FarSide, places_of
 from ferrule.remote._near import Line, RemoteExecutor
 from ferrule.remote._seal import Seal
-from ferrule.store import StoreError
+from ferrule.stores.store import StoreError
 from ferrule.types import Next, ToolInput
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext

@@ -23,7 +23,7 @@ from ferrule.remote._far import FarSide, Place, places_of
 from ferrule.remote._near import Line, RemoteExecutor
 from ferrule.remote._seal import Seal
 from ferrule.scheduling.limiter import Limiter
-from ferrule.store import KEY_BYTES
+from ferrule.stores.store import KEY_BYTES
 
 __all__ = ["Actors", "actors"]
 

@@ -14,6 +14,7 @@ Selectors compose: what takes a selector is one again.
 
 from __future__ import annotations
 
+from ferrule.definition.tokens import definition_tokens
 from ferrule.selection.by_budget import by_budget
 from ferrule.selection.chain import chain
 from ferrule.selection.embedding import Embed, embedding
@@ -24,7 +25,6 @@ from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
 from ferrule.selection.named import discover_selectors, named
 from ferrule.selection.pinned import pinned
 from ferrule.selection.search_tool import found, search_tool
-from ferrule.tokens import definition_tokens
 
 __all__ = [
     "Embed",

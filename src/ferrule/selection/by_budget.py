@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary
 
+from ferrule.definition.tokens import definition_tokens
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
 from ferrule.selection._checks import always_offered, as_count, as_selector, as_tools, chosen
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Query, ToolSelector
-from ferrule.tokens import definition_tokens
 
 _MOST_RANKED = 200
 """How many tools the default selector gives, from which those are taken that fit."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ferrule.definition.decorator import build_tool
+from ferrule.definition.tokens import definition_tokens
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.paths import read_file
+from ferrule.security.paths import read_file
 from ferrule.selection._checks import as_ranker, as_tools, did_you_mean
 from ferrule.selection.matching import Query, Ranker
-from ferrule.tokens import definition_tokens
 
 _DEPTH = 10
 _MOST_CASES = 100_000_000

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import DefinitionError, Runner, ToolContext
-from ferrule.mcp_lines import UnreadableLine, parse_line
+from ferrule.mcp.lines import UnreadableLine, parse_line
 from ferrule.security.masking import MASK, format_traceback, mask_certain_credentials
 from ferrule.security.redactor import make_redactor
 from ferrule.serve._caller import Tokens, identity_of

@@ -11,7 +11,7 @@ import mcp_types as wire
 from mcp.shared.exceptions import MCPError
 
 from ferrule import Runner, Tool
-from ferrule.mcp_content import annotations_of, tells_form, wire_name
+from ferrule.mcp.content import annotations_of, tells_form, wire_name
 from ferrule.values.frozen import thaw
 
 PAGE = 100

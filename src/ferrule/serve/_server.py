@@ -42,8 +42,8 @@ from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolCont
 from ferrule.approval import Asked, previewed
 from ferrule.kernel.results import NOTHING_RUN
 from ferrule.kernel.tasks import start_eagerly
-from ferrule.mcp_content import call_result
-from ferrule.mcp_forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
+from ferrule.mcp.content import call_result
+from ferrule.mcp.forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
 from ferrule.scheduling.clock import running_loop
 from ferrule.security.masking import MASK
 from ferrule.serve._caller import CALLER, ask_client, noting

@@ -16,7 +16,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
-from ferrule.mcp_lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine
+from ferrule.mcp.lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine
 from ferrule.serve._server import RunnerServer
 
 MOST_LINE = 4 * 1024 * 1024

@@ -22,13 +22,13 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
-from ferrule.limits import answer, shared
 from ferrule.middleware import budget, rate
-from ferrule.paths import read_file, real
 from ferrule.policy.toml_lines import NoToml, read_toml
 from ferrule.scheduling.clock import MONOTONIC
+from ferrule.security.paths import read_file, real
 from ferrule.security.similar_names import NameIndex
-from ferrule.store import Memory, StoreError, private_place
+from ferrule.stores.limits import answer, shared
+from ferrule.stores.store import Memory, StoreError, private_place
 from ferrule.types import Journal, Middleware, Next
 from ferrule.values.log import make_logger
 
@@ -234,7 +234,7 @@ class TokenLimits:
     def __init__(self, tokens: TokenFile, journal: Journal | None) -> None:
         self._tokens = tokens
         # A name of its own: a rate of the runner's that is kept in the same journal counts apart.
-        self._shared = shared(Memory() if journal is None else journal, name="ferrule.tokens")
+        self._shared = shared(Memory() if journal is None else journal, name="ferrule.definition.tokens")
         self._running: set[str] = set()
         self._middleware_for = cache(self._middleware_of)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from ferrule import DefinitionError
-from ferrule.sources._foreign_text import one_line
+from ferrule.security.foreign_text import one_line
 from ferrule.sources._openapi_bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, body_of, is_json
 from ferrule.sources._openapi_document import Document, Node
 from ferrule.sources._openapi_operations import IN_BRACES, Operation, digest, is_token, told_text

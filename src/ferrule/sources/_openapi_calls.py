@@ -16,10 +16,10 @@ from urllib.parse import unquote_plus, urljoin
 import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
-from ferrule.http import NotReachableError, Transport, without_http_logs
+from ferrule.security.foreign_text import one_line
+from ferrule.security.http import NotReachableError, Transport, without_http_logs
 from ferrule.security.redaction import redact_value
 from ferrule.security.redactor import make_redactor
-from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_operations import leads_elsewhere

@@ -12,7 +12,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 from urllib.request import url2pathname
 
 from ferrule import DefinitionError
-from ferrule.paths import open_inside
+from ferrule.security.paths import open_inside
 
 _EXTRA: Final = 'pip install "ferrule[openapi]"'
 _MOST_JSON, _MOST_YAML, _MOST_READ = 24_000_000, 6_000_000, 48_000_000

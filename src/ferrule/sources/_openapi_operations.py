@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 from ferrule import DefinitionError
 from ferrule.security.characters import inert, visible
+from ferrule.security.foreign_text import has_hidden
 from ferrule.security.similar_names import lookalike_key
-from ferrule.sources._foreign_text import has_hidden
 from ferrule.sources._openapi_document import Document, Node, texts_in
 
 MOST_OPERATIONS: Final = 10_000

@@ -9,8 +9,8 @@ from typing import Any
 
 from ferrule import DefinitionError
 from ferrule.arguments.schema_parameters import JsonSchemaValidator
+from ferrule.security.foreign_text import one_line
 from ferrule.security.patterns import ForeignSchema
-from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_bodies import is_json
 from ferrule.sources._openapi_document import Document, Node
 from ferrule.sources._openapi_operations import Operation, is_token

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urljoin
 
 from ferrule import DefinitionError
-from ferrule.sources._foreign_text import visible_schema
+from ferrule.security.foreign_text import visible_schema
 from ferrule.sources._openapi_document import Document, Node, check_length
 
 Direction: TypeAlias = Literal["request", "response"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ferrule import ToolContext, ToolError
-from ferrule.paths import ALLOWED_PATHS, open_exactly
+from ferrule.security.paths import ALLOWED_PATHS, open_exactly
 from ferrule.sources._openapi_arguments import Argument, Signature
 from ferrule.sources._openapi_operations import Operation
 from ferrule.sources._openapi_servers import Server

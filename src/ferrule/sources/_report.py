@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ferrule import Tool, Toolset
-from ferrule.tokens import definition_tokens
+from ferrule.definition.tokens import definition_tokens
 
 
 @dataclass(frozen=True, slots=True)

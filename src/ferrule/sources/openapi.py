@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ferrule import DefinitionError, Tool
 from ferrule.definition.hooks import Hook
 from ferrule.security.characters import inert
+from ferrule.security.foreign_text import one_line
 from ferrule.security.patterns import ForeignSchema, Patterns
-from ferrule.sources._foreign_text import one_line
 from ferrule.sources._openapi_arguments import Signature, folded_name, signature_of
 from ferrule.sources._openapi_document import IN_PYTHON, Document, Spelling, WholeDocumentError
 from ferrule.sources._openapi_operations import Operation, chosen, names_of, operations_of, told_text

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import SkipTest
 
 from ferrule.journal import MemoryJournal, memory
-from ferrule.store import Memory, Store, StoreError
+from ferrule.stores.store import Memory, Store, StoreError
 from ferrule.testing.adapter_calls import AdapterCalls
 from ferrule.testing.bounded import in_time
 from ferrule.testing.expected import expect, logged, seen_of
@@ -41,7 +41,7 @@ class AdapterContract(AdapterCalls):
             framework = Desk()
 
     Your framework runs as it is, under a `Framework` that drives it, with a model that says what it is told. The
-    adapter keeps the records of calls that wait in the store of the runner's journal, as `ferrule.interop.adapter`
+    adapter keeps the records of calls that wait in the store of the runner's journal, as `ferrule.adapters.adapter`
     does. Each run waits for a minute at most; a test about what the framework cannot do is skipped, with the reason.
     """
 

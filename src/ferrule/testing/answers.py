@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ferrule.adapters.args_model import contexts_of, taking_whole
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import Call
 from ferrule.definition.signature import read_signature, read_tool_signature, read_type_hints
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.interop.args_model import contexts_of, taking_whole
 from ferrule.security.similar_names import NameIndex
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias, get_args
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.kernel.redact import make_call_redactor
-from ferrule.paths import open_directory, read_file
 from ferrule.security.masking import mask_certain_credentials
+from ferrule.security.paths import open_directory, read_file
 from ferrule.security.redaction import Redact, redact_value
 from ferrule.testing.comparing import json_diff, json_ratio
 from ferrule.types import Next

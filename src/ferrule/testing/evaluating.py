@@ -12,7 +12,7 @@ from typing import Any, cast
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.loop import Run, run
+from ferrule.loop.agent_loop import Run, run
 from ferrule.models import Message, Model
 from ferrule.runner import Runner
 from ferrule.testing.cases import Case, ExpectedCall

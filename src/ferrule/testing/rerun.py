@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule.errors import DefinitionError
 from ferrule.journal.reading import LoggedCall
-from ferrule.loop import LoopResult
+from ferrule.loop.agent_loop import LoopResult
 from ferrule.runner import Runner
 from ferrule.testing.comparing import json_diff
 from ferrule.values.call import ToolCall

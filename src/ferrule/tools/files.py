@@ -27,7 +27,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import ToolError
-from ferrule.paths import (
+from ferrule.security.paths import (
     Directory,
     Expected,
     Kind,

@@ -1,0 +1,392 @@
+"""amplifier, both ways: a runner as a module of tools, and tools of modules as ours. See docs/frameworks/amplifier.md.
+
+    mount = amplifier.mount(runner)                                     # a module's `mount(coordinator, config)`
+    async with amplifier.load(tool_bash.mount, config) as coordinator:  # their module, for a runner
+        runner = Runner(coordinator.tools)
+
+The hooks of a coordinator are told `tool:pre`, and `tool:post` or `tool:error`, once for each call: by the orchestrator
+where it does so itself, which is seen by its own `tool:pre`, else from here.
+
+Read in amplifier-core 2.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+from amplifier_core import HookResult, ModuleCoordinator
+from amplifier_core import ToolResult as TheirResult
+from amplifier_core.approval import ApprovalTimeoutError
+from amplifier_core.events import PROMPT_SUBMIT, PROVIDER_REQUEST, TOOL_ERROR, TOOL_POST, TOOL_PRE
+
+from ferrule.adapters.adapter import Adapter, check_runner, context_maker, failed_outside, is_text, listed
+from ferrule.definition.decorator import to_tool
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
+from ferrule.runner import Runner
+from ferrule.security.characters import visible
+from ferrule.types import Approver, Executable, Middleware, Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, to_json_text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+CleanUp: TypeAlias = Callable[[], Awaitable[None]]
+Mount: TypeAlias = Callable[..., Awaitable[Any]]
+"""`async mount(coordinator, config)`, which gives a clean-up or `None`."""
+
+PROGRESS = "tool:progress"
+"""The event of the hooks that has what a tool told by `context.progress`: `done`, `total` and `message`."""
+
+_ALLOW, _DENY = "Allow", "Deny"
+_CONTINUE = HookResult(action="continue")
+_LAST_OF_ALL = 1_000_000
+"""The priority of a hook that is told after all others; one before it that denies, ends the chain."""
+_INPUTS: ContextVar[list[Any] | None] = ContextVar("ferrule.adapters.amplifier", default=None)
+"""Of an event that is emitted from here, what the input is for the last of the hooks, which run in the context of who
+emits: amplifier gives the change of one hook away where another one asks a person."""
+
+_ABOVE: ContextVar[tuple[ModuleCoordinator, ...]] = ContextVar("ferrule.adapters.amplifier.above", default=())
+"""The coordinators whose tools of ours run here. A session within a session has a coordinator, and dispatches, of its
+own."""
+_CLAIMED = "claimed by ferrule"
+"""Set in what an orchestrator says of a call, a dict of its own for each, once a call has it."""
+
+
+def context_of(coordinator: ModuleCoordinator) -> ToolContext[Any]:
+    """The coordinator's session, and itself as `deps`."""
+    return ToolContext(session=coordinator.session_id, deps=coordinator)
+
+
+def mount(
+    runner: Runner, *, context: Callable[[ModuleCoordinator], ToolContext[Any]] | None = None
+) -> Callable[..., Awaitable[CleanUp]]:
+    """The `mount(coordinator, config=None)` of a module whose tools are those of the runner; it gives a clean-up.
+
+    Where the runner has no approver, the coordinator's approval system is asked.
+
+    Args:
+        context: The context of the calls.
+
+    Raises:
+        DefinitionError: for what is no runner. `mount(coordinator)` raises it for tools that may ask, where neither the
+            runner nor the coordinator has anybody to ask.
+    """
+    check_runner("amplifier", runner)
+    made = context_maker("amplifier", context, context_of)
+
+    async def mount(coordinator: ModuleCoordinator, config: Mapping[str, Any] | None = None) -> CleanUp:
+        asking = runner.approve is None and coordinator.approval_system is not None
+        adapter = Adapter(
+            runner.replace(approve=approver(coordinator)) if asking else runner, "amplifier", suspends=False
+        )
+        watch = _Watch(coordinator)
+        mounted = [_MountedTool(adapter, tool, coordinator, watch, made) for tool in runner.tools]
+
+        async def clean_up() -> None:
+            watch.end()
+            for one in mounted:
+                if coordinator.get("tools", one.name) is one:
+                    await coordinator.unmount("tools", name=one.name)
+
+        for one in mounted:
+            await coordinator.mount("tools", one, name=one.name)
+        return clean_up
+
+    return mount
+
+
+def approver(coordinator: ModuleCoordinator, *, timeout: float = 300.0) -> Approver:
+    """Asks the coordinator's approval system; whatever is not its "Allow" denies.
+
+    Args:
+        timeout: How many seconds a person has.
+    """
+
+    async def ask_their_system(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
+        system = coordinator.approval_system
+        if system is None:
+            return deny("the coordinator has no approval system")
+        if decision.into is not None or decision.schema is not None:
+            return deny("a value is wanted, and the approval system of amplifier takes a yes or a no")
+        prompt, _ = visible(f"{decision.reason}\n{call.name} {to_json_text(thaw(call.arguments))}")
+        try:
+            answer = await system.request_approval(prompt, [_ALLOW, _DENY], timeout, "deny")
+        except ApprovalTimeoutError:
+            return deny("nobody answered in time")
+        return allow() if answer == _ALLOW else deny("a person said no")
+
+    return ask_their_system
+
+
+def from_tools(theirs: Iterable[object] | Mapping[str, object]) -> Toolset:
+    """amplifier's tools as ours; of a mapping, such as `coordinator.get("tools")`, by the names in it.
+
+    Raises:
+        DefinitionError: for what has no name or no `execute`.
+    """
+    if isinstance(theirs, Mapping):
+        return Toolset([_our_tool(name, one) for name, one in theirs.items()])
+    return Toolset([_our_tool(getattr(one, "name", ""), one) for one in listed("amplifier", theirs)])
+
+
+class Coordinator(ModuleCoordinator):
+    """A coordinator whose modules are loaded by `load`, without a session of amplifier.
+
+    Args:
+        session_id: What the modules read as the session.
+        approval_system: What `approver` asks.
+    """
+
+    def __new__(cls, session_id: str = "ferrule", approval_system: Any = None) -> Coordinator:
+        config = {"session": {"orchestrator": "ferrule", "context": "ferrule"}}
+        session = SimpleNamespace(session_id=session_id, parent_id=None, config=config)
+        return super().__new__(cls, session, approval_system, None)  # type: ignore[no-any-return]
+
+    def __init__(self, session_id: str = "ferrule", approval_system: Any = None) -> None:
+        self.hooks.register(TOOL_PRE, _see_input, _LAST_OF_ALL, "ferrule input")
+
+    async def load(self, mount: Mount, config: Mapping[str, Any] | None = None) -> None:
+        """Mount a module; its clean-up is called when the coordinator is cleaned up."""
+        self.register_cleanup(await mount(self, dict(config or {})))
+
+    @property
+    def tools(self) -> Toolset:
+        """The tools that are mounted, whose calls the hooks are told of."""
+        told = _around_calls(self)
+        return from_tools(self.get("tools")).map(lambda tool: tool.replace(around=(told, *tool.around)))
+
+
+@asynccontextmanager
+async def load(
+    mount: Mount,
+    config: Mapping[str, Any] | None = None,
+    *,
+    session_id: str = "ferrule",
+    approval_system: Any = None,
+) -> AsyncIterator[Coordinator]:
+    """A coordinator that has loaded a module, and on leaving calls all clean-ups, the last first, also where one fails.
+
+    async with amplifier.load(tool_web.mount, {"timeout": 5}) as coordinator:
+        await coordinator.load(tool_bash.mount)
+        runner = Runner(coordinator.tools, approve=amplifier.approver(coordinator))
+    """
+    coordinator = Coordinator(session_id, approval_system)
+    try:
+        await coordinator.load(mount, config)
+        yield coordinator
+    finally:
+        await coordinator.cleanup()
+
+
+class _MountedTool:
+    """A tool of the runner as orchestrators call it."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        tool: Tool,
+        coordinator: ModuleCoordinator,
+        watch: _Watch,
+        context_of: Callable[[ModuleCoordinator], ToolContext[Any]],
+    ) -> None:
+        self.name, self.description = tool.wire_name, tool.description
+        self.input_schema: dict[str, Any] = thaw(tool.input_schema)
+        self._adapter, self._tool, self._coordinator = adapter, tool, coordinator
+        self._watch, self._context_of = watch, context_of
+
+    async def execute(self, input: dict[str, Any]) -> TheirResult:
+        id = self._dispatched_as()  # before any wait: orchestrators run calls beside each other
+        token = _ABOVE.set((*_ABOVE.get(), self._coordinator))
+        try:
+            return _their_result(await self._told(id, input))
+        finally:
+            _ABOVE.reset(token)
+
+    def _dispatched_as(self) -> str | None:
+        """The id that the orchestrator says of this call, empty where it says none; `None` where the call is one that a
+        tool makes while it runs, and what the orchestrator said is for that tool. It is said once for each call."""
+        if any(above is self._coordinator for above in _ABOVE.get()):
+            return None
+        by_task = getattr(self._coordinator, "_tool_dispatch_contexts", None) or {}
+        said = by_task.get(asyncio.current_task()) or getattr(self._coordinator, "_tool_dispatch_context", None) or {}
+        id = str(said.get("tool_call_id") or "")
+        if said.get(_CLAIMED) or self._watch.knows_as_another(self.name, id):
+            return None
+        if id:
+            said[_CLAIMED] = True
+        return id
+
+    async def _told(self, id: str | None, input: dict[str, Any]) -> ToolResult:
+        known = id or ""
+        if id is not None and self._watch.claim(self.name, id):
+            return await self._run(known, input)
+        return await _telling_hooks(self._coordinator, self.name, known, input, lambda judged: self._run(known, judged))
+
+    async def _run(self, id: str, input: dict[str, Any]) -> ToolResult:
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            data = {"tool_name": self.name, "tool_call_id": id, "done": done, "total": total, "message": message}
+            await self._coordinator.hooks.emit(PROGRESS, data)
+
+        call = ToolCall(id, self._tool.name, input)
+        try:
+            return await self._adapter.run(call, self._context_of(self._coordinator), tell)
+        except Exception as error:  # whose text an orchestrator would tell the model
+            return failed_outside(self._tool.name, error)
+
+
+class _Watch:
+    """Counts the calls that an orchestrator has told the hooks of, by tool and id, and that have not come yet."""
+
+    def __init__(self, coordinator: ModuleCoordinator) -> None:
+        self._ahead: Counter[tuple[str, str]] = Counter()
+        name = f"ferrule {id(self)}"
+        self._unregister = [
+            coordinator.hooks.register(TOOL_PRE, self._see_call, _LAST_OF_ALL, f"{name} calls"),
+            *(
+                coordinator.hooks.register(event, self._see_turn, _LAST_OF_ALL, f"{name} {event}")
+                for event in (PROMPT_SUBMIT, PROVIDER_REQUEST)
+            ),
+        ]
+
+    async def _see_call(self, event: str, data: dict[str, Any]) -> HookResult:
+        if _INPUTS.get() is None:
+            self._ahead[str(data.get("tool_name")), str(data.get("tool_call_id") or "")] += 1
+        return await _see_input(event, data)
+
+    async def _see_turn(self, event: str, data: dict[str, Any]) -> HookResult:
+        self._ahead.clear()  # what a person denied never came
+        return _CONTINUE
+
+    def knows_as_another(self, name: str, id: str) -> bool:
+        """Whether an orchestrator has told of this id as of a call of another tool, which runs now."""
+        return bool(id) and any(key[1] == id and key[0] != name for key in self._ahead)
+
+    def claim(self, name: str, id: str) -> bool:
+        """Whether an orchestrator has told of this call, or of one of its tool where either has no id; once for each
+        that it told of."""
+        known = [key for key in self._ahead if key[0] == name and (key[1] in (id, "") or not id)]
+        if not known:
+            return False
+        key = max(known, key=lambda key: key[1] == id)
+        self._ahead[key] -= 1
+        if not self._ahead[key]:
+            del self._ahead[key]
+        return True
+
+    def end(self) -> None:
+        for unregister in self._unregister:
+            unregister()
+
+
+async def _see_input(event: str, data: dict[str, Any]) -> HookResult:
+    if (inputs := _INPUTS.get()) is not None:
+        inputs.append(data.get("tool_input"))
+    return _CONTINUE
+
+
+async def _telling_hooks(
+    coordinator: ModuleCoordinator,
+    name: str,
+    id: str,
+    input: dict[str, Any],
+    run: Callable[[dict[str, Any]], Awaitable[ToolResult]],
+) -> ToolResult:
+    """The result of `run`, as orchestrators have it: hooks may deny the call, ask, or change its input, and are told of
+    its end."""
+    data = {"tool_name": name, "tool_call_id": id, "tool_input": input}
+    said, inputs = await _emit(coordinator, TOOL_PRE, data)
+    if said.action == "deny" or not inputs:  # none is seen once the module was cleaned up
+        reason = f"Denied by a hook: {said.reason or 'it gives no reason'}. Nothing was run."
+        result = ToolResult(error=reason, status="denied", executed=False)
+    else:
+        data["tool_input"] = inputs[-1]
+        try:
+            result = await run(inputs[-1])
+        except BaseException as error:
+            await _emit(coordinator, TOOL_ERROR, data | {"error": {"type": type(error).__name__, "msg": "cancelled"}})
+            raise
+    if result.status == "suspended":  # it has not ended
+        return result
+    if result.success:
+        await _emit(coordinator, TOOL_POST, data | {"result": _their_result(result).model_dump(mode="json")})
+    else:
+        await _emit(coordinator, TOOL_ERROR, data | {"error": {"type": result.status, "msg": result.text}})
+    return result
+
+
+async def _emit(coordinator: ModuleCoordinator, event: str, data: dict[str, Any]) -> tuple[HookResult, list[Any]]:
+    """What the hooks say, and the input as the last of them was given it, where none ended the chain."""
+    inputs: list[Any] = []
+    token = _INPUTS.set(inputs)
+    try:
+        said = await coordinator.hooks.emit(event, data)
+    finally:
+        _INPUTS.reset(token)
+    return await coordinator.process_hook_result(said, event, str(data["tool_name"])), inputs
+
+
+def _around_calls(coordinator: ModuleCoordinator) -> Middleware:
+    async def telling_hooks(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        sent = thaw(call.arguments)
+
+        async def run(input: dict[str, Any]) -> ToolResult:
+            return await next(call if input == sent else call.replace(arguments=input), context)
+
+        return await _telling_hooks(coordinator, call.name, call.id, sent, run)
+
+    return telling_hooks
+
+
+def _their_result(result: ToolResult) -> TheirResult:
+    error = None if result.success else {"message": result.text, "type": result.status}
+    media = not is_text(result)
+    content = [_their_block(block) for block in result.content] if media else None
+    return TheirResult(success=result.success, output=result.text, error=error, content=content)
+
+
+def _their_block(block: Block) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    if block.kind == "image" and block.data is not None:
+        data = base64.b64encode(block.data).decode()
+        return {"type": "image", "source": {"type": "base64", "media_type": block.mime_type, "data": data}}
+    return {"type": "text", "text": f"[{block.kind} {block.uri or block.name or block.mime_type}]"}
+
+
+def _our_tool(name: str, theirs: Any) -> Tool:
+    if not callable(execute := getattr(theirs, "execute", None)):
+        raise DefinitionError(f"{theirs!r} is no tool of amplifier: it has no execute(input)")
+
+    async def execute_theirs(payload: dict[str, Any]) -> Any:
+        return _our_result(await execute(payload))
+
+    schema = getattr(theirs, "input_schema", None) or {"type": "object"}
+    made: Executable = SimpleNamespace(name=name, execute=execute_theirs, input_schema=schema)
+    return to_tool(made).replace(description=theirs.description)
+
+
+def _our_result(result: object) -> object:
+    if not isinstance(result, TheirResult) or not result.content:
+        return result
+    return ToolResult(
+        result.output,
+        None if result.success else str((result.error or {}).get("message") or result.output),
+        content=[_our_block(block) for block in result.content],
+    )
+
+
+def _our_block(block: Any) -> Block:
+    if block.type == "text":
+        return Text(block.text)
+    return Media("image", base64.b64decode(block.source["data"]), block.source["media_type"])

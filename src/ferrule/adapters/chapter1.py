@@ -1,0 +1,233 @@
+"""The registry of "Chapter 1 -- Tool System", whose tools run through a runner. See docs/coming-from.md#from-chapter-1.
+
+registry = ToolRegistry().register(ReadFileTool())
+result = await registry.get("read_file").execute(payload, context)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from ferrule.definition.decorator import to_tool
+from ferrule.definition.handler import is_async
+from ferrule.definition.options import accepts
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
+from ferrule.runner import Runner
+from ferrule.types import Executable, ToolForm
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+__all__ = ["Context", "RegisteredTool", "ToolRegistry", "assemble_tool_pool"]
+
+_GIVEN: ContextVar[tuple[ToolContext[Any] | None, Any]] = ContextVar("ferrule.adapters.chapter1", default=(None, None))
+_PROTOCOL = ("name", "description", "input_schema", "is_read_only", "is_concurrency_safe")
+
+
+class Context(Protocol):
+    """A context of the chapter's own class: its tools get the very object. See docs/coming-from.md#from-chapter-1."""
+
+    @property
+    def working_directory(self) -> str: ...
+
+    @property
+    def session_id(self) -> str: ...
+
+
+class ToolRegistry:
+    """Tools by their names, and their definitions for each API. It never changes: `register` gives another.
+    See docs/coming-from.md#from-chapter-1.
+
+    Args:
+        runner: What runs the tools, with its guards, approver and limits; its own tools are in the registry too. Where
+            it is left out, a plain one.
+
+    Attributes:
+        runner: The runner that has all tools of this registry.
+    """
+
+    def __init__(self, runner: Runner | None = None) -> None:
+        self.runner = Runner([]) if runner is None else runner
+
+    def register(self, tool: ToolForm) -> ToolRegistry:
+        """A registry with one tool more, or another one in the place of the tool of its name.
+
+        Args:
+            tool: An object of the chapter's protocol, or any form of a tool.
+
+        Raises:
+            DefinitionError: for what is no tool.
+        """
+        ours, tools = _our_form(tool), self.runner.tools
+        return ToolRegistry(
+            self.runner.replace(tools=tools.replace(ours) if ours.name in tools else tools.register(ours))
+        )
+
+    def get(self, name: str) -> RegisteredTool:
+        """The tool of that name, as the chapter's loops call it.
+
+        Raises:
+            KeyError: where there is none.
+        """
+        return RegisteredTool(self.runner, self.runner.tools.get(name))
+
+    def to_anthropic_tools(self) -> list[dict[str, Any]]:
+        """The definitions for Anthropic's Messages API."""
+        return [
+            {"name": tool.wire_name, "description": tool.description, "input_schema": thaw(tool.input_schema)}
+            for tool in self.runner.tools
+        ]
+
+    def to_openai_tools(self) -> list[dict[str, Any]]:
+        """The definitions for OpenAI's Responses API, which would try its strict mode where nothing is said of it."""
+        return [
+            {
+                "type": "function",
+                "name": tool.wire_name,
+                "description": tool.description,
+                "parameters": thaw(tool.input_schema),
+                "strict": False,
+            }
+            for tool in self.runner.tools
+        ]
+
+
+@dataclass(frozen=True)
+class RegisteredTool:
+    """A tool of a registry. `execute` runs it through the runner, and asks whether or not anybody asked before.
+    See docs/coming-from.md#from-chapter-1."""
+
+    _runner: Runner
+    _tool: Tool
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._tool.name
+
+    @property
+    def description(self) -> str:
+        """What it does, for the model."""
+        return self._tool.description
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its parameters; a copy."""
+        return thaw(self._tool.input_schema)  # type: ignore[no-any-return]
+
+    async def execute(
+        self, payload: Mapping[str, Any], context: Context | ToolContext[Any] | None = None
+    ) -> ToolResult:
+        """Ask whether it may run, and run it.
+
+        Returns:
+            One result, whatever happens: `output`, `error` and `duration_ms`, as the chapter has them. Where a
+            middleware made the model's text another than that of the output, the output is that text.
+        """
+        with _with_given(context) as ours:
+            result = await self._runner.run(ToolCall("", self.name, payload), ours)
+        if not result.success or ToolResult(result.output).text == result.text:
+            return result
+        return result.replace(output=result.text)
+
+    async def check_permissions(
+        self, payload: Mapping[str, Any], context: Context | ToolContext[Any] | None = None
+    ) -> None:
+        """Ask the guards without a run. What is wrong with the arguments is said by `execute`.
+
+        Raises:
+            PermissionError: where a guard denies; and where one asks, and the runner has no approver.
+        """
+        with _with_given(context) as ours:
+            decision = await self._runner.decide(ToolCall("", self.name, payload), ours)
+        asks_nobody = decision.kind == "ask" and self._runner.approve is None
+        if asks_nobody or (decision.kind == "deny" and decision.rule is not None):
+            raise PermissionError(decision.reason)
+
+    def is_read_only(self) -> bool:
+        """Whether it changes nothing, whatever the arguments."""
+        return self._tool.read_only is True
+
+    def is_concurrency_safe(self) -> bool:
+        """Whether it may run beside others, whatever the arguments."""
+        return self._tool.parallel is True
+
+
+def _our_context(given: Context | ToolContext[Any] | None) -> ToolContext[Any]:
+    if given is None or isinstance(given, ToolContext):
+        return given or ToolContext()
+    try:
+        return ToolContext(working_directory=given.working_directory, session=given.session_id)
+    except AttributeError as error:
+        raise DefinitionError(f"a context has a working_directory and a session_id, and {given!r}: {error}") from None
+
+
+@contextmanager
+def _with_given(given: Context | ToolContext[Any] | None) -> Iterator[ToolContext[Any]]:
+    """Our context; while it is used, tools of the chapter's protocol get the one that was given."""
+    ours = _our_context(given)
+    token = _GIVEN.set((ours, given))
+    try:
+        yield ours
+    finally:
+        _GIVEN.reset(token)
+
+
+def _their_context(context: ToolContext[Any]) -> object:
+    ours, given = _GIVEN.get((None, None))
+    return context if ours is None or given is None or ours.fields[:3] != context.fields[:3] else given
+
+
+def _our_form(thing: ToolForm) -> Tool:
+    if isinstance(thing, Tool | Mapping | type) or not hasattr(thing, "execute"):
+        return to_tool(thing)
+    told = {key: value for key in _PROTOCOL if (value := getattr(thing, key, None)) is not None}
+    functions = {"execute": thing.execute, "check_permissions": getattr(thing, "check_permissions", None)}
+    return to_tool(_executable(told | {key: _with_theirs(one) for key, one in functions.items() if one is not None}))
+
+
+def _executable(members: dict[str, Any]) -> Executable:
+    return SimpleNamespace(**members)
+
+
+def _with_theirs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with the context that was given."""
+    if not accepts(function, "(payload, context)"):
+        return function
+
+    def call(payload: Any, context: ToolContext[Any]) -> Any:
+        return function(payload, _their_context(context))
+
+    async def await_call(payload: Any, context: ToolContext[Any]) -> Any:
+        made: Awaitable[Any] = function(payload, _their_context(context))
+        return await made
+
+    return await_call if is_async(function) else call
+
+
+def assemble_tool_pool(
+    built_in: Iterable[ToolForm], mcp_tools: Iterable[ToolForm], deny_rules: Iterable[str]
+) -> Toolset:
+    """Return built-in tools and MCP tools as one toolset, in a stable order for prompt caches.
+
+    See docs/coming-from.md#from-chapter-1.
+
+    Each part is sorted by name. Built-in tools come first, and win if an MCP tool has the same name. Tools with a name
+    for one of `deny_rules` (names or globs) are left out.
+    """
+    globs = (deny_rules,) if isinstance(deny_rules, str) else tuple(deny_rules)
+    chosen: dict[str, Tool] = {}
+    for part in (built_in, mcp_tools):
+        for item in sorted(map(to_tool, part), key=lambda item: item.name):
+            if not any(fnmatchcase(item.name, glob) for glob in globs):
+                chosen.setdefault(item.name, item)
+    return Toolset(chosen.values())

@@ -1,0 +1,207 @@
+"""Definitions as dicts, and objects with an `execute`, structurally."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Unpack, cast
+
+from pydantic import BaseModel
+
+from ferrule.adapters.checks import of_foreign
+from ferrule.adapters.shapes import options_of
+from ferrule.definition.decorator import tool
+from ferrule.definition.handler import Handler
+from ferrule.definition.options import OPTIONS, ToolOptions, accepts, check_callable, refuse_unknown, wrong_option
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.types import Executable, Guard
+from ferrule.values.call import ToolCall
+from ferrule.values.content import to_json_text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision
+from ferrule.values.result import ToolResult
+
+_OWN_KEYS = ("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe")
+_KEYS = (*_OWN_KEYS, *(key for key in OPTIONS if key not in {"read_only", "parallel"}))
+"""What a definition may say: the options of a tool, but for those that have another name there."""
+_DESCRIBING = (
+    *("name", "description", "input_schema", "output_schema", "examples", "metadata", "provider"),
+    "check_permissions",
+)
+"""What a definition may say of a handler that is not its own: nothing of what that does to the world."""
+_KEYS_OF_OBJECTS = (*_OWN_KEYS, "description", "input_schema")
+_FOREIGN = ("invoke", "on_invoke_tool", "forward", "run")
+"""What runs a tool of LangChain, OpenAI Agents, smolagents and others."""
+_WRAPPED = (
+    "wrap it with build_tool({'name': …, 'description': …, 'input_schema': …}, handler), where handler(payload) calls "
+    "that, or give the function that it was made of"
+)
+_ADAPTERS = {
+    "agents.tool": "openai_agents.from_tools([…])",
+    "axio": "axio.from_tools([…])",
+    "fastmcp": "fastmcp.from_tools(server), awaited,",
+    "google.adk": "google_adk.from_tools([…])",
+    "langchain_core": "langchain.from_tools([…])",
+    "pydantic_ai.tools": "pydantic_ai.from_tools([…])",
+    "pydantic_ai.toolsets": "pydantic_ai.from_toolset(…), awaited,",
+    "strands": "strands.from_tools([…])",
+}
+"""What takes in the tools of a framework, by where their classes, or those that they derive from, are defined."""
+_RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
+
+
+def from_definition(
+    definition: Mapping[str, object] | BaseModel,
+    handler: Callable[..., object] | None = None,
+    **options: Unpack[ToolOptions],
+) -> Tool:
+    """What `ferrule.build_tool` does."""
+    if isinstance(definition, BaseModel):
+        definition = definition.model_dump(by_alias=True, exclude_none=True)
+    if not isinstance(definition, Mapping):
+        raise DefinitionError(f"build_tool(definition, handler) takes a definition as a dict, not {definition!r}")
+    said = options_of(definition)
+    functions = [key for key in said.keys() - {*_KEYS} if callable(said[key])]
+    if functions and handler is None:
+        raise DefinitionError(
+            f"build_tool: a definition takes no function as {functions[0]!r}; take it out, and give it as the handler: "
+            "build_tool(definition, handler)"
+        )
+    refuse_unknown(said, _KEYS, "build_tool")
+    if "name" not in said:
+        raise DefinitionError("build_tool: the definition has no 'name'")
+    given: dict[str, Any] = said | options
+    if handler is not None:
+        if "execute" in given:
+            raise DefinitionError(f"build_tool: {given['name']!r} has an 'execute' and a handler; leave one out")
+        if own := sorted(said.keys() - _DESCRIBING):
+            raise DefinitionError(
+                f"build_tool: the definition of {given['name']!r} says {own[0]!r}, which is for the handler's author "
+                "to say: build_tool(definition, handler, read_only=…, ask=…, …)"
+            )
+        return _built({**given, "execute": handler})
+    if "execute" not in given:
+        raise DefinitionError(
+            f"build_tool: the definition of {given['name']!r} has no 'execute', so nothing can run it; give it a "
+            "function: build_tool(definition, handler)"
+        )
+    if given.get("check_permissions") is None:
+        given.setdefault("ask", f"{given['name']} has no check_permissions")
+    return _built({"is_concurrency_safe": False, **given}).with_adapter(with_foreign_results)
+
+
+def from_object(thing: Executable) -> Tool:
+    """A tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`.
+
+    Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used where
+    it has them. No base class is needed.
+    """
+    given = {key: value for key in _KEYS_OF_OBJECTS if (value := getattr(thing, key, None)) is not None}
+    return _built({"is_concurrency_safe": False, **given}).with_adapter(with_foreign_results)
+
+
+def _built(given: dict[str, Any]) -> Tool:
+    """A tool of what a definition says."""
+    name, execute, check = given.pop("name", ""), given.pop("execute", None), given.pop("check_permissions", None)
+    for key, option in (("is_read_only", "read_only"), ("is_concurrency_safe", "parallel")):
+        if key in given:
+            value = given.pop(key)
+            answer = value() if callable(value) else value
+            if not isinstance(answer, bool):
+                raise wrong_option(key, value, "True or False, or a function that returns it")
+            given.setdefault(option, answer)
+    if given.get("input_schema") is None:
+        given["input_schema"] = {"type": "object"}
+    made = Tool(name, execute, **given)
+    return made if check is None else made.replace(guards=(permission_guard(check), *made.guards))
+
+
+def with_foreign_results(handler: Handler) -> Handler:
+    """The same handler, whose results may have the shape of the author's own result class."""
+    call = handler.call
+
+    def call_either(values: object, context: ToolContext) -> object:
+        value = call(values, context)
+        return _awaited(value) if inspect.isawaitable(value) else foreign_result(value)
+
+    return replace(handler, call=call_either)
+
+
+async def _awaited(value: Awaitable[object]) -> object:
+    return foreign_result(await value)
+
+
+def permission_guard(check: Callable[..., object]) -> Guard:
+    """A guard of `check_permissions(payload, context)`, which cannot change the arguments.
+
+    Raises:
+        DefinitionError: where it is neither a sync nor an async function of two arguments.
+    """
+    if inspect.isgeneratorfunction(check) or inspect.isasyncgenfunction(check):
+        raise wrong_option("check_permissions", check, "a function that answers, and this one yields")
+    two = accepts(check, "(payload, context)")
+    if not two:
+        check_callable("(payload)")("check_permissions", check)
+
+    def check_permissions(call: ToolCall, context: ToolContext) -> Any:
+        payload = dict(call.arguments)
+        return check(payload, context) if two else check(payload)
+
+    return of_foreign(check_permissions, check_permissions, (Decision,))
+
+
+def foreign_result(value: object) -> object:
+    """A result in the author's own shape (`output`, `error`, `success`, `metadata` …) as a `ToolResult`."""
+    if isinstance(value, ToolResult):
+        return value
+    if isinstance(value, Mapping):
+        if not isinstance(value.get("success"), bool) or value.keys() - _RESULT_KEYS:
+            return value
+        fields = dict(value)
+    elif all(hasattr(value, key) for key in ("output", "error")) and not isinstance(value, type):
+        fields = {key: getattr(value, key) for key in _RESULT_KEYS if hasattr(value, key)}
+    else:
+        return value
+    error = _error_text(fields.get("error"))
+    if error is None and fields.get("success") is False:
+        error = _error_text(fields.get("output")) or "the tool says that it failed, and no more"
+    metadata = fields.get("metadata")
+    return ToolResult(fields.get("output"), error, metadata if isinstance(metadata, Mapping) else None)
+
+
+def _error_text(error: object) -> str | None:
+    if error is None or isinstance(error, str):
+        return error or None
+    message = error.get("message") if isinstance(error, Mapping) else None
+    return message if isinstance(message, str) else to_json_text(error)
+
+
+def tool_of(thing: object) -> Tool:
+    """A tool of a definition, of an object with `execute`, or of one that is called.
+
+    Raises:
+        DefinitionError: for what is none of these; and for the tools of a framework, also those that can be called: an
+            adapter keeps what they say, and asks the guards that they have.
+    """
+    if isinstance(thing, Mapping):
+        return from_definition(thing)
+    if (adapter := _adapter_for(thing)) is not None:
+        kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
+        raise DefinitionError(f"a {kind} is of a framework: ferrule.adapters.{adapter} makes a toolset of it")
+    if hasattr(thing, "execute"):
+        return from_object(cast("Executable", thing))
+    if callable(thing):
+        return tool(thing)
+    raise DefinitionError(
+        f"{thing!r} is no tool: it is no function, ToolHandler, definition or object with execute()"
+        + next((f"; it has {name}(): {_WRAPPED}" for name in _FOREIGN if hasattr(thing, name)), "")
+    )
+
+
+def _adapter_for(thing: object) -> str | None:
+    """What takes it in, as it is written; `None` for what is of no framework that is known."""
+    modules = [f"{one.__module__}." for one in type(thing).__mro__]
+    found = (call for prefix, call in _ADAPTERS.items() if any(one.startswith(f"{prefix}.") for one in modules))
+    return next(found, None)

@@ -1,0 +1,357 @@
+"""FastMCP, both ways: a runner as a provider of a server, and a server's tools as ours. See docs/frameworks/fastmcp.md.
+
+    mcp = FastMCP("shop")
+    mcp.add_provider(fastmcp.provider(runner))
+
+A call that a person is to be asked about is put off, and the slots are free. A client of 2026-07-28 is asked by the
+result of its call, which carries the sealed record as `request_state`, and sends the call again with both; a client of
+2025 is asked by `elicitation/create` while its request waits. Read in FastMCP 4.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import anyio
+import mcp_types as wire
+from fastmcp.exceptions import FastMCPError
+from fastmcp.server.context import Context
+from fastmcp.server.dependencies import fastmcp_request_ctx, get_access_token, get_context
+from fastmcp.server.providers import Provider
+from fastmcp.server.server import FastMCP
+from fastmcp.tools.base import InputRequiredToolResult
+from fastmcp.tools.base import Tool as TheirTool
+from fastmcp.tools.base import ToolResult as TheirResult
+from mcp.server.auth.provider import principal_components
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import PrivateAttr, ValidationError
+
+from ferrule.adapters.adapter import Adapter, context_maker, failed_outside, record_of
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.mcp.content import annotations_of, call_result, tells_form, wire_name
+from ferrule.mcp.forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
+from ferrule.mcp.results import to_result
+from ferrule.runner import Runner
+from ferrule.values.call import ToolCall, new_id
+from ferrule.values.content import truncate_text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, deny
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import format_json
+from ferrule.values.result import ToolResult
+
+ContextOf: TypeAlias = Callable[[Context], ToolContext[Any]]
+_PROCESS = f"mcp_{secrets.token_hex(12)}"
+_CALLS_OF: WeakKeyDictionary[ServerSession, int] = WeakKeyDictionary()
+"""How many calls were made for a request."""
+_OVER_HTTP = ("sse", "streamable-http")
+_WRAPPED = "x-fastmcp-wrap-result"
+_CANNOT_ASK = deny("the client of this call can ask nobody: it declares no elicitation by form")
+_REQUIRED_CAPABILITIES: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"form": {}}}}
+
+
+def provider(runner: Runner, *, context: ContextOf | None = None) -> Provider:
+    """A provider of tools whose calls the runner runs, for `FastMCP.add_provider`.
+
+    Args:
+        context: What a call is made with, out of FastMCP's context; `context_of` where it is left out.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
+    adapter = Adapter(runner, "FastMCP", suspends=True)
+    made = context_maker("FastMCP", context, context_of)
+    return _RunnerProvider([_their_tool(adapter, tool, made) for tool in runner.tools])
+
+
+def context_of(ctx: Context) -> ToolContext[Any]:
+    """Who the access token names as principal, and what the server's lifespan gave as `deps`. The session is that of
+    the connection; a client of 2026-07-28 has none, so that its user, and without one the process, stands for it."""
+    token = get_access_token()
+    principal = None
+    if token is not None:
+        client, issuer, subject = principal_components(token)
+        principal = client if issuer is subject is None else json.dumps([client, issuer, subject])
+    return ToolContext(principal=principal, session=_session_of(ctx, principal), deps=ctx.lifespan_context)
+
+
+def _session_of(ctx: Context, principal: str | None) -> str | None:
+    if ctx.request_context is None:  # called by the program that has the server
+        return _PROCESS
+    if _is_2026(ctx):
+        known = principal or (None if ctx.transport in _OVER_HTTP else _PROCESS)
+    else:
+        known = ctx.session_id
+    # The id lets its bearer use the session: no event and no record holds it.
+    return known and f"mcp_{sha256(known.encode()).hexdigest()[:24]}"
+
+
+def _is_2026(ctx: Context) -> bool:
+    return ctx.request_context is not None and ctx.request_context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+class _RunnerProvider(Provider):
+    def __init__(self, tools: Sequence[TheirTool]) -> None:
+        super().__init__()
+        self._tools = tools
+
+    async def _list_tools(self) -> Sequence[TheirTool]:
+        return self._tools
+
+
+class _RunnerTool(TheirTool):
+    _call: Callable[[Mapping[str, Any]], Awaitable[TheirResult]] = PrivateAttr()
+
+    async def run(self, arguments: dict[str, Any]) -> TheirResult:
+        return await self._call(arguments)
+
+
+def _their_tool(adapter: Adapter, tool: Tool, context_of: ContextOf) -> TheirTool:
+    schema = tool.output_schema
+    told = schema is not None and schema.get("type") == "object" and tells_form(tool, adapter.runner.around)
+    made = _RunnerTool(
+        name=wire_name(tool),
+        title=tool.title,
+        description=tool.description or None,
+        parameters=thaw(tool.input_schema),
+        output_schema=thaw(schema) if told else None,
+        annotations=annotations_of(tool),
+    )
+
+    async def call(arguments: Mapping[str, Any]) -> TheirResult:
+        try:
+            return await _until_ended(_Request(adapter, tool, context_of, arguments).run(told))
+        except (FastMCPError, MCPError):
+            raise
+        except Exception as error:  # whose text FastMCP would tell the client
+            return _returned(failed_outside(tool.name, error), tool, told)
+
+    made._call = call
+    return made
+
+
+class _Request:
+    """One request of a client."""
+
+    def __init__(self, adapter: Adapter, tool: Tool, context_of: ContextOf, arguments: Mapping[str, Any]) -> None:
+        self._adapter = adapter
+        self._ctx = ctx = get_context()
+        self._record = None if ctx.request_state is None else _record_in(ctx.request_state)
+        self._tool = tool
+        self._sent = ToolCall(self._call_id(), tool.name, arguments)
+        self._context = context_of(ctx)
+        self._done = float("-inf")
+
+    def _call_id(self) -> str:
+        """What the call is known by: of a client of 2025 the id of its request, which no other one of its session has,
+        with a number where another tool of the server makes more than one call for it; of one of 2026-07-28 an id of
+        our own, which comes back in `request_state`, as its requests are alone."""
+        if self._record is not None:
+            return str(self._record["pending"]["call"]["id"])
+        if self._ctx.request_context is None or _is_2026(self._ctx):
+            return new_id()
+        request = self._ctx.session  # there is one for each request
+        made = _CALLS_OF[request] = _CALLS_OF.get(request, 0) + 1
+        return self._ctx.request_id if made == 1 else f"{self._ctx.request_id} {made}"
+
+    async def run(self, told: bool) -> TheirResult:
+        if self._record is None:
+            result = await self._begin()
+        else:
+            form = _form_about(self._record["pending"])
+            given = (self._ctx.input_responses or {}).get(form.key)
+            if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
+                return _input_required(form, self._record)
+            result = await self._answer(self._answer_of(form, given, self._record["pending"]), self._record)
+        while result.pending is not None and result.pending["kind"] != "work":
+            record, form = record_of(result), _form_about(result.pending)
+            problem = self._problem(result.pending)
+            if problem is None and _is_2026(self._ctx):
+                return _input_required(form, record)
+            answer = await self._elicit(form, result.pending) if problem is None else problem
+            result = await self._answer(answer, record)
+            if problem is _CANNOT_ASK and _is_2026(self._ctx):  # as that revision has it said
+                raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.text, _REQUIRED_CAPABILITIES)
+        return _returned(result, self._tool, told)
+
+    async def _begin(self) -> ToolResult:
+        """Run the call; one that brings an answer, and has lost its `request_state`, is asked about again."""
+        form = form_of("", None, {})
+        given = None if self._ctx.request_state else (self._ctx.input_responses or {}).get(form.key)
+        if isinstance(given, wire.ElicitResult):
+            answer = answer_of(form, given, self._context.principal, self._sent.arguments)
+            return await self._answer(answer, None)
+        return await self._adapter.run(self._sent, self._context, self._tell)
+
+    async def _answer(self, answer: Decision, record: Any) -> ToolResult:
+        return await self._adapter.answer(self._sent, self._context, answer, record, self._tell)
+
+    def _problem(self, pending: Mapping[str, Any]) -> Decision | None:
+        """Why the client cannot be asked."""
+        if pending["into"] is not None:
+            return deny(f"the value of {pending['into']!r} is never asked of a client")
+        capabilities = None if self._ctx.request_context is None else self._ctx.session.client_capabilities
+        declared = None if capabilities is None else capabilities.elicitation
+        return _CANNOT_ASK if declared is None or (declared.form is None and declared.url is not None) else None
+
+    async def _elicit(self, form: Form, pending: Mapping[str, Any]) -> Decision:
+        try:
+            given = await self._ctx.session.elicit_form(form.message, form.schema, self._ctx.request_id)
+        except MCPError:
+            return deny("the client could not ask")
+        except ValidationError:
+            return deny("what the client answered is no answer of MCP's")
+        return self._answer_of(form, given, pending)
+
+    def _answer_of(self, form: Form, given: wire.ElicitResult, pending: Mapping[str, Any]) -> Decision:
+        return answer_of(form, given, self._context.principal, pending["arguments"])
+
+    async def _tell(self, done: float, total: float | None, message: str | None) -> None:
+        if done > self._done:  # what does not increase MCP forbids
+            self._done = done
+            await self._ctx.report_progress(done, total, message or None)
+
+
+async def _until_ended(run: Any) -> Any:
+    """Await it in a task of its own. One cancellation reaches it, and it has its grace: AnyIO cancels again at every
+    turn of the loop, and the wait for a handler that takes its leave would end there."""
+    task = asyncio.ensure_future(run)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # marked as seen
+        raise
+    return task.result()
+
+
+def _record_in(state: str) -> Any:
+    """The record that a client has carried; `None` for what is none of ours."""
+    try:
+        record = json.loads(state)
+        record["pending"]["call"]["id"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return record
+
+
+def _form_about(pending: Mapping[str, Any]) -> Form:
+    """The question, with the call that it is about; ends of what is long, so that nothing hides behind much else."""
+    arguments = pending["arguments"]
+    most = MOST_IN_A_MESSAGE // (2 + len(arguments))
+    lines = [f"{name}: {truncate_text(format_json(thaw(value)), most)}" for name, value in arguments.items()]
+    message = "\n".join([truncate_text(pending["reason"], most), "", pending["call"]["name"], *lines])
+    shown = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in message)
+    return form_of(truncate_text(shown, MOST_IN_A_MESSAGE), pending["schema"], {})
+
+
+def _input_required(form: Form, record: Mapping[str, Any]) -> TheirResult:
+    asked = wire.InputRequiredResult(input_requests={form.key: elicitation(form)}, request_state=json.dumps(record))
+    return InputRequiredToolResult(asked)
+
+
+def _returned(result: ToolResult, tool: Tool, told: bool) -> TheirResult:
+    written = wire.CallToolResult.model_validate(call_result(result, tool, told=told, untold=(dict,)))
+    return TheirResult(written.content, written.structured_content, is_error=written.is_error is True)
+
+
+# -- inward ------------------------------------------------------------------------------------------------------------
+
+
+async def from_tools(server: FastMCP[Any]) -> Toolset:
+    """The tools of a server, as it lists them now; each call goes by `server.call_tool`, with its middleware.
+
+    Raises:
+        DefinitionError: for what is no server, and for a tool that a toolset cannot hold.
+    """
+    given: object = server
+    if not isinstance(given, FastMCP):
+        raise DefinitionError(
+            f"from_tools takes a FastMCP server, not {type(given).__name__}: its tools need it "
+            "(put loose ones into one by server.add_tool); what a client reaches is taken in by mcp.connect(…)"
+        )
+    return Toolset([_our_tool(server, tool) for tool in await server.list_tools()])
+
+
+def _our_tool(server: FastMCP[Any], tool: TheirTool) -> Tool:
+    schema, hints = tool.output_schema, tool.annotations or wire.ToolAnnotations()
+    is_wrapped = schema is not None and bool(schema.get(_WRAPPED))
+    said = (
+        ("destructive", hints.destructive_hint),
+        ("idempotent", hints.idempotent_hint),
+        ("open_world", hints.open_world_hint),
+    )
+    traits: Any = {name: value for name, value in said if value is not None}
+    made: Tool = Tool(
+        tool.name,
+        partial(_run_theirs, server, tool.name, is_wrapped),
+        description=tool.description or "",
+        metadata={"title": title} if (title := tool.title or hints.title) else {},
+        input_schema=tool.parameters,
+        output_schema=_schema_of_result(schema) if is_wrapped and schema is not None else schema,
+        timeout=tool.timeout,
+        tags=tuple(sorted(tool.tags)),
+        read_only=hints.read_only_hint is True,
+        **traits,
+    )
+    return made
+
+
+def _schema_of_result(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of what FastMCP puts into `{"result": …}` where it is no object."""
+    inner = dict(schema["properties"]["result"])
+    return {**inner, "$defs": schema["$defs"]} if "$defs" in schema else inner
+
+
+@contextmanager
+def _no_answers() -> Iterator[None]:
+    """A tool that asks its client finds none of the answers, and no state, of the request that this call was made in:
+    those are to the questions of others."""
+    request = fastmcp_request_ctx.get()
+    if request is None:
+        yield
+        return
+    token = fastmcp_request_ctx.set(replace(request, _srctx=replace(request._srctx, params=None)))
+    try:
+        yield
+    finally:
+        fastmcp_request_ctx.reset(token)
+
+
+async def _run_theirs(
+    server: FastMCP[Any], name: str, is_wrapped: bool, payload: Mapping[str, Any], context: ToolContext[Any]
+) -> ToolResult | str:
+    try:
+        with _no_answers():
+            given = await server.call_tool(name, thaw(payload))
+    except FastMCPError as error:  # as its clients read it: the server masks what they are not to know
+        cause = error.__cause__
+        if str(error) == f"Error calling tool {name!r}: {cause}" and cause is not None:  # of what the tool raised
+            raise cause from None
+        raise ToolError(str(error)) from error
+    if isinstance(given, InputRequiredToolResult):
+        raise ToolError(f"{name} asks its client for input, which a client alone can be: nothing more was run")
+    structured: Any = given.structured_content
+    if structured is None:
+        return to_result(wire.CallToolResult(content=given.content, is_error=given.is_error), None)
+    if is_wrapped and not given.is_error:
+        structured = structured["result"]
+    return to_result(
+        wire.CallToolResult(content=given.content, structured_content=structured, is_error=given.is_error), None
+    )

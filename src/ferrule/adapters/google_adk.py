@@ -1,0 +1,347 @@
+"""Google ADK, both ways: a runner as a toolset of an agent, and its tools as ours. See docs/frameworks/google-adk.md.
+
+    agent = LlmAgent(name="shop", model="gemini-2.5-flash", tools=[google_adk.toolset(runner)])
+    tools = google_adk.from_tools([FunctionTool(roll), their_function])
+
+Read in google-adk 2.13.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.artifacts.base_artifact_service import BaseArtifactService
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.memory.base_memory_service import BaseMemoryService
+from google.adk.sessions.base_session_service import BaseSessionService
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from google.adk.sessions.session import Session
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.function_tool import FunctionTool
+from google.adk.tools.tool_confirmation import ToolConfirmation
+from google.adk.tools.tool_context import ToolContext as AdkContext
+from google.genai import types
+
+from ferrule.adapters.adapter import Adapter, context_maker, listed, record_of
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.runner import Runner
+from ferrule.stores.store import Store
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, to_json_text
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, ask
+from ferrule.values.frozen import thaw
+from ferrule.values.input import InputRequired
+from ferrule.values.result import ToolResult
+
+_RECORD = "ferrule"
+_ARGUMENTS = "arguments"
+_FOR_THE_CALL = frozenset(
+    {
+        "state_delta",
+        "artifact_delta",
+        "requested_auth_configs",
+        "requested_tool_confirmations",
+        "skip_summarization",
+        "render_ui_widgets",
+    }
+)
+"""What a tool does by ADK's actions that is about its own call; all else steers the agent."""
+_ASKED_ONCE = " A person is asked once about a call: make the call again, and they are asked about that one."
+"""ADK makes no second confirmation for a call that is run with the answer to its first."""
+
+
+def toolset(
+    runner: Runner,
+    *,
+    context: Callable[[AdkContext], ToolContext[Any]] | None = None,
+    records: Store | None = None,
+) -> BaseToolset:
+    """A toolset whose calls the runner runs.
+
+    A call that a person is to be asked about asks for ADK's confirmation. Its hint is the reason; its payload is
+    `{"arguments": …, "ferrule": …}`, what would run and the record, and goes back with the answer. A person changes
+    what runs by other `"arguments"`. Where a tool wants to know something of a person, the payload has the `"schema"`
+    of that, and the answer goes into `"arguments"`. ADK asks once about a call: where a person would have to be asked
+    again, such as for an answer whose record is lost, the model is told to make the call again.
+
+    Args:
+        runner: What runs the calls.
+        context: What a call is made with, out of ADK's context; `context_of` where it is left out.
+        records: Where records are kept until they are answered; the journal's store where it is left out.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
+    adapter = Adapter(runner, "Google ADK", suspends=True, records=records)
+    made = context_maker("Google ADK", context, context_of)
+    return _RunnerToolset([_RunnerTool(adapter, tool, made) for tool in adapter.runner.tools])
+
+
+def context_of(context: AdkContext) -> ToolContext[Any]:
+    """The user as principal, the session's id, and the session's state as deps: ADK has no place for objects."""
+    return ToolContext(principal=context.user_id, session=context.session.id, deps=context.state)
+
+
+class _RunnerToolset(BaseToolset):
+    def __init__(self, tools: list[BaseTool]) -> None:
+        super().__init__()
+        self._made = tools
+
+    async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
+        return self._made
+
+
+class _RunnerTool(BaseTool):
+    def __init__(self, adapter: Adapter, tool: Tool, context_of: Callable[[AdkContext], ToolContext[Any]]) -> None:
+        super().__init__(name=tool.wire_name, description=tool.description)
+        self._adapter, self._tool, self._context_of = adapter, tool, context_of
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        schema = thaw(self._tool.input_schema)
+        return types.FunctionDeclaration(name=self.name, description=self.description, parameters_json_schema=schema)
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: AdkContext) -> dict[str, Any]:
+        call = ToolCall(tool_context.function_call_id or "", self._tool.name, args)
+        context = self._context_of(tool_context)
+        if tool_context.tool_confirmation is not None:
+            result = await self._answered(call, context, tool_context)
+            return _response(result, _ASKED_ONCE if result.pending is not None else "")
+        result = await self._adapter.run(call, context)
+        if result.pending is not None:
+            tool_context.request_confirmation(hint=result.pending["reason"], payload=_payload(result))
+            tool_context.actions.skip_summarization = True  # else the model is asked at once what to do next
+        return _response(result)
+
+    async def _answered(self, call: ToolCall, context: ToolContext[Any], tool_context: AdkContext) -> ToolResult:
+        confirmation = tool_context.tool_confirmation
+        brought = _fields(confirmation.payload)
+        record = brought.get(_RECORD)
+        if record is None and (record := await self._adapter.find(call, context)) is None:
+            record = _asked_in(tool_context).get(_RECORD)
+        answer: Decision | bool = confirmation.confirmed
+        edited = brought.get(_ARGUMENTS)
+        if answer and edited is not None and edited != _fields(_fields(record).get("pending")).get("arguments"):
+            answer = isinstance(edited, Mapping) and allow(arguments=edited)
+        return await self._adapter.answer(call, context, answer, record)
+
+
+def _fields(payload: object) -> Mapping[str, Any]:
+    return payload if isinstance(payload, Mapping) else {}
+
+
+def _asked_in(context: AdkContext) -> Mapping[str, Any]:
+    """What was last asked about this call in the session, whose events outlive a process."""
+    for event in reversed(context.session.events):
+        if asked := event.actions.requested_tool_confirmations.get(context.function_call_id or ""):
+            return _fields(asked.payload)
+    return {}
+
+
+def _payload(result: ToolResult) -> dict[str, Any]:
+    """What a person is shown, and what comes back with the answer."""
+    pending = thaw(result.pending)
+    shown = {_ARGUMENTS: pending["arguments"], _RECORD: record_of(result)}
+    return {**shown, "schema": pending["schema"]} if pending["schema"] else shown
+
+
+def _response(result: ToolResult, note: str = "") -> dict[str, Any]:
+    texts = [block.text if isinstance(block, Text) else f"[{block.kind} {block.uri}]" for block in result.content]
+    parts = [_genai_part(block) for block in result.content]
+    said = "\n".join(text for text, part in zip(texts, parts, strict=True) if part is None) + note
+    media = [part for part in parts if part is not None]
+    return {"result" if result.success else "error": said, **({"media": media} if media else {})}
+
+
+def _genai_part(block: Block) -> types.Part | None:
+    """A block that goes as media; `None` for what is told as text."""
+    if isinstance(block, Text):
+        return None
+    if block.data is not None:
+        return types.Part.from_bytes(data=block.data, mime_type=block.mime_type)
+    return types.Part.from_uri(file_uri=block.uri, mime_type=block.mime_type) if block.fetch and block.uri else None
+
+
+# -- their tools as ours ----------------------------------------------------------------------------------------------
+
+
+def from_tools(
+    tools: Iterable[BaseTool | Callable[..., Any]],
+    *,
+    app_name: str = "ferrule",
+    session_service: BaseSessionService | None = None,
+    artifact_service: BaseArtifactService | None = None,
+    memory_service: BaseMemoryService | None = None,
+) -> Toolset:
+    """Tools of ADK, and functions as its agents take them, as tools of ours.
+
+    A tool that needs confirmation asks; one that asks for it while it runs is run again with the answer, whose value
+    is `{"payload": …}`. What a tool returns as `{"error": …}` is a failure.
+
+    Args:
+        tools: Of a toolset, what `await toolset.get_tools()` gives.
+        app_name: The app whose sessions they use.
+        session_service: Where a call finds the session of its `context.session` and `context.principal`, and its
+            state; in memory where it is left out.
+        artifact_service, memory_service: For tools that use them.
+
+    Raises:
+        DefinitionError: for a tool that runs in a model's API or goes on after its call, and what is no tool.
+    """
+    services = {"artifact_service": artifact_service, "memory_service": memory_service}
+    sessions = InMemorySessionService() if session_service is None else session_service
+    if isinstance(tools, BaseToolset):
+        raise DefinitionError(
+            "from_tools takes a list of tools, and a toolset of ADK gives them only when it is awaited: "
+            "from_tools(await toolset.get_tools())"
+        )
+    given = listed("Google ADK", tools)
+    return Toolset(_from_adk(_as_adk_tool(tool), _Invocations(app_name, sessions, services)) for tool in given)
+
+
+def _as_adk_tool(given: Any) -> BaseTool:
+    if not isinstance(given, BaseTool):
+        if not callable(given):
+            raise DefinitionError(f"from_tools takes tools of ADK and functions, not {given!r}")
+        given = FunctionTool(given)
+    if given.is_long_running:
+        raise DefinitionError(
+            f"{given.name!r} is a long-running tool, whose result comes after its call has ended: make it a tool with "
+            "background=True, or one that returns deferred work"
+        )
+    if type(given).run_async is BaseTool.run_async or given._get_declaration() is None:
+        raise DefinitionError(f"{given.name!r} runs in the model's API, not here: give it to the agent itself")
+    return given
+
+
+class _Invocations:
+    """Makes ADK's contexts."""
+
+    def __init__(self, app_name: str, sessions: BaseSessionService, services: dict[str, Any]) -> None:
+        self._app_name, self._sessions, self._services = app_name, sessions, services
+
+    async def context(self, context: ToolContext[Any], call: ToolCall | None) -> AdkContext:
+        # Without a session, nothing is to be kept of it.
+        sessions = self._sessions if context.session else InMemorySessionService()
+        made = InvocationContext(
+            session_service=sessions,
+            session=await self._session(sessions, context),
+            invocation_id=str(uuid.uuid4()),
+            **self._services,
+        )
+        return AdkContext(invocation_context=made, function_call_id=(call and call.id) or made.invocation_id)
+
+    async def _session(self, sessions: BaseSessionService, context: ToolContext[Any]) -> Session:
+        known = {"app_name": self._app_name, "user_id": context.principal or "user", "session_id": context.session}
+        found = await sessions.get_session(**known) if context.session else None
+        if found is not None:
+            return found
+        try:
+            return await sessions.create_session(**known)
+        except AlreadyExistsError:  # by another call of this session
+            return await sessions.get_session(**known)
+
+    async def keep(self, context: AdkContext) -> None:
+        """Keep what the tool changed in the session's state, as ADK does it with the event of a result."""
+        if context.actions.state_delta:
+            made = context.get_invocation_context()
+            event = Event(author="ferrule", invocation_id=made.invocation_id, actions=context.actions)
+            await made.session_service.append_event(made.session, event)
+
+
+def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
+    asked_about: WeakSet[Any] = WeakSet()
+
+    async def needs_confirmation(call: ToolCall, context: ToolContext[Any]) -> Decision:
+        theirs = await invocations.context(context, call)
+        if not await tool.check_require_confirmation(thaw(call.arguments), theirs):
+            asked_about.discard(context.running_call)  # a guard may have changed the arguments since
+            return allow()
+        asked_about.add(context.running_call)
+        return ask(f"{tool.name} needs confirmation")
+
+    async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
+        theirs = await invocations.context(context, context.call)
+        if context.answer is not None:
+            theirs.tool_confirmation = ToolConfirmation(confirmed=True, payload=context.answer.value.get("payload"))
+        elif (
+            context.running_call in asked_about
+        ):  # what has to be confirmed since, as other calls ran, the tool asks itself
+            theirs.tool_confirmation = ToolConfirmation(confirmed=True)
+        given = await tool.run_async(args=payload, tool_context=theirs)
+        if theirs.actions.requested_auth_configs:
+            raise ToolError(f"{tool.name} asks for a credential, which nobody can give here.")
+        if asked := theirs.actions.requested_tool_confirmations.get(theirs.function_call_id):
+            schema = {"type": "object", "properties": {"payload": {"default": asked.payload}}}
+            return InputRequired(asked.hint or f"{tool.name} needs confirmation", schema)
+        if steered := _steered(theirs.actions):
+            raise ToolError(f"{tool.name} steers an agent ({steered}), and there is none here: that did not happen.")
+        await invocations.keep(theirs)
+        return _given_by_adk(tool, given)
+
+    declared = tool._get_declaration()
+    schema = declared.parameters_json_schema
+    if schema is None and declared.parameters is not None:
+        schema = declared.parameters.json_schema.model_dump(mode="json", exclude_none=True)
+    return Tool(
+        tool.name,
+        handler,
+        description=declared.description or tool.description,
+        input_schema=schema or {"type": "object", "properties": {}},
+        guards=[needs_confirmation] if _may_need_confirmation(tool) else [],
+    )
+
+
+def _may_need_confirmation(tool: BaseTool) -> bool:
+    if type(tool).check_require_confirmation is BaseTool.check_require_confirmation:
+        return False
+    # Of a FunctionTool, what it was given; it is asked for each call where that is not there.
+    return getattr(tool, "_require_confirmation", True) is not False
+
+
+def _steered(actions: EventActions) -> str:
+    """What a tool asked of the agent that it runs under, such as to hand over to another one."""
+    asked = {name: getattr(actions, name) for name in EventActions.model_fields if name not in _FOR_THE_CALL}
+    return ", ".join(name for name, value in asked.items() if value not in (None, False))
+
+
+def _given_by_adk(tool: BaseTool, given: Any) -> object:
+    if isinstance(given, Mapping) and given.get("error"):
+        error = given["error"]
+        raise ToolError(error if isinstance(error, str) else to_json_text(error))
+    media: list[Media] = []
+    rest = _without_media(given, media)
+    # Of ADK's own tools, what tells its telemetry of failures in other forms, such as an MCP server's `isError`.
+    if (is_error := getattr(tool, "_detect_error_in_response", None)) and is_error(given):
+        raise ToolError(rest if isinstance(rest, str) else to_json_text(rest))
+    return (
+        ToolResult(rest, content=[Text(rest if isinstance(rest, str) else to_json_text(rest)), *media])
+        if media
+        else given
+    )
+
+
+def _without_media(value: Any, media: list[Media]) -> Any:
+    """The value without the media in it, which go into `media`."""
+    if isinstance(value, types.Part | types.FunctionResponsePart) and (found := value.inline_data or value.file_data):
+        media.append(_as_media(found))
+        return f"[{found.mime_type}]"
+    if isinstance(value, Mapping):
+        return {key: _without_media(item, media) for key, item in value.items()}
+    return [_without_media(item, media) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _as_media(found: Any) -> Media:
+    kind = found.mime_type.partition("/")[0]
+    uri = getattr(found, "file_uri", None)
+    return Media(kind if kind in ("image", "audio") else "file", getattr(found, "data", None), found.mime_type, uri)

@@ -1,0 +1,682 @@
+"""LangChain and LangGraph, both ways: a runner as tools of an agent, and their tools as ours.
+See docs/frameworks/langchain.md.
+
+    agent = create_agent(model, tools=langchain.tools(runner), checkpointer=InMemorySaver())
+
+Read in langchain-core 1.8, langchain 1.5 and langgraph 1.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+from typing import Any, get_args, get_type_hints
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool, BaseToolkit, InjectedToolArg, InjectedToolCallId, ToolException
+from langchain_core.tools.base import get_all_basemodel_annotations
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.callbacks import GraphCallbackHandler
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import interrupt
+from pydantic import PrivateAttr
+from pydantic import ValidationError as TheirValidationError
+
+from ferrule.adapters.adapter import (
+    Adapter,
+    context_maker,
+    failed_outside,
+    id_of,
+    is_record_of,
+    is_text,
+    listed,
+    record_of,
+)
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.executors.background_loop import run_on_loop
+from ferrule.runner import Runner
+from ferrule.stores.store import Store
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text, to_jsonable
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+log = logging.getLogger("ferrule")
+_OURS = "ferrule"
+_OF_MESSAGES = ("content", "tool_call_id", "name", "status", "artifact")
+_DECISIONS = ("approve", "edit", "reject", "respond")
+_INTERRUPTS = "__pregel_scratchpad"
+"""Where `interrupt` finds the answers in the configuration; it raises this as a `KeyError` where it is in no graph."""
+_INTERRUPTED = "__interrupt__"
+"""Under which name a graph gives its interrupts among its values."""
+_SENT_TASK = "__pregel_push"
+"""How the path of a task begins that was made by a `Send`."""
+
+# -- out: a runner as their tools --------------------------------------------------------------------------------------
+
+
+def tools(
+    runner: Runner,
+    *,
+    context: Callable[[Runtime[Any]], ToolContext[Any]] | None = None,
+    records: Store | None = None,
+) -> list[BaseTool]:
+    """Tools whose calls the runner runs, for `create_agent(tools=…)` or a `ToolNode`.
+
+    Args:
+        context: Gives what the calls may use, of the graph's runtime; `context_of` where it is left out.
+        records: Where the records of suspended calls are kept; the journal's store where it is left out.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
+    adapter = Adapter(runner, "LangChain", suspends=True, records=records)
+    made = context_maker("LangChain", context, context_of)
+    return [_their_tool(adapter, tool, made) for tool in runner.tools]
+
+
+def context_of(runtime: Runtime[Any]) -> ToolContext[Any]:
+    """The thread as session, the graph's `context` as `deps`, and as principal the user of a LangGraph server."""
+    info, server = runtime.execution_info, runtime.server_info
+    user = None if server is None else server.user
+    return ToolContext(
+        session=None if info is None else info.thread_id,
+        principal=None if user is None else user.identity,
+        deps=runtime.context,
+    )
+
+
+class RunnerTool(BaseTool):
+    """A tool of a runner. What the model sends goes to the runner as it is, whatever its parameters are called."""
+
+    _adapter: Adapter = PrivateAttr()
+    _tool: Tool = PrivateAttr()
+    _context_of: Callable[[Runtime[Any]], ToolContext[Any]] = PrivateAttr()
+
+    def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        # No keywords for `_arun`: LangChain would take away those that are called `config` or `run_manager`.
+        return (tool_input, tool_call_id), {}
+
+    async def arun(self, *given: Any, **options: Any) -> Any:
+        # A member from here on, before any callback is awaited: the calls of one message are all known at once.
+        async with _in_execution(_runtime()):
+            return await super().arun(*given, **options)
+
+    async def _arun(self, arguments: Any, call_id: str | None, /) -> Any:
+        return await self._call(arguments, call_id)
+
+    def _run(self, arguments: Any, call_id: str | None, /) -> Any:
+        async def call() -> Any:
+            async with _in_execution(_runtime()):
+                return await self._call(arguments, call_id)
+
+        return run_on_loop(self._adapter.runner.loop_for_sync(), call)
+
+    # LangChain evaluates the texts of annotations in each call, for 0.1 ms.
+    _run.__annotations__.clear()
+    _arun.__annotations__.clear()
+
+    async def _call(self, arguments: Any, call_id: str | None) -> Any:
+        try:
+            return await self._run_or_answer(arguments, call_id)
+        except (GraphBubbleUp, ToolException):
+            raise
+        except Exception as error:  # whose text a `ToolNode`, or a middleware that tries again, may tell the model
+            return self._returned(failed_outside(self._tool.name, error), call_id)
+
+    async def _run_or_answer(self, arguments: Any, call_id: str | None) -> Any:
+        execution, runtime = _execution(), _runtime() or Runtime()
+        known = id_of(call_id, () if self._tool.read_only is True else _answered())
+        call, context = ToolCall(known, self._tool.name, arguments), self._context(runtime)
+
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            step = {"type": "tool_progress", "tool_call_id": call_id, "name": self.name}
+            runtime.stream_writer({**step, "done": done, "total": total, "message": message})
+
+        record = None if execution is None else await self._adapter.find(call, context)
+        if execution is not None and record is not None and (message := execution.message_in(record)) is not None:
+            return message
+        result, said = None, None
+        if record is None:
+            begin = self._adapter.run if execution is None or not self._was_asked_about() else self._adapter.ask_again
+            with _no_answers():
+                result = await begin(call, context, tell)
+        while execution is not None and (result is None or result.pending is not None):
+            shown = record if result is None else record_of(result)
+            question = _Question(self._adapter, self.name, call, context, shown, after=said.place if said else -1)
+            said = await execution.answer_to(question)
+            with _no_answers():
+                result = await self._adapter.answer(call, context, said.answer, said.record, tell)
+        assert result is not None
+        instead = said.instead if said is not None and result.status == "denied" else None
+        message = self._returned(result, call_id, instead)
+        if execution is not None and said is not None and isinstance(message, ToolMessage):
+            await self._adapter.note(call, context, execution.with_message(shown, message, said.place))
+        return message
+
+    def _returned(self, result: ToolResult, call_id: str | None, instead: str | None = None) -> Any:
+        """The message of a result, with `instead` as what the model reads of it; its content where the tool was called
+        as a function, and not with what a model made.
+
+        Raises:
+            ToolException: for a result that is no success, of such a call.
+        """
+        if call_id is None:
+            if not result.success:
+                raise ToolException(result.text)
+            return _their_content(result)
+        return ToolMessage(
+            _their_content(result) if instead is None else instead,
+            tool_call_id=call_id,
+            name=self.name,
+            status="success" if result.success or instead is not None else "error",
+            artifact=_artifact(result),
+        )
+
+    def _was_asked_about(self) -> bool:
+        """Whether the present call, which has no record, was asked about before, for all that is known: its task has
+        answers. Of the calls that a `ToolNode` runs in one task it may be another one that was asked about; of those,
+        one that changes something has its result in the journal, and others are run again with each answer."""
+        return _has_answers() and (self._tool.read_only is not True or _is_alone())
+
+    def _context(self, runtime: Runtime[Any]) -> ToolContext[Any]:
+        context = self._context_of(runtime)
+        if context.session is None and runtime.execution_info is not None:
+            return context.replace(session=runtime.execution_info.thread_id)  # without one, no answer finds its record
+        return context
+
+
+def _their_tool(adapter: Adapter, tool: Tool, context_of: Callable[[Runtime[Any]], ToolContext[Any]]) -> RunnerTool:
+    schema = {"properties": {}, **thaw(tool.input_schema)}  # `BaseTool.args` reads them
+    made = RunnerTool(
+        name=tool.wire_name, description=tool.description, args_schema=schema, metadata={_OURS: tool.name}
+    )
+    made._adapter, made._tool, made._context_of = adapter, tool, context_of
+    return made
+
+
+def _runtime() -> Runtime[Any] | None:
+    """That of the graph; `None` outside one."""
+    try:
+        return get_runtime()
+    except (RuntimeError, KeyError):
+        return None
+
+
+@contextmanager
+def _no_answers() -> Iterator[None]:
+    """What a handler, or a graph that it runs, asks by an `interrupt` of its own finds none of the answers that the
+    node was given: those are to the questions of its calls. It is counted apart, as they are told by their order."""
+    config = var_child_runnable_config.get()
+    theirs = None if config is None else config.get("configurable", {}).get(_INTERRUPTS)
+    if config is None or theirs is None:
+        yield
+        return
+    empty = replace(theirs, resume=[], get_null_resume=lambda consume: None, interrupt_counter=count().__next__)
+    token = var_child_runnable_config.set({**config, "configurable": {**config["configurable"], _INTERRUPTS: empty}})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def _has_answers() -> bool:
+    """Whether the present task was given an answer, which is not taken by this."""
+    theirs = get_config()["configurable"].get(_INTERRUPTS)
+    return theirs is not None and (bool(theirs.resume) or theirs.get_null_resume(False) is not None)
+
+
+def _is_alone() -> bool:
+    """Whether the present task is one that was sent, as `create_agent` does it for each call."""
+    return bool(get_config().get("metadata", {}).get("langgraph_path", ("",))[0] == _SENT_TASK)
+
+
+def _answered() -> list[str]:
+    """The ids of the calls that are done, by the state of the graph, which a `ToolNode` reads in this way as well. They
+    are the same however often a node is run; the id of its task is another one where a checkpoint was lost."""
+    try:
+        messages = get_config()["configurable"]["__pregel_read"]("messages") or ()
+    except (RuntimeError, KeyError):  # outside a graph, or one whose messages are called otherwise
+        return []
+    return [message.tool_call_id for message in messages if isinstance(message, ToolMessage) and _is_done(message)]
+
+
+def _is_done(message: ToolMessage) -> bool:
+    """A message that a middleware puts in the place of a result that there is not has no artifact of ours."""
+    return isinstance(message.artifact, dict) and message.artifact.get("status") == "ok"
+
+
+def _artifact(result: ToolResult) -> dict[str, Any]:
+    """What the program finds at the message, and the model does not read."""
+    return {"status": result.status, "metadata": to_jsonable(dict(result.metadata))}
+
+
+def _their_content(result: ToolResult) -> str | list[str | dict[str, Any]]:
+    if is_text(result):
+        return result.text
+    return [_their_block(block) for block in result.content]
+
+
+def _their_block(block: Text | Media) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    kind = "image" if block.kind == "image" else "file"  # a `ToolNode` makes text of what it calls otherwise
+    if block.data is not None:
+        data = base64.b64encode(block.data).decode("ascii")
+        return {"type": kind, "base64": data, "mime_type": block.mime_type}
+    if block.fetch and block.uri:
+        return {"type": kind, "url": block.uri, "mime_type": block.mime_type}
+    return {"type": "text", "text": f"[{block.kind} {block.uri}]"}
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _AnswerGiven:
+    """What a person said of a call.
+
+    Attributes:
+        answer: For `Adapter.answer`.
+        place: Which of the answers of its node's run it stands in.
+        record: The record that the answer brings along.
+        instead: What the model reads in place of the result, in the person's words.
+    """
+
+    answer: Decision | bool | ToolResult
+    place: int
+    record: Any = None
+    instead: str | None = None
+
+
+@dataclass(eq=False)
+class _Question:
+    """A call that waits for a person.
+
+    Attributes:
+        record: Takes it up again. Where it was asked before, `record["asked"]` says in which place.
+        after: The place of the answer that it has had.
+        arrived: Which call of its node it is: they are asked about in the order of the message.
+        woken: Ends its wait. The calls of one node may be those of two runners, each on a loop of its own.
+    """
+
+    adapter: Adapter
+    name: str
+    call: ToolCall
+    context: ToolContext[Any]
+    record: Any
+    after: int
+    arrived: int = field(default_factory=lambda: _ARRIVED.get())
+    woken: Future[None] = field(default_factory=Future)
+
+    def said(self, value: Any, index: int, count: int, place: int) -> _AnswerGiven | None:
+        """What the value says of this call, which was asked about at `index` among `count`; `None` where that cannot
+        be read."""
+        decisions = value.get("decisions", [value] if count == 1 else None) if isinstance(value, Mapping) else [value]
+        if not isinstance(decisions, list) or len(decisions) != count:
+            return None
+        record = next(iter(_brought(value)[index:]), None)
+        one, works = decisions[index], self.record["pending"]["kind"] == "work"
+        if isinstance(one, bool):
+            one = {"type": "approve" if one else "reject"}
+        match one:
+            case {"type": "approve"}:
+                return _AnswerGiven(True, place, record)
+            case {"type": "edit", "edited_action": {"name": self.name, "args": dict(arguments)}} if not works:
+                return _AnswerGiven(allow(arguments), place, record)
+            case {"type": "reject"}:
+                why = one.get("message")
+                return _AnswerGiven(
+                    deny(why) if isinstance(why, str) and why.strip() and not works else False, place, record
+                )
+            case {"type": "respond", "message": str(text)} if text.strip():
+                if works:
+                    return _AnswerGiven(ToolResult(text), place, record)
+                return _AnswerGiven(deny(text), place, record, instead=text)
+        return None
+
+
+class _Execution:
+    """The calls that run in one run of a node. LangGraph runs a node again from its start with each answer, and
+    gives the answers to its `interrupt`s by their order.
+
+    So the calls of a node ask at once, by one `interrupt`, when all others have ended; each record keeps in which place
+    it was asked, and is answered from this place alone. A record that was made in this run cannot have been answered:
+    all answers that there are are passed over.
+
+    Of a graph that is run by `invoke`, its calls come from threads, and may run on more than one loop.
+    """
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self._lock = threading.RLock()
+        self._running = 0
+        self._arrived = 0
+        self._answers: list[Any] = []
+        self._waiting: list[_Question] = []
+        self._raised: GraphInterrupt | None = None
+
+    def with_message(self, record: Any, message: ToolMessage, place: int) -> Any:
+        """The record with what the call came to by the answer in that place: its node may run again, for the answer to
+        another call."""
+        came = {name: getattr(message, name) for name in _OF_MESSAGES}
+        return {**record, "came": {"task": self.task, "place": place, "message": came}}
+
+    def message_in(self, record: Any) -> ToolMessage | None:
+        """What the call came to in an earlier run of this node, where its answer is read again, for its place."""
+        came = record.get("came")
+        if came is None or came["task"] != self.task:
+            return None
+        try:
+            self._answer_at(came["place"])
+        except GraphInterrupt:
+            return None
+        return ToolMessage(**came["message"])
+
+    @property
+    def is_idle(self) -> bool:
+        with self._lock:
+            return not self._running and not self._waiting
+
+    def enter(self) -> int:
+        """Count a call that runs here; which one of the node it is."""
+        with self._lock:
+            self._running += 1
+            self._arrived += 1
+            return self._arrived
+
+    async def leave(self) -> None:
+        """Count it no more; where it was the last that ran, those that wait are asked about."""
+        with self._lock:
+            self._running -= 1
+        await self._ask_when_all_wait()
+
+    async def answer_to(self, question: _Question) -> _AnswerGiven:
+        """What the person said.
+
+        Raises:
+            GraphInterrupt: where nothing is said yet, when all calls have ended or wait.
+        """
+        try:
+            return self._said_before(question)
+        except GraphInterrupt:
+            with self._lock:
+                self._waiting.append(question)
+        try:
+            await self.leave()
+            await asyncio.wrap_future(question.woken)
+        finally:
+            with self._lock:
+                self._running += 1
+                if question in self._waiting:
+                    self._waiting.remove(question)
+        raise AssertionError("a question that was asked ends by an interrupt")
+
+    def _said_before(self, question: _Question) -> _AnswerGiven:
+        asked = question.record.get("asked")
+        if asked is not None and asked["task"] == self.task:
+            place = asked["place"]
+            said = question.said(self._answer_at(place), asked["index"], asked["count"], place)
+            if said is not None:
+                return said
+            log.warning(
+                "an answer about a call of tool %r is none, and the person is asked again: "
+                "Command(resume={'decisions': [{'type': 'approve'}]}) is one, with a decision for each action request",
+                question.call.name,
+            )
+        place = question.after + 1
+        while True:
+            value = self._answer_at(place)
+            brought = _brought(value)
+            for index, record in enumerate(brought):
+                said = question.said(value, index, len(brought), place)
+                if said is not None and is_record_of(record, question.call, question.context):
+                    return said
+            place += 1
+
+    def _answer_at(self, place: int) -> Any:
+        """Raises `GraphInterrupt` where there is none."""
+        with self._lock:
+            while len(self._answers) <= place:
+                self._answers.append(interrupt(None))
+            return self._answers[place]
+
+    async def _ask_when_all_wait(self) -> None:
+        """Ask about all calls that wait, where no other runs."""
+        with self._lock:
+            if self._running or not self._waiting:
+                return
+            waiting, self._waiting = sorted(self._waiting, key=lambda one: one.arrived), []
+        try:
+            await self._ask_about(waiting)
+        finally:
+            for one in waiting:
+                if one.woken.set_running_or_notify_cancel():
+                    one.woken.set_exception(GraphInterrupt(*(self._raised.args if self._raised else ())))
+
+    async def _ask_about(self, waiting: list[_Question]) -> None:
+        with self._lock:
+            if self._raised is not None:  # a run of a node ends by one interrupt; who comes later is asked in the next
+                return
+            self._raised = self._interrupted(_value(waiting))
+            place = len(self._answers)
+        for index, one in enumerate(waiting):
+            asked = {"task": self.task, "place": place, "index": index, "count": len(waiting)}
+            await one.adapter.keep(one.call, one.context, one.record | {"asked": asked})
+
+    def _interrupted(self, value: Any) -> GraphInterrupt:
+        try:
+            while True:
+                self._answers.append(interrupt(value))
+        except GraphInterrupt as raised:
+            return raised
+
+
+def _value(waiting: list[_Question]) -> dict[str, Any]:
+    """What the person is shown, as by `HumanInTheLoopMiddleware`; what it has of ours may come back with the answer."""
+    requests, reviews = [], []
+    for one in waiting:
+        pending = one.record["pending"]
+        action = {"name": one.name, "args": pending["arguments"], "description": pending["reason"]}
+        decisions = ["approve", "reject", "respond"] if pending["kind"] == "work" else list(_DECISIONS)
+        wanted = {"args_schema": pending["schema"]} if pending["kind"] == "input" else {}
+        requests.append(action)
+        reviews.append({"action_name": one.name, "allowed_decisions": decisions, **wanted})
+    records = [{"pending": one.record["pending"]} for one in waiting]
+    return {"action_requests": requests, "review_configs": reviews, _OURS: records}
+
+
+def _brought(value: Any) -> list[Any]:
+    """The records that an answer brings along, one for each decision."""
+    records = value.get(_OURS) if isinstance(value, Mapping) else None
+    return records if isinstance(records, list) else []
+
+
+_EXECUTIONS: OrderedDict[Any, _Execution] = OrderedDict()
+_MOST_EXECUTIONS = 1_000
+"""So many are known at least: a call may come when those of its node that came first have ended."""
+_LOCK = threading.Lock()
+_ARRIVED: ContextVar[int] = ContextVar("ferrule.langchain.arrived", default=0)
+"""Which call of its node the present one is."""
+_WITHIN: ContextVar[tuple[_Execution | None, ...]] = ContextVar("ferrule.langchain", default=())
+"""The runs of nodes that the present code is called in, the innermost last; `None` for a call outside a graph."""
+
+
+def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
+    """The same for all calls of one run of a node, and for no other: not for those of its next run."""
+    info = None if runtime is None else runtime.execution_info
+    if info is None:
+        return None
+    key = (info.thread_id, info.checkpoint_ns, info.task_id, info.node_first_attempt_time)
+    with _LOCK:
+        if (found := _EXECUTIONS.get(key)) is None:
+            for oldest in list(islice(_EXECUTIONS, max(0, len(_EXECUTIONS) - _MOST_EXECUTIONS + 1))):
+                if _EXECUTIONS[oldest].is_idle:
+                    del _EXECUTIONS[oldest]
+            found = _EXECUTIONS[key] = _Execution(info.task_id)
+        return found
+
+
+@asynccontextmanager
+async def _in_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
+    """A call in the run of its node. One that a tool of the same node makes is none: that tool could not go on."""
+    execution, above = _execution_of(runtime), _WITHIN.get()
+    token = _WITHIN.set((*above, execution))
+    counted = None if execution in above else execution
+    if counted is not None:
+        _ARRIVED.set(counted.enter())
+    try:
+        yield
+    finally:
+        _WITHIN.reset(token)
+        if counted is not None:
+            await counted.leave()
+
+
+def _execution() -> _Execution | None:
+    """Where the present call may ask a person; `None` where it cannot."""
+    *above, execution = _WITHIN.get() or (None,)
+    return None if execution in above else execution
+
+
+# -- in: their tools as ours -------------------------------------------------------------------------------------------
+
+
+def from_tools(tools: Iterable[BaseTool] | BaseToolkit) -> Toolset:
+    """The tools, or a toolkit's, as tools for a runner.
+
+    Raises:
+        DefinitionError: for a tool that needs the state, the store or the runtime of a graph, and for what is no tool.
+    """
+    given = tools.get_tools() if isinstance(tools, BaseToolkit) else tools
+    if isinstance(given, BaseTool):  # a model of Pydantic, which iterates over its fields
+        raise DefinitionError(f"LangChain: from_tools takes a list of tools, not {given!r}: from_tools([…])")
+    return Toolset([_our_tool(tool) for tool in listed("LangChain", given)])
+
+
+def _our_tool(theirs: BaseTool) -> Tool:
+    if not isinstance(theirs, BaseTool):
+        raise DefinitionError(f"{theirs!r} is no tool of LangChain: from_tools([…]) takes a list of those")
+    for name, kind in _injected(theirs):
+        raise DefinitionError(
+            f"the tool {theirs.name!r} wants {kind} in {name!r}, which only a graph has: give what it needs another "
+            "way, as a parameter or in a closure, or leave the tool to the ToolNode of its graph"
+        )
+
+    async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> ToolResult:
+        assert context.call is not None
+        call = {"type": "tool_call", "id": context.call.id, "name": theirs.name, "args": dict(payload)}
+        # Always one of its own: in that of a graph round this runner, `interrupt` finds the answers to other questions.
+        configurable = {} if context.session is None else {"thread_id": context.session}
+        stopped = _SeesInterrupts()
+        config: RunnableConfig = {
+            "metadata": dict(context.metadata),
+            "configurable": configurable,
+            "callbacks": [stopped],
+        }
+        _validate_ahead(theirs, payload, context.call.id)
+        try:
+            said = await theirs.ainvoke(call, config)
+        except ToolException as error:
+            raise ToolError(str(error)) from error
+        except (GraphBubbleUp, KeyError) as error:
+            if isinstance(error, KeyError) and error.args != (_INTERRUPTS,):
+                raise
+            raise ToolError(f"{theirs.name} stops its graph here, and is not called by one") from None
+        if stopped.any and isinstance(said, ToolMessage) and _INTERRUPTED in said.text:
+            raise ToolError(f"{theirs.name} is a graph that was interrupted, and nobody can answer it here")
+        return _our_result(theirs, said)
+
+    shown = convert_to_openai_tool(theirs)["function"]
+    return Tool(
+        theirs.name,
+        handler,
+        description=theirs.description,
+        input_schema=shown.get("parameters") or {"type": "object"},
+        metadata=to_jsonable(theirs.metadata or {}),
+    )
+
+
+class _SeesInterrupts(GraphCallbackHandler):
+    """Sees whether a graph was interrupted: as a tool, it gives that among its values, of which the text is left."""
+
+    any = False
+    run_inline = True  # and in no thread, for what it is told besides and does not look at
+
+    def on_interrupt(self, event: Any) -> None:
+        self.any = True
+
+
+def _validate_ahead(theirs: BaseTool, payload: Mapping[str, Any], call_id: str) -> None:
+    """Have the tool validate its arguments before it runs, so that a `ValidationError` from then on is one that its
+    function raised, and is told as any.
+
+    Raises:
+        ToolError: where they do not fit, and the tool does not say itself what is told then.
+    """
+    if not theirs.handle_validation_error:
+        try:
+            theirs._to_args_and_kwargs(dict(payload), call_id)
+        except TheirValidationError as error:
+            raise ToolError(str(error)) from error
+
+
+def _injected(theirs: BaseTool) -> Iterable[tuple[str, str]]:
+    """The parameters that neither the model nor we can fill, and what they want."""
+    annotations = dict(get_all_basemodel_annotations(theirs.get_input_schema()))
+    for function in (getattr(theirs, "func", None), getattr(theirs, "coroutine", None), theirs._run, theirs._arun):
+        if function is not None:
+            try:
+                annotations |= get_type_hints(function, include_extras=True)
+            except NameError as error:  # under TYPE_CHECKING: it may be one that their run injects
+                raise DefinitionError(
+                    f"{theirs.name!r}: a type of its function cannot be found ({error}): import it also when it runs"
+                ) from error
+    for name, annotation in annotations.items():
+        for one in (annotation, getattr(annotation, "__origin__", None), *get_args(annotation)):
+            kind = one if isinstance(one, type) else type(one)
+            if issubclass(kind, (InjectedToolArg, ToolRuntime)) and not issubclass(kind, InjectedToolCallId):
+                yield name, kind.__name__
+
+
+def _our_result(theirs: BaseTool, said: Any) -> ToolResult:
+    if not isinstance(said, ToolMessage):
+        raise ToolError(f"{theirs.name} came to a {type(said).__name__}, which only a graph can follow")
+    if said.status == "error":
+        raise ToolError(str(said.text))
+    metadata = {} if said.artifact is None else {"artifact": to_jsonable(said.artifact)}
+    if isinstance(said.content, str):
+        return ToolResult(said.content, metadata=metadata)
+    return ToolResult(said.text, content=[_our_block(block) for block in said.content], metadata=metadata)
+
+
+def _our_block(block: str | dict[str, Any]) -> Text | Media:
+    if isinstance(block, str):
+        return Text(block)
+    kind: Any = block.get("type")
+    url = block["image_url"].get("url") if kind == "image_url" and isinstance(block.get("image_url"), dict) else None
+    if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
+        mime_type, _, data = url[5:].partition(";base64,")
+        return Media("image", base64.b64decode(data), mime_type)
+    if kind in ("image", "audio", "file") and block.get("base64") and block.get("mime_type"):
+        return Media(kind, base64.b64decode(block["base64"]), block["mime_type"])
+    return Text(block["text"] if kind == "text" else json.dumps(to_jsonable(block), ensure_ascii=False))

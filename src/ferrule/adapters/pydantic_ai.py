@@ -1,0 +1,461 @@
+"""pydantic-ai, both ways: a runner as a toolset of an agent, and its tools as ours. See docs/frameworks/pydantic-ai.md.
+
+    agent = Agent(model, toolsets=[pydantic_ai.toolset(runner)], output_type=[str, DeferredToolRequests])
+    runner = Runner(pydantic_ai.from_tools([their_tool, their_function]))
+
+Read in pydantic-ai 2.68.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NoReturn, cast
+
+from pydantic_ai import BinaryContent, FunctionToolset, RunContext, ToolReturn
+from pydantic_ai import Tool as TheirTool
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, UserError
+from pydantic_ai.messages import (
+    AudioUrl,
+    CustomEvent,
+    DocumentUrl,
+    FileUrl,
+    ImageUrl,
+    ModelRequest,
+    ModelResponse,
+    TextContent,
+    ToolReturnPart,
+    UploadedFile,
+)
+from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ToolsetTool
+from pydantic_ai.toolsets.function import FunctionToolsetTool
+from pydantic_ai.usage import RunUsage
+from pydantic_core import to_json
+
+from ferrule.adapters.adapter import Adapter, context_maker, id_of, is_record_of, is_text, listed, record_of
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.runner import Runner
+from ferrule.stores.store import Store
+from ferrule.types import Coro
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, to_jsonable
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow
+from ferrule.values.deferred import Deferred
+from ferrule.values.frozen import thaw
+from ferrule.values.input import InputRequired
+from ferrule.values.result import ToolResult
+
+_OURS = "ferrule"
+_URLS: dict[str, type[FileUrl]] = {"image": ImageUrl, "audio": AudioUrl}
+
+
+# -- outward -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Progress(CustomEvent):
+    """What a tool has told by `context.progress`, among the events of the agent's run."""
+
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+def toolset(
+    runner: Runner,
+    *,
+    id: str = _OURS,
+    context: Callable[[RunContext[Any]], ToolContext[Any]] | None = None,
+    records: Store | None = None,
+    max_retries: int = 3,
+) -> FunctionToolset[Any]:
+    """A toolset whose calls the runner runs, for `Agent(toolsets=[…])`.
+
+    A call that waits for a person ends the run as `DeferredToolRequests`: an approval, a question (the handler
+    returned an `InputRequired`) or external work (`Deferred`). The metadata of the call has `reason` and, for
+    `build_results(metadata=…)` and `answer`, its sealed record.
+
+    Args:
+        id: Of the toolset, by which a durable engine knows its calls.
+        context: Makes the context of a call; `context_of` where it is left out.
+        records: Where records are kept instead of in the metadata, which with instrumentation on is in spans.
+        max_retries: How often a model may send wrong arguments to one tool before the agent's run fails.
+
+    Raises:
+        DefinitionError: for what is no runner.
+    """
+    adapter = Adapter(runner, "pydantic-ai", suspends=True, records=records)
+    contexts = context_maker("pydantic-ai", context, context_of)
+    made = [_their_tool(adapter, tool, contexts, records, max_retries) for tool in runner.tools]
+    return _RunnerToolset(made, id=id)
+
+
+class _RunnerToolset(FunctionToolset[Any]):
+    def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Coro[Any]:
+        """What theirs gives, 2 µs earlier: it casts the function to a `Callable[…]` that is made for each call."""
+        begin: Callable[..., Coro[Any]]
+        if not isinstance(tool, FunctionToolsetTool) or tool.tool_def.timeout is not None:
+            begin = super().call_tool
+            return begin(name, tool_args, ctx, tool)
+        begin = self.tools[tool.original_name or name].function
+        return begin(ctx, **tool_args)
+
+
+def context_of(ctx: RunContext[Any]) -> ToolContext[Any]:
+    """The conversation as session, and `deps`. The framework knows no principal."""
+    return ToolContext(session=ctx.conversation_id, deps=ctx.deps)
+
+
+def _their_tool(
+    adapter: Adapter,
+    tool: Tool,
+    context_of: Callable[[RunContext[Any]], ToolContext[Any]],
+    records: Store | None,
+    max_retries: int,
+) -> TheirTool[Any]:
+    async def call(ctx: RunContext[Any], /, **arguments: Any) -> Any:
+        call_id = id_of(ctx.tool_call_id, () if tool.read_only is True else _answered(ctx))
+        sent, context = ToolCall(call_id, tool.name, arguments), context_of(ctx)
+        tell = partial(_emit_progress, ctx)
+        if ctx.tool_call_approved:
+            record = (ctx.tool_call_metadata or {}).get(_OURS)
+            is_of_sent = is_record_of(record, sent, context) or await adapter.find(sent, context) is not None
+            shown = sent if is_of_sent else _in_history(ctx, sent)
+            result = await adapter.answer(shown, context, arguments, record, tell)
+        else:
+            result = await adapter.run(sent, context, tell)
+            if result.status in ("invalid", "not_found"):
+                raise ModelRetry(result.text)
+        if result.pending is not None:
+            raise _deferral(result, ctx.tool_call_id or "", records if context.session else None)
+        return _returned(result)
+
+    made = TheirTool.from_schema(
+        call,
+        tool.wire_name,
+        tool.description,
+        thaw(tool.input_schema),
+        takes_ctx=True,
+        sequential=tool.parallel is not True,
+    )
+    made.max_retries = max_retries
+    made.metadata = {_OURS: tool.name}
+    return made
+
+
+def _in_history(ctx: RunContext[Any], sent: ToolCall) -> ToolCall:
+    """The call as it stands in the messages, where a person's `override_args` do not, and what a client has changed
+    does; as it comes where the messages do not have it, or are not there, as in an activity of Temporal."""
+    try:
+        last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
+    except UserError:
+        return sent
+    parts = [] if last is None else [part for part in last.tool_calls if part.tool_call_id == ctx.tool_call_id]
+    return sent.replace(arguments=parts[0].args or {}) if len(parts) == 1 else sent
+
+
+async def _emit_progress(ctx: RunContext[Any], done: float, total: float | None, message: str | None) -> None:
+    await ctx.emit(Progress(done=done, total=total, message=message))
+
+
+def _answered(ctx: RunContext[Any]) -> Iterator[str]:
+    """The ids of the calls that are done. What a run that was cut off has left behind is `"interrupted"`."""
+    try:
+        messages = ctx.messages
+    except UserError:  # an activity of Temporal has none
+        return
+    for message in messages:
+        if isinstance(message, ModelRequest):
+            for part in message.parts:
+                if isinstance(part, ToolReturnPart) and part.outcome == "success":
+                    yield part.tool_call_id
+
+
+def _deferral(result: ToolResult, tool_call_id: str, records: Store | None) -> ApprovalRequired | CallDeferred:
+    """What a call raises that waits, with all that is needed to answer it; its record is there unless it is kept in
+    `records`."""
+    pending: Any = result.pending
+    metadata = {"reason": pending["reason"], "tool": result.tool_name}
+    if pending["call"]["id"] != tool_call_id:
+        metadata["id"] = pending["call"]["id"]
+    if records is None:
+        metadata[_OURS] = record_of(result)
+    if pending["kind"] == "input":
+        return CallDeferred({**metadata, "schema": thaw(pending["schema"])}, kind="question")
+    if pending["kind"] == "work":
+        return CallDeferred({**metadata, "ticket": pending["state"]["ticket"]}, kind="external")
+    return ApprovalRequired(metadata if pending["into"] is None else {**metadata, "into": pending["into"]})
+
+
+def _returned(result: ToolResult) -> Any:
+    if not result.success:
+        raise ToolFailed(result.text)
+    if is_text(result):
+        return result.text
+    return ToolReturn([_their_block(block) for block in result.content])
+
+
+def _their_block(block: Block) -> Any:
+    if isinstance(block, Text):
+        return block.text
+    if block.data is not None:
+        return BinaryContent(block.data, media_type=block.mime_type)
+    if block.fetch and block.uri:
+        return _URLS.get(block.kind, DocumentUrl)(block.uri, media_type=block.mime_type)
+    return f"[{block.kind} {block.uri or block.name or block.mime_type}]"
+
+
+async def answer(
+    runner: Runner,
+    requests: DeferredToolRequests,
+    tool_call_id: str,
+    said: Mapping[str, Any] | bool | Decision | ToolResult,
+    context: ToolContext[Any],
+    *,
+    records: Store | None = None,
+) -> ToolReturn[Any] | ToolFailed:
+    """What came of a call of `requests.calls` by this answer, for `requests.build_results(calls={tool_call_id: …})`.
+
+    Args:
+        requests: The output of the agent's run.
+        said: To a question the object that fits `requests.metadata[tool_call_id]["schema"]`, or `False`; of external
+            work the `ToolResult` that it came to, `True`, which has the handler look, or `False`, which gives it up.
+        context: As in the run: its session is the run's `conversation_id`.
+        records: As `toolset` was given it.
+
+    Raises:
+        CallDeferred: where the call waits again, with the metadata of what it waits for now.
+        DefinitionError: where no such call waits, and for what is no answer to it.
+    """
+    part = next((part for part in requests.calls if part.tool_call_id == tool_call_id), None)
+    if part is None:
+        raise DefinitionError(
+            f"no call {tool_call_id!r} is in requests.calls; an approval goes to build_results(approvals=…)"
+        )
+    metadata = requests.metadata.get(tool_call_id) or {}
+    adapter = Adapter(runner, "pydantic-ai", suspends=True, records=records)
+    call_id = metadata.get("id")
+    if not isinstance(call_id, str) or not call_id.startswith(f"{tool_call_id} ("):
+        call_id = tool_call_id
+    call = ToolCall(call_id, str(metadata.get("tool", part.tool_name)), part.args_as_dict())
+    record = metadata.get(_OURS) or await adapter.find(call, context)
+    if not is_record_of(record, call, context):
+        raise DefinitionError(
+            f"there is no record of the call {tool_call_id!r} of {call.name!r} for this principal and session: give "
+            "the requests with their metadata, or the same records="
+        )
+    decision = allow(arguments=said) if isinstance(said, Mapping) else said
+    result = await adapter.answer(call, context, decision, record)
+    if result.pending is not None:
+        raise _deferral(result, tool_call_id, records if context.session else None)
+    try:
+        value = _returned(result)
+    except ToolFailed as failed:
+        return failed
+    return value if isinstance(value, ToolReturn) else ToolReturn(value)
+
+
+# -- inward ------------------------------------------------------------------------------------------------------------
+
+
+def from_tools(tools: Iterable[TheirTool[Any] | Callable[..., Any]]) -> Toolset:
+    """Their tools, and functions as their agents take them, as ours: `Runner(from_tools([…]))`.
+
+    A tool that requires approval asks; one that raises `ApprovalRequired` puts that question, and is called again once
+    it is answered; one that raises `CallDeferred` is suspended until it is resumed with its `ToolResult`. There is no
+    run: `ctx.messages`, `ctx.model` and `ctx.emit` fail the call that reads them.
+
+    Raises:
+        DefinitionError: for a tool with a `prepare` function, and for what is none.
+    """
+    if isinstance(tools, AbstractToolset):
+        raise DefinitionError("from_tools takes a list of tools; of a toolset: await from_toolset(toolset)")
+    try:
+        made = FunctionToolset(listed("pydantic-ai", tools))
+    except (UserError, TypeError, AttributeError) as error:
+        raise DefinitionError(
+            f"from_tools takes a list of pydantic-ai's tools and of functions, not {tools!r}: {error}"
+        ) from error
+    _refuse_prepared(made)
+    nobody = _their_context(None, "", None)
+    return Toolset(
+        _our_tool(made, name, made.tool_for_tool_def(tool.tool_def, ctx=nobody)) for name, tool in made.tools.items()
+    )
+
+
+async def from_toolset(toolset: AbstractToolset[Any], *, deps: object = None) -> Toolset:
+    """The tools of any of their toolsets as ours, as `from_tools` has it; they are listed once, here.
+
+    The toolset is entered for each call, which costs a connection where it has one: stay in `async with toolset:`. It
+    is asked again then whether it has the tool: what `filtered` leaves out for the call's own `deps` is not run.
+
+    Args:
+        deps: What wrappers such as `filtered` see as `ctx.deps` while the tools are listed.
+
+    Raises:
+        DefinitionError: for a `DynamicToolset`, a tool with a `prepare` function, and one that is run elsewhere.
+    """
+    if not isinstance(toolset, AbstractToolset):
+        raise DefinitionError(f"from_toolset takes one of pydantic-ai's toolsets, not {toolset!r}")
+    toolset.apply(_refuse_prepared)
+    ctx = _their_context(None, "", deps)
+    async with toolset:
+        listed = await toolset.get_tools(ctx)
+    return Toolset([_our_tool(toolset, name, found, may_differ=True) for name, found in listed.items()])
+
+
+def _refuse_prepared(leaf: AbstractToolset[Any]) -> None:
+    if isinstance(leaf, DynamicToolset):
+        raise DefinitionError(
+            "a toolset that a function makes of a run's context is another one in each run: give what it returns"
+        )
+    for name, tool in leaf.tools.items() if isinstance(leaf, FunctionToolset) else ():
+        if tool.prepare is not None:
+            raise DefinitionError(
+                f"the tool {name!r} has a prepare function, which makes it another tool at each step of a run: leave "
+                "that out, and offer what is wanted by run(…, offered=…) or a guard"
+            )
+
+
+def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any], *, may_differ: bool = False) -> Tool:
+    """Args:
+    may_differ: The toolset may have other tools for the context of another call."""
+    definition = found.tool_def
+    if definition.kind not in ("function", "unapproved"):
+        raise DefinitionError(f"the tool {name!r} is of the kind {definition.kind!r}: nothing here can run it")
+    asks = definition.kind == "unapproved"
+
+    async def offered(ctx: RunContext[Any]) -> ToolsetTool[Any]:
+        now = (await toolset.get_tools(ctx)).get(name) if may_differ else found
+        if now is None or now.tool_def.kind != definition.kind:
+            raise ToolError(f"{name} is not offered to this call", executed=False)
+        return replace(now, tool_def=replace(now.tool_def, timeout=None))  # our deadline says what was run
+
+    async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> Any:
+        call: Any = context.call
+        ctx = _their_context(call.id, name, context.deps, session=context.session, max_retries=found.max_retries)
+        kept: Any = {} if context.answer is None else thaw(context.answer.state)
+        ctx.tool_call_approved = asks or "approved" in kept  # not so where deferred work is looked at
+        ctx.tool_call_metadata = kept.get("approved")
+        try:
+            async with toolset:
+                return _our_result(await _called(toolset, name, payload, ctx, await offered(ctx)))
+        except (ModelRetry, ToolFailed) as error:
+            raise ToolError(error.message) from error
+        except ApprovalRequired as asked:
+            state = {"approved": to_jsonable(asked.metadata)}
+            return InputRequired(_reason_of(asked, f"{name} wants to be approved"), state=state)
+        except CallDeferred as deferred:
+            return Deferred(call.id, reason=_reason_of(deferred, f"{name} is done elsewhere"))
+
+    return Tool(
+        name,
+        handler,
+        description=definition.description or name,
+        input_schema=definition.parameters_json_schema,
+        output_schema=definition.return_schema or None,
+        ask=asks,
+        timeout=definition.timeout,
+        parallel=not definition.sequential,
+        metadata=definition.metadata or {},
+    )
+
+
+async def _called(
+    toolset: AbstractToolset[Any], name: str, payload: dict[str, Any], ctx: RunContext[Any], found: ToolsetTool[Any]
+) -> Any:
+    arguments = found.args_validator.validate_json(to_json(payload))
+    if found.args_validator_func is not None:
+        checked = found.args_validator_func(ctx, **arguments)
+        if inspect.isawaitable(checked):
+            await checked
+    return await toolset.call_tool(name, arguments, ctx, found)
+
+
+class _OfRun:
+    """Stands for what only a run of theirs has, and fails the call that reads it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise ToolFailed(f"The tool reads ctx.{self._name}, and it was not called by a run of pydantic-ai.")
+
+    __iter__ = __len__ = __getitem__ = __contains__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+
+def _their_context(call_id: str | None, name: str, deps: object, **fields: Any) -> RunContext[Any]:
+    return RunContext(
+        deps=deps,
+        model=cast("Any", _OfRun("model")),
+        usage=RunUsage(),
+        messages=cast("Any", _OfRun("messages")),
+        tool_call_id=call_id,
+        tool_name=name,
+        conversation_id=fields.pop("session", None),
+        **fields,
+    )
+
+
+def _reason_of(raised: ApprovalRequired | CallDeferred, otherwise: str) -> str:
+    reason = (raised.metadata or {}).get("reason")
+    return reason if isinstance(reason, str) and reason.strip() else otherwise
+
+
+def _our_result(value: Any) -> Any:
+    """What their tool returned, with their media as ours, and what else is for the model behind it."""
+    if not isinstance(value, ToolReturn):
+        blocks = list(_our_blocks(value))
+        return ToolResult(None, content=blocks) if _has_media(blocks) else value
+    metadata = value.metadata if isinstance(value.metadata, Mapping) else None
+    blocks = [*_our_blocks(value.return_value), *_our_blocks(value.content or [])]
+    output = None if _has_media(blocks) else value.return_value
+    if not value.content and not _has_media(blocks):
+        return ToolResult(output, metadata=metadata)
+    return ToolResult(output, metadata=metadata, content=blocks)
+
+
+def _has_media(blocks: Sequence[Block]) -> bool:
+    return any(isinstance(block, Media) for block in blocks)
+
+
+def _our_blocks(value: Any) -> Iterator[Block]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _our_blocks(item)
+    elif isinstance(value, BinaryContent):
+        yield Media(_kind_of(value.media_type), value.data, value.media_type)
+    elif isinstance(value, FileUrl):
+        media_type = _media_type_of(value)
+        yield Media(_kind_of(media_type), None, media_type, uri=value.url)
+    elif isinstance(value, TextContent):
+        yield Text(value.content)
+    elif isinstance(value, UploadedFile):
+        yield Text(f"[file {value.file_id}]")
+    else:
+        yield Text(value if isinstance(value, str) else to_json(to_jsonable(value)).decode())
+
+
+def _media_type_of(url: FileUrl) -> str:
+    try:
+        return str(url.media_type)
+    except ValueError:  # nothing in the address says what it is
+        return "application/octet-stream"
+
+
+def _kind_of(media_type: str) -> Any:
+    kind = media_type.partition("/")[0]
+    return kind if kind in ("image", "audio") else "file"

@@ -1,0 +1,261 @@
+"""Tools from MCP servers: commands, addresses, servers in this process, or an `mcp.json` of several.
+
+    async with mcp.connect(["python", "my_server.py"]) as toolset:
+        runner = Runner(toolset)
+
+See docs/mcp.md. The package `mcp` is imported when a connection is made: `pip install "ferrule[mcp]"`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ferrule import DefinitionError, FerruleError, Toolset
+from ferrule.mcp._config import servers_of
+from ferrule.mcp._settings import Bearer, Http, Memory, Mode, OAuth, Stdio
+from ferrule.mcp._status import LeftOut, ServerStatus
+from ferrule.policy.lock import LockFile, locked
+
+if TYPE_CHECKING:
+    from ferrule.mcp._connection import Connection, Listing
+    from ferrule.mcp._tools import Tools
+
+__all__ = [
+    "Bearer",
+    "Http",
+    "LeftOut",
+    "Memory",
+    "Mode",
+    "OAuth",
+    "ServerStatus",
+    "Servers",
+    "ServersDownError",
+    "Stdio",
+    "connect",
+]
+
+
+class ServersDownError(FerruleError):
+    """No MCP server could be started, or one that is required; the text says why. See docs/mcp.md."""
+
+
+def connect(
+    *servers: object,
+    name: str | None = None,
+    trusted: bool | Collection[str] = False,
+    required: bool = False,
+    elicitation: bool = True,
+    start_timeout: float = 30.0,
+    inputs: Mapping[str, str] | None = None,
+    longest_description: int = 8_000,
+    lock: str | os.PathLike[str] | None = None,
+) -> Servers:
+    """Connect to MCP servers: an async context manager that gives a toolset with all their tools. See docs/mcp.md.
+
+    Args:
+        servers: Each a command as a list of texts, an address, a low-level `Server` of the package `mcp`, `Stdio`,
+            `Http` or `Memory`; or a path to an `mcp.json`, or its mapping.
+        name: The name of the one server, which its tools get before theirs: `name__tool`.
+        trusted: Whether to believe what the servers say of their tools (that one only reads, that it does no harm
+            twice), or the names of those to believe. Of the others each tool changes things.
+        required: Whether each server must start. Otherwise the tools of one that does not are missing.
+        elicitation: Whether servers may ask the person whom the runner's approver asks.
+        start_timeout: Seconds that a server has for a start, until its tools are listed.
+        inputs: What stands for `${input:id}` in an `mcp.json`, by its id.
+        longest_description: Characters at which descriptions of tools are cut, with a note that says so. The Chat
+            Completions of OpenAI and Azure take 1,024.
+        lock: The file that each toolset is `locked` by, also one of a list that changed. The file is read for each of
+            them. If it cannot be read then, or has changed and nobody has trusted that, all tools are quarantined.
+
+    Raises:
+        DefinitionError: for what is no server, and on entering where the package `mcp` is missing.
+        ServersDownError: on entering, where no server started, or one that is required did not.
+    """
+    found = servers_of(servers, name, inputs or {})
+    known = {server.name for server in found}
+    if not isinstance(trusted, bool):
+        if not isinstance(trusted, Collection):
+            raise DefinitionError(f"trusted is true, false, or the names of servers, not {trusted!r}")
+        names = {trusted} if isinstance(trusted, str) else set(trusted)
+        if unknown := sorted(names - known, key=str):
+            raise DefinitionError(f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, known))}")
+        trusted = frozenset(names)
+    seconds: object = start_timeout
+    if not (isinstance(seconds, int | float) and seconds > 0):
+        raise DefinitionError(f"start_timeout is a number of seconds, not {start_timeout!r}")
+    if type(longest_description) is not int or longest_description < 1:
+        raise DefinitionError(f"longest_description is a number of characters, not {longest_description!r}")
+    return Servers(found, trusted, required, elicitation, start_timeout, longest_description, lock)
+
+
+class Servers:
+    """Connections to MCP servers, made by `connect`; entered once. See docs/mcp.md.
+
+    Each is owned by one task, which ends when the context is left. Calls come from any task of that loop.
+    """
+
+    def __init__(
+        self,
+        servers: list[Stdio | Http | Memory],
+        trusted: bool | frozenset[str],
+        required: bool,
+        elicitation: bool,
+        start_timeout: float,
+        longest_description: int,
+        lock: str | os.PathLike[str] | None,
+    ) -> None:
+        self._servers, self._trusted, self._required = servers, trusted, required
+        self._elicitation, self._start_timeout = elicitation, start_timeout
+        self._longest_description, self._lock = longest_description, None if lock is None else LockFile(lock)
+        self._connections: list[Connection] = []
+        self._tools: list[Tools] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._toolset = self._listed = Toolset([])
+        self._left_out: tuple[LeftOut, ...] = ()
+        self._version, self._entered, self._closed = 0, False, False
+        self._changed = asyncio.Event()
+
+    @property
+    def toolset(self) -> Toolset:
+        """The tools as they are now; tools of a server that was lost stay, as a call of one starts it again."""
+        return self._toolset
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The tools that are not offered, each with what is wrong with it."""
+        return self._left_out
+
+    @property
+    def auto_approved(self) -> frozenset[str]:
+        """The names of the tools that an `mcp.json` wants to run without asking (`autoApprove`, `alwaysAllow`). Nothing
+        goes by that but who reads it here: `approve=lambda call, decision, context: call.name in
+        servers.auto_approved`."""
+        found: set[str] = set()
+        for server in self._servers:
+            prefix = "" if server.name is None else f"{server.name}__"
+            wanted = {f"{prefix}{name}" for name in server.auto_approve}
+            if f"{prefix}*" in wanted:
+                wanted |= {tool.name for tool in self._toolset if tool.name.startswith(prefix)}
+            found |= wanted
+        return frozenset(found & {tool.name for tool in self._toolset})
+
+    @property
+    def status(self) -> Mapping[str, ServerStatus]:
+        """How each server is, by its name, or what it is where it has none."""
+        if not self._connections:
+            return {server.label: ServerStatus(server.label, "idle") for server in self._servers}
+        found = {}
+        for connection, tools in zip(self._connections, self._tools, strict=True):
+            name = connection.server.label
+            about = connection.reason, connection.retry_in, connection.protocol, connection.server_info
+            found[name] = ServerStatus(name, connection.state, *about, len(tools.tools), connection.instructions)
+        return found
+
+    async def changes(self) -> AsyncIterator[Toolset]:
+        """The toolset whenever it is another one: a server's list changed, or a server came. It ends when the context
+        is left. What changed since then comes at once; what changes twice before it is asked for comes once."""
+        seen = 0
+        for connection in self._connections:
+            connection.follow()
+        while not self._closed:
+            if self._version == seen:
+                await self._changed.wait()
+                continue
+            seen = self._version
+            yield self._toolset
+
+    async def __aenter__(self) -> Toolset:
+        if self._entered:
+            raise RuntimeError("connect(…) is entered once; make another one for another connection")
+        self._entered = True
+        if self._lock is not None:
+            self._lock.hold_key()
+            locked(Toolset([]), self._lock)  # raises where it cannot be read
+        try:
+            from ferrule.mcp._connection import Connection
+            from ferrule.mcp._tools import Tools
+        except ImportError as error:
+            raise DefinitionError(
+                f'MCP needs the package mcp, which could not be imported ({error}): pip install "ferrule[mcp]"'
+            ) from error
+        for server in self._servers:
+            place = len(self._connections)
+            connection = Connection(
+                server,
+                self._start_timeout,
+                self._elicitation,
+                partial(self._take, place),
+            )
+            trusted = self._trusted if isinstance(self._trusted, bool) else server.name in self._trusted
+            self._connections.append(connection)
+            self._tools.append(Tools(connection, trusted, self._longest_description))
+        try:
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+        self._version = 0
+        return self._toolset
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._close()
+
+    async def _start(self) -> None:
+        """Start all servers at once.
+
+        Raises:
+            ServersDownError: where none came up, or one that is required did not.
+        """
+        for connection in self._connections:
+            connection.start()
+            self._tasks.append(asyncio.create_task(connection.own(), name=f"mcp {connection.server.label}"))
+        for connection in self._connections:
+            await connection.settled()
+        down = [status for status in self.status.values() if status.state == "down"]
+        if down and (self._required or len(down) == len(self._connections)):
+            raise ServersDownError("; ".join(f"the MCP server {one.name} is down: {one.reason}" for one in down))
+
+    async def _close(self) -> None:
+        self._closed = True
+        self._changed.set()
+        for connection in self._connections:
+            connection.close()
+        cancelled: asyncio.CancelledError | None = None
+        while left := [task for task in self._tasks if not task.done()]:
+            try:
+                await asyncio.wait(left)
+            except asyncio.CancelledError as error:  # a second one would leave processes behind; each wait ends
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    async def _take(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
+        """Take over what a server listed, as far as there is time."""
+        from ferrule.mcp._tools import without_doubles
+
+        if not await self._tools[place].take(listing, is_late):
+            return
+        tools, left_out = without_doubles(self._tools)
+        self._left_out = tuple(left_out)
+        if tools == list(self._listed):
+            return
+        listed = toolset = self._listed = Toolset(tools)
+        if self._lock is not None:
+            toolset = await asyncio.to_thread(_locked_or_aside, listed, self._lock)
+        if listed is not self._listed:  # there is a later one by now
+            return
+        self._toolset = toolset
+        self._version += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _locked_or_aside(tools: Toolset, file: LockFile) -> Toolset:
+    try:
+        return locked(tools, file)
+    except DefinitionError as error:
+        return Toolset(tool.with_quarantine(str(error)) for tool in tools)

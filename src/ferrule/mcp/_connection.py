@@ -1,0 +1,709 @@
+"""The connection to one MCP server, owned by one task; calls come from any task of its loop.
+
+    idle ──► starting ──► ready ──► down ──► starting …        closed, from anywhere
+                 └──────► down
+
+A call that finds it down starts it again, once the wait is over: none after a connection that had answered, then half a
+second, twice as long each time, at most 30 s. Meanwhile calls fail at once, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import anyio
+import mcp_types as types
+from mcp import Client
+from mcp.client._memory import InMemoryTransport
+from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import methods
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from ferrule import InputRequired, ToolContext, ToolError, __version__
+from ferrule.mcp._http import HttpClient
+from ferrule.mcp._log import DROPPED, SDK_LOGS, ServerLog
+from ferrule.mcp._oauth import provider
+from ferrule.mcp._questions import accepted, reason_of, schema_of
+from ferrule.mcp._reach import Reach
+from ferrule.mcp._settings import Bearer, Http, Memory, OAuth, Server, Stdio
+from ferrule.mcp._status import State
+from ferrule.mcp._stdio import run_program
+from ferrule.mcp._users import UserTokens
+from ferrule.security.characters import inert, visible
+from ferrule.security.foreign_text import one_line, size_of
+
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
+_MOST_PAGES, _MOST_TOOLS = 100, 1_000
+MOST_LIST = 5_000_000
+"""Characters of all that is in the definitions of a list."""
+_MOST_INFO, _MOST_REASON = 200, 1_600
+_MOST_INSTRUCTIONS = 8_000
+_DEBOUNCE, _BETWEEN_LISTS = 0.1, 3.0
+"""Seconds that are waited for further changes, and at least between two lists."""
+_LEAVE_SECONDS = 2.0
+_SHORTEST_KEPT, _LONGEST_KEPT = 5.0, 86_400.0
+"""Seconds after which a list is read again whose server says how long it may be kept."""
+
+
+_SSE_ALONE = (
+    "it speaks the transport with HTTP and SSE of 2024 alone, which MCP has given up; give the address at which the "
+    "server speaks Streamable HTTP, often /mcp in the place of /sse"
+)
+
+
+class Listing(NamedTuple):
+    """What a server listed.
+
+    Attributes:
+        tools: The definitions.
+        left_out: What is wrong with one of its tools, by its name, or with the list as a whole, by `None`.
+        kept: Seconds after which it is read again; `None` where the server says nothing of that.
+    """
+
+    tools: list[types.Tool]
+    left_out: list[tuple[str | None, str]]
+    kept: float | None = None
+
+
+class Sifted(NamedTuple):
+    """A list that is read definition by definition.
+
+    Attributes:
+        version: The revision of MCP that they are held to.
+        left_out: Those that are none, with what is wrong.
+    """
+
+    version: str
+    left_out: list[tuple[str | None, str]]
+
+
+class OpenCall:
+    """A call that is under way, and the task that waits for its answer.
+
+    It can be left, as `asyncio.timeout` leaves one, which costs each call 8 µs beside the SDK's 100.
+
+    Attributes:
+        owner: The connection that it goes by.
+        context: The context of the call, whose person the server may ask.
+        variables: Its context variables, by which an approver may know whom to ask.
+    """
+
+    __slots__ = ("_cancels", "_left", "_task", "context", "owner", "variables")
+
+    def __init__(self, owner: Connection, context: ToolContext) -> None:
+        self.owner = owner
+        self.context = context
+        self.variables = contextvars.copy_context()
+        task: Any = asyncio.current_task()
+        self._task: asyncio.Task[Any] = task
+        self._cancels = self._task.cancelling()
+        self._left = False
+
+    def leave(self) -> None:
+        """Let it not wait any longer."""
+        if not self._left:
+            self._left = True
+            self._task.cancel()
+
+    def take_back(self) -> bool:
+        """Take back the cancellation by which it was left; whether it was, and nobody else has cancelled its task."""
+        left, self._left = self._left, False
+        return left and self._task.uncancel() <= self._cancels
+
+
+OPEN_CALL: ContextVar[OpenCall | None] = ContextVar("ferrule.mcp.call", default=None)
+"""The call that the present code belongs to. Over HTTP, and in memory, the SDK reads what comes on the stream of an
+answer in the context of its call."""
+
+
+class Connection:
+    """One server, and the task that owns the connection to it.
+
+    Args:
+        server: Which one.
+        start_timeout: Seconds for a start, until the tools are listed.
+        elicitation: Whether the server may ask a person.
+        listed: Takes what the server listed, until it is told that it is late.
+
+    Attributes:
+        session: What requests are sent by; `None` unless the server is ready.
+        state: How it is.
+        reason: Why it is down.
+        http: What sends requests to an address; `None` for other servers.
+        users: What signs the requests of each call by itself, where something does.
+        protocol: The revision that is spoken, once there was a connection.
+        server_info: The name and version that the server gives itself.
+        instructions: What it says of its tools as a whole.
+        log: What it says.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        start_timeout: float,
+        elicitation: bool,
+        listed: Callable[[Listing, Callable[[], bool]], Awaitable[None]],
+    ) -> None:
+        self.server = server
+        self.session: ClientSession | None = None
+        self.http: HttpClient | None = None
+        self.state: State = "idle"
+        self.reason = self.protocol = self.server_info = self.instructions = ""
+        self._start_timeout, self._elicitation, self._listed = start_timeout, elicitation, listed
+        auth = getattr(server, "auth", None)
+        self.users = UserTokens(auth, server.label) if isinstance(auth, Bearer) else None
+        self.log = ServerLog(server.label, server.secrets)
+        self._loop = asyncio.get_running_loop()
+        self._retry_at, self._failures, self._has_listed = 0.0, 0, False
+        self._forgotten = False
+        self._given_up: set[types.RequestId] = set()
+        self._sifted: Sifted | None = None
+        self._kept: float | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._closing = False
+        self._calls: set[OpenCall] = set()
+        self._idle = asyncio.Event()
+        self._asked: dict[OpenCall, asyncio.Task[Any]] = {}
+        self._wanted, self._settled, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stale, self._followed = asyncio.Event(), asyncio.Event()
+
+    # -- for calls -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> ClientSession | None:
+        """What requests are sent by, where nothing has to be waited for."""
+        return self.session if asyncio.get_running_loop() is self._loop else None
+
+    async def opened(self) -> ClientSession:
+        """What requests are sent by, of a server that is started where it may be.
+
+        Raises:
+            ToolError: where it is down; nothing was sent.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            text = f"{self.server.label} belongs to another event loop, in which it was connected"
+            raise ToolError(text, executed=False)
+        if self.state in ("idle", "down") and self.retry_in <= 0:
+            self.start()
+        if self.state == "starting":
+            await self._settled.wait()
+        if self.session is None:
+            raise self._refusal()
+        return self.session
+
+    def _refusal(self) -> ToolError:
+        label, left = self.server.label, self.retry_in
+        if self.state == "closed":
+            return ToolError(f"{label} is closed: its connect(…) was left", executed=False)
+        # The reason is in the log and not for a model: the server may have chosen its words.
+        return ToolError(f"{label} is down; tried again in {left:.1f} s", executed=False, retry_after=left)
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds until a call may start it again."""
+        return max(self._retry_at - self._loop.time(), 0.0) if self.state == "down" else 0.0
+
+    def answered(self) -> None:
+        """The server has answered a call: what was wrong before is over."""
+        self._failures = 0
+
+    def begins(self, context: ToolContext) -> OpenCall:
+        """A call is under way, whose person the server may ask, until it `ends`."""
+        call = OpenCall(self, context)
+        self._calls.add(call)
+        return call
+
+    def ends(self, call: OpenCall) -> None:
+        """The call is over, and what the server asks about it."""
+        self._calls.discard(call)
+        call.take_back()
+        if self._forgotten and not self._calls:
+            self._idle.set()
+        if self._asked and (asked := self._asked.pop(call, None)) is not None:
+            asked.cancel()
+
+    def start(self) -> None:
+        """Let its task start it."""
+        self.state = "starting"
+        self._settled.clear()
+        self._wanted.set()
+
+    def lost(self, reason: str) -> None:
+        """There is no connection any more; calls that come from now on start it again."""
+        if self.session is not None:
+            self._down(reason)
+        self._ended.set()
+
+    def forgotten(self, session: ClientSession) -> None:
+        """The server has forgotten this session: calls that come from now on make another one, once those that are
+        under way have heard the same, or their time is over."""
+        if self.session is session:
+            self._forgotten = True
+            self.lost("the server has forgotten the session")
+
+    def unreachable(self, reason: str) -> None:
+        """A call could not be sent; unless others are under way, there is no connection any more."""
+        if len(self._calls) <= 1:
+            self.lost(reason)
+
+    async def list_again(self) -> bool:
+        """Ask for the tools, for the headers that a call of each wants; whether there was an answer."""
+        session = self.session
+        if session is None:
+            return False
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                listing = await self._list(session)
+        except (MCPError, ValueError, TimeoutError):
+            return False
+        await self._take_listing(listing, self._loop.time() + self._start_timeout)
+        return True
+
+    async def _list(self, session: ClientSession) -> Listing:
+        """The list; where the SDK refuses the whole of it for one definition, once more without such."""
+        try:
+            return await list_tools(session)
+        except ValidationError:
+            sifted = self._sifted = Sifted(session.protocol_version or "", [])
+        try:
+            listing = await list_tools(session)
+        finally:
+            self._sifted = None
+        return listing._replace(left_out=[*sifted.left_out, *listing.left_out])
+
+    async def _take_listing(self, listing: Listing, deadline: float) -> None:
+        """Have tools made of the list. It is told when it is late, and not cancelled: it is done in a thread."""
+        await self._listed(listing, lambda: self._closing or self._loop.time() > deadline)
+        self._kept = listing.kept
+
+    # -- for who follows -----------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """From now on, tell of every change of the list, and try again by itself where there never was one."""
+        if not self._followed.is_set():
+            self._followed.set()
+            if self.state == "down" and not self._has_listed:
+                self._loop.call_later(self.retry_in, self._start_where_down)
+
+    def _start_where_down(self) -> None:
+        if self.state == "down":
+            self.start()
+
+    async def settled(self) -> None:
+        """Wait until the start has come to something."""
+        await self._settled.wait()
+
+    # -- its task ------------------------------------------------------------------------------------------------------
+
+    async def own(self) -> None:
+        """Start it whenever it is wanted, until it is closed: what the task of this connection does."""
+        SDK_LOGS.set(self.log)
+        OPEN_CALL.set(None)  # what made this task may be a call of its own
+        try:
+            while not self._closing:
+                await self._wanted.wait()
+                self._wanted.clear()
+                if not self._closing:
+                    await self._run()
+        finally:
+            self.session, self.state = None, "closed"
+            self._settled.set()
+
+    def close(self) -> None:
+        """Let its task end. It is not cancelled: that would break off the SDK's end of a process under way."""
+        self._closing = True
+        self._wanted.set()
+        self._ended.set()
+        if self.state == "starting" and self._limit is not None:
+            with contextlib.suppress(RuntimeError):  # it has just started, or is ending already
+                self._limit.reschedule(self._loop.time())
+
+    async def _run(self) -> None:
+        """One connection, from its start to its end."""
+        self._ended.clear()
+        self._forgotten = False
+        self._given_up.clear()
+        self.log.clear()
+        reason, opened = "the connection ended", False
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(self._start_timeout) as self._limit:
+                    try:
+                        client = await stack.enter_async_context(await self._client(stack))
+                        listing = await self._list(client.session)
+                    except Exception:
+                        if isinstance(self.server, Http) and self.http and await self.http.gets_sse(self.server.url):
+                            raise MCPError(types.INVALID_REQUEST, _SSE_ALONE) from None
+                        raise
+                when = self._limit.when() or 0.0
+                await self._take_listing(listing, max(when, self._loop.time() + _LEAVE_SECONDS))
+                opened = True
+                self._opened(client)
+                watching = [asyncio.create_task(self._watch(client))]
+                stack.push_async_callback(_stop, watching)
+                stack.callback(self._leave_calls)
+                await self._ended.wait()
+                if self._forgotten:
+                    await self._heard()
+        except Exception as error:
+            is_late = self._limit is not None and self._limit.expired()
+            reason = f"it did not answer within {self._start_timeout:g} s" if is_late else reason_for(error, self.log)
+            self._tell_of("the connection broke", error)
+        if self._closing:
+            return
+        if not (opened and self._ended.is_set()):
+            self._down(reason)
+        elif self.state == "down" and self.log.end not in self.reason:  # what it wrote while it ended
+            self.reason = self._with_log(self.reason)
+
+    async def _heard(self) -> None:
+        """Wait until no call of a forgotten session is under way, not for long."""
+        self._idle.clear()
+        if self._calls:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self._idle.wait()
+
+    def _leave_calls(self) -> None:
+        """End the calls that are under way where the connection is left: in memory, nothing else would."""
+        if self._closing:
+            for call in self._calls:
+                call.leave()
+
+    def _opened(self, client: Client) -> None:
+        session = client.session
+        info = session.server_info
+        self.protocol = session.protocol_version or ""
+        said = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
+        self.server_info = self.log.told(said, _MOST_INFO)
+        said = inert(visible(session.instructions or "")[0]).strip()[:_MOST_INSTRUCTIONS]
+        self.instructions = self.log.told(said, _MOST_INSTRUCTIONS)
+        self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
+        self.log.tell(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
+        self._settled.set()
+
+    def _down(self, reason: str) -> None:
+        self.session, self.state = None, "down"
+        self.reason = self._with_log(reason)
+        step = self._failures - self._has_listed
+        wait = 0.0 if step < 0 else min(_FIRST_BACKOFF * 2 ** min(step, 10), _LONGEST_BACKOFF)
+        self._retry_at = self._loop.time() + wait
+        self._failures += 1
+        if not self._closing:
+            self.log.tell(logging.WARNING, f"{self.server.label} is down: {self.reason}")
+        if self._followed.is_set() and not self._has_listed:
+            self._loop.call_later(self.retry_in, self._start_where_down)
+        self._settled.set()
+
+    def _tell_of(self, what: str, error: Exception) -> None:
+        self.log.tell_error(logging.DEBUG, what, error)
+
+    def _warn(self, what: str) -> None:
+        self.log.tell(logging.WARNING, f"{self.server.label}: {what}")
+
+    def _with_log(self, reason: str) -> str:
+        return self.log.told(f"{reason}; its last words: {self.log.end}" if self.log.end else reason, _MOST_REASON)
+
+    async def _client(self, stack: AsyncExitStack) -> Client:
+        """What the SDK speaks to this server with."""
+        server = self.server
+        target: Any
+        if isinstance(server, Memory):
+            target = server.server
+            if server.mode == "legacy":
+                target = self._watched(InMemoryTransport(target))
+        elif isinstance(server, Stdio):
+            target = self._watched(run_program(server, stack.enter_context(self.log.stderr()), self.log))
+        else:
+            auth, reach = self.users or server.auth, Reach(server.url, server.authorization_servers)
+            if isinstance(auth, OAuth):
+                auth = await provider(server.url, auth, reach, self._person_waited_for)
+            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log))
+            target = self._watched(streamable_http_client(server.url, http_client=http))
+        return Client(
+            target,
+            mode=server.mode,
+            client_info=types.Implementation(name="ferrule", version=__version__),
+            elicitation_callback=self._elicit if self._elicitation else None,
+            logging_callback=self._take_log,
+            message_handler=self._take_message,
+            cache=None,
+        )
+
+    @contextlib.contextmanager
+    def _person_waited_for(self) -> Iterator[None]:
+        """While a person is asked who they are, which no server can make quicker; the start has its time afterwards."""
+        self._move_limit(None)
+        try:
+            yield
+        finally:
+            self._move_limit(self._loop.time() + self._start_timeout)
+
+    def _move_limit(self, when: float | None) -> None:
+        if self._limit is not None and self.state == "starting":
+            with contextlib.suppress(RuntimeError):  # the start is over
+                self._limit.reschedule(when)
+
+    def _watched(self, transport: Any) -> Any:
+        return _watched_transport(transport, self._stream_ended, self._sent, self._came)
+
+    def _stream_ended(self) -> None:
+        self.lost("the connection ended")
+
+    def _sent(self, message: types.JSONRPCMessage) -> None:
+        """Note which requests were given up: what the server asks later may be about one of them."""
+        if isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._given_up.add((message.params or {})["requestId"])
+
+    def _came(self, message: object) -> None:
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+            self._given_up.discard(message.id)
+        if self._sifted is not None and isinstance(message, types.JSONRPCResponse):
+            _sift(message.result, self._sifted)
+
+    # -- what the server sends -----------------------------------------------------------------------------------------
+
+    async def _take_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        self.log.say(f"{params.level}: {params.data}", logging.DEBUG if params.level == "debug" else logging.INFO)
+
+    async def _take_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._stale.set()
+
+    async def _elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        """Ask the person of the call that the question is about."""
+        call = self._asking_call()
+        if isinstance(call, str):
+            return self._declined(call)
+        try:
+            wanted = InputRequired(reason_of(params, self.server.label), schema_of(params))
+        except ValueError as error:
+            return self._declined(str(error))
+        work = call.context.ask(wanted)
+        asked = self._asked[call] = self._loop.create_task(work, context=call.variables.copy())
+        try:
+            await asyncio.wait({asked})
+        finally:
+            self._asked.pop(call, None)
+            asked.cancel()
+        if asked.cancelled():  # the call has ended meanwhile
+            return types.ElicitResult(action="cancel")
+        value = asked.result()
+        return types.ElicitResult(action="decline") if value is None else accepted(params.mode, value)
+
+    def _asking_call(self) -> OpenCall | str:
+        """The call on whose stream a question came or, where no stream is one call's, the one that is under way; or why
+        nobody can be asked."""
+        call = OPEN_CALL.get()
+        if call is None or call.owner is not self:
+            if self._given_up:
+                return "a call that was given up has no answer, and it may be about that one"
+            if len(self._calls) != 1:
+                return f"{len(self._calls)} calls are under way, and it does not say which of them it is about"
+            call = next(iter(self._calls))
+        if call not in self._calls:
+            return "its call has ended"
+        return "another one of its call waits" if call in self._asked else call
+
+    def _declined(self, why: str) -> types.ElicitResult:
+        self._warn(f"a question was declined, and nobody was asked: {why}")
+        return types.ElicitResult(action="decline", _meta={"reason": f"nobody was asked: {why}"})
+
+    async def _watch(self, client: Client) -> None:
+        """Ask for the tools again whenever the list changes, or has been kept as long as it may be, for who follows."""
+        await self._followed.wait()
+        listening: list[asyncio.Task[None]] = []
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            self._stale.set()  # what changed before is not told
+            listening.append(asyncio.create_task(self._listen(client)))
+        try:
+            while not _is_cancelled():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._kept):
+                        await self._stale.wait()
+                await asyncio.sleep(_DEBOUNCE)
+                self._stale.clear()
+                if not await self.list_again():
+                    self._warn("its list of tools could not be read again")
+                await asyncio.sleep(_BETWEEN_LISTS)
+        finally:
+            await _stop(listening)
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changes of the list, as the revision 2026-07-28 tells them; again where that ends."""
+        wait = _FIRST_BACKOFF
+        while not _is_cancelled():
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    if not changes.honored.tools_list_changed:
+                        return
+                    wait = _FIRST_BACKOFF
+                    async for _ in changes:
+                        pass  # each comes to `_take_message` as well
+            except MCPError as error:
+                if error.code in (types.METHOD_NOT_FOUND, types.INVALID_REQUEST):
+                    return  # it tells of no changes
+            except Exception as error:
+                self._tell_of("listening for changes ended", error)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_BACKOFF)
+            self._stale.set()
+
+
+def _sift(result: dict[str, Any], sifted: Sifted) -> None:
+    """Take out of a list, in place, what is no definition: the SDK would refuse all of it."""
+    listed = result.get("tools")
+    if not isinstance(listed, list):
+        return
+    kept = []
+    for definition in listed[:_MOST_TOOLS]:
+        try:
+            with contextlib.suppress(KeyError):  # a revision that knows no such list
+                methods.validate_server_result("tools/list", sifted.version, {**result, "tools": [definition]})
+            types.Tool.model_validate(definition, by_name=False)
+            kept.append(definition)
+        except ValidationError as error:
+            name = definition.get("name") if isinstance(definition, dict) else None
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"] if part not in ("tools", 0))
+            said = f"it is no definition of a tool: {where}: {first['msg']}"
+            sifted.left_out.append((name if isinstance(name, str) else None, said))
+    result["tools"] = kept
+
+
+async def list_tools(session: ClientSession) -> Listing:
+    """All pages of the list, bounded.
+
+    Raises:
+        MCPError: where the server answers with an error.
+        ValueError: where its answer is none.
+    """
+    left_out: list[tuple[str | None, str]] = []
+    telling = DROPPED.set(left_out)
+    try:
+        return await _list_tools(session, left_out)
+    finally:
+        DROPPED.reset(telling)
+
+
+async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, str]]) -> Listing:
+    found: list[types.Tool] = []
+    cursors: set[str] = set()
+    cursor: str | None = None
+    ttl, room = _LONGEST_KEPT * 1000, MOST_LIST
+    for _ in range(_MOST_PAGES):
+        params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
+        try:
+            page = await session.list_tools(params=params)
+        except MCPError as error:
+            if error.code == types.METHOD_NOT_FOUND and not found:
+                return Listing([], [])
+            raise
+        found += page.tools
+        ttl = min(ttl, page.ttl_ms)
+        cursor = page.next_cursor
+        if len(found) > _MOST_TOOLS:
+            left_out.append((None, f"it has more than {_MOST_TOOLS:,} tools, of which the first are taken"))
+            break
+        if cursor is None:
+            break
+        if cursor in cursors:
+            left_out.append((None, "its pages go round in a circle"))
+            break
+        room -= await asyncio.to_thread(size_of, page.tools, room)
+        if room < 0:
+            left_out.append((None, f"it has more than {MOST_LIST:,} characters, of which the first pages are taken"))
+            break
+        cursors.add(cursor)
+    else:
+        left_out.append((None, f"it has more than {_MOST_PAGES} pages, of which the first are taken"))
+    return Listing(found[:_MOST_TOOLS], left_out, max(ttl / 1000, _SHORTEST_KEPT) if ttl else None)
+
+
+def reason_for(error: BaseException, said: ServerLog) -> str:
+    """Why a connection broke: what was raised first, below all groups."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    if isinstance(error, FileNotFoundError):
+        return f"there is no program {error.filename!r}"
+    text = said.told_of(error)
+    if isinstance(error, MCPError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _is_cancelled() -> bool:
+    """Whether the present task is to end: where a connection breaks at the same moment, its error hides that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _WatchedStream:
+    """A stream of messages, to or from a server, that tells of each, and of its end: the SDK's client does not."""
+
+    def __init__(self, stream: Any, ended: Callable[[], None], seen: Callable[[Any], None]) -> None:
+        self._stream, self._tell, self._seen = stream, ended, seen
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._stream, "last_context", None)
+
+    async def __aenter__(self) -> _WatchedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        self._tell()
+        return await self._stream.__aexit__(*raised)
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            item = await self._stream.__anext__()
+        except Exception:  # its end, too
+            self._tell()
+            raise
+        self._seen(getattr(item, "message", None))
+        return item
+
+    async def receive(self) -> Any:
+        return await self._stream.receive()
+
+    async def send(self, item: Any) -> None:
+        self._seen(item.message)
+        try:
+            await self._stream.send(item)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._tell()
+            raise
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _watched_transport(
+    transport: Any, ended: Callable[[], None], sent: Callable[[Any], None], came: Callable[[Any], None]
+) -> AsyncIterator[Any]:
+    async with transport as (read, write):
+        yield _WatchedStream(read, ended, came), _WatchedStream(write, ended, sent)

@@ -1,0 +1,491 @@
+"""The HTTP client of a connection: a request that fails is an answer to it, and ends no other. Every request passes
+here, those of OAuth as well: each body is bounded, and so is where a server may send this client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import re
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qs
+
+import httpx2
+import mcp_types as types
+from mcp.client.auth import OAuthFlowError
+from mcp.client.streamable_http import MCP_SESSION_ID
+from mcp.shared._httpx_utils import next_request_within_origin
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.exceptions import MCPError
+from pydantic_core import to_json
+
+from ferrule import FerruleError
+from ferrule.mcp._log import ServerLog
+from ferrule.mcp._reach import Reach
+from ferrule.mcp.lines import (
+    LOST,
+    MAX_VALUES,
+    UNREADABLE_ANSWER,
+    LineBuffer,
+    OpenRequests,
+    has_too_many_values,
+    may_answer,
+)
+from ferrule.security.http import HTTP_LOGS_ARE_OFF, NotReachableError
+from ferrule.security.masking import format_masked_error
+
+_TIMEOUT = httpx2.Timeout(30.0, read=300.0)
+"""As the SDK's own client has it: a server may hold the stream of an answer open."""
+_TIMEOUT_BESIDE = httpx2.Timeout(30.0)
+_POOL_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+"""How many calls are under way is the runner's to bound, and a server of 2025 may hold one that was given up."""
+_NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_LEAVE_SECONDS = 2.0
+_LONGEST_DELIVERY, _MOST_DELIVERIES = 30.0, 16
+"""Seconds that the server has to take a notification, or a reply to a question of its own; and how many are sent at
+once, as a server may ask much and take none."""
+_NOTIFICATION, _INITIALIZED = b'{"jsonrpc":"2.0","method":', b'"method":"notifications/initialized"'
+_BETWEEN_STREAMS = 1.0
+"""Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
+_ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
+_MOST_BEGIN = 1_000
+Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"]
+_NO_SESSION = types.ErrorData(code=types.INVALID_REQUEST, message="no such session")
+_MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
+"""Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
+_WITHOUT_BODY = (204, 304)
+_JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
+_MOST_EVENT = 1_000_000
+_LONGEST_RETRY = 60_000
+"""Milliseconds until a stream is asked for again, whatever the server says."""
+_MESSAGE_BEGIN = b'{"jsonrpc":"2.0",'
+_REQUEST = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),"method":"([^"\\]+)"')
+_MOST_A_TURN = 16_384
+"""Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
+_LONGEST_BESIDE = 30.0
+"""Seconds that a body may take that is no answer of the server's: OAuth's own requests have no time limit."""
+_SHOWN = {"http": "connection.connect_tcp.complete", "https": "connection.start_tls.complete"}
+"""What a connection has come to where it is to whom it should be, as far as the scheme can tell."""
+_SECRET_PARAMETERS = ("assertion", "client_assertion", "client_secret", "code", "code_verifier", "refresh_token")
+"""Those of a request for a token: RFC 6749, 7521, 7636."""
+_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
+
+
+class UnreadableAnswerError(httpx2.RequestError):
+    """A body that is too large, or takes too long."""
+
+
+class _Exchange:
+    """One request of MCP, and what may come back for it.
+
+    Args:
+        content: Its body. One without a request in it leads to no answer, but to a stream of messages.
+        log: Hears of lines that are no messages.
+    """
+
+    def __init__(self, content: bytes, log: ServerLog) -> None:
+        self._warn = partial(log.say, level=logging.WARNING)
+        self._requests = OpenRequests()
+        self.id: int | None = None
+        if (match := _REQUEST.match(content)) is not None:
+            self.id = int(match[1])
+            self._requests.on_sent(types.JSONRPCRequest(jsonrpc="2.0", id=self.id, method=match[2].decode()))
+
+    def read(self, data: bytes) -> Iterator[types.JSONRPCMessage]:
+        """Yield the messages of a body or an event. An answer to any other request is a lost answer to this one, which
+        the SDK would take for its own or wait behind."""
+        for message in self._requests.read(data, self._warn):
+            if self.id is not None and isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+                is_its_own = message.id is not None and coerce_request_id(message.id) == self.id
+                yield message if is_its_own else self._lost()
+            else:
+                yield message
+
+    def answer(self, body: bytes) -> types.JSONRPCMessage:
+        """Return the answer that a body in JSON holds, or an error in its place."""
+        answers = types.JSONRPCResponse | types.JSONRPCError
+        return next((one for one in self.read(body) if isinstance(one, answers)), self._lost())
+
+    def _lost(self) -> types.JSONRPCError:
+        return types.JSONRPCError(jsonrpc="2.0", id=self.id, error=LOST)
+
+
+_EXCHANGE: ContextVar[_Exchange | None] = ContextVar(
+    "the last request of a task, whose stream it may ask for again", default=None
+)
+
+
+class HttpClient(httpx2.AsyncClient):
+    """A client whose failures to reach the server are errors in JSON-RPC: the SDK's transport would end with them, and
+    every other request with it.
+
+    Args:
+        headers: Those of the requests to the server, and of no other.
+        auth: What signs these, and may send some of its own.
+        reach: Where the latter may go.
+        log: Hides what `auth` gives away, and hears what cannot be read.
+
+    Attributes:
+        has_session: Whether the server has given this connection a session.
+    """
+
+    def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, log: ServerLog) -> None:
+        hooks: Any = {"request": [self._leaves], "response": [self._came]}
+        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks, limits=_POOL_LIMITS)
+        self._reach, self._log = reach, log
+        self._mark = secrets.token_hex(8)
+        self._deliveries = set[asyncio.Task[None]]()
+        self._slots = {kind: asyncio.Semaphore(_MOST_DELIVERIES) for kind in ("notification", "reply")}
+        self.has_session = False
+
+    def fate(self, error: MCPError) -> Fate | None:
+        """Return what this client says of a request, `None` of an error that is the server's own.
+
+        `"not sent"`: there was no connection. `"broken"`: the connection broke before the answer. `"forgotten"`: the
+        server has forgotten the session, and did not look at the request. `"expired"`: the session has ended, and the
+        request may have been executed. `"failed"`: anything else, of which the text is not for a model.
+        """
+        return error.data.get(self._mark) if isinstance(error.data, dict) else None
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; what keeps an answer from coming is one.
+
+        The SDK sends one message after another, and waits for the response to each that is no request. A server may
+        never send that response, so this client gives it at once, and delivers the message in a task.
+        """
+        message = request.read() if request.method == "POST" else b""
+        if not message.startswith(_MESSAGE_BEGIN) or _REQUEST.match(message):
+            return await self._exchange(request, **options)
+        delivery = asyncio.create_task(self._deliver(request))
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._deliveries.discard)
+        if _INITIALIZED in message:  # a server may refuse what comes before it
+            await asyncio.wait([delivery], timeout=_LEAVE_SECONDS)
+        return httpx2.Response(202, request=request)
+
+    async def aclose(self) -> None:
+        """Close the connections; what is not delivered by then is given up."""
+        await self._give_up_deliveries()
+        await super().aclose()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._give_up_deliveries()
+        await super().__aexit__(*raised)
+
+    async def _give_up_deliveries(self) -> None:
+        for delivery in self._deliveries:
+            delivery.cancel()
+        await asyncio.gather(*self._deliveries, return_exceptions=True)
+
+    async def _deliver(self, request: httpx2.Request) -> None:
+        """Send a message that gets no answer: a notification, or a reply."""
+        kind = "notification" if request.content.startswith(_NOTIFICATION) else "reply"
+        try:
+            async with asyncio.timeout(_LONGEST_DELIVERY), self._slots[kind]:
+                for _ in range(1 + self.max_redirects):
+                    response = await self._exchange(request, stream=True)
+                    why = _error_of(response).get("message") or f"HTTP {response.status_code}"
+                    await response.aclose()
+                    if response.is_success:
+                        return
+                    if (redirected := next_request_within_origin(response)) is None:
+                        break
+                    request = redirected
+        except TimeoutError:
+            why = f"no answer within {_LONGEST_DELIVERY:g} s"
+        self._log.say(f"a {kind} was not delivered: {why}", level=logging.WARNING)
+
+    async def _exchange(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        request.extensions = {**request.extensions, self._mark: frozenset(request.headers.raw)}
+        if request.method == "GET":
+            await asyncio.sleep(_ASKED.get() + _BETWEEN_STREAMS - asyncio.get_running_loop().time())
+        else:
+            _EXCHANGE.set(_Exchange(request.read(), self._log) if request.method == "POST" else None)
+        _ASKED.set(asyncio.get_running_loop().time())
+        HTTP_LOGS_ARE_OFF.set(True)  # while the task of the SDK reads the body, too
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
+                response = await super().send(request, **options)
+            self.has_session |= MCP_SESSION_ID in response.headers
+            refused = response.status_code in (400, 404) and MCP_SESSION_ID in request.headers
+            if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
+                await response.aread()
+                if has_too_many_values(response.content):
+                    raise UnreadableAnswerError(f"it has more than {MAX_VALUES:,} values")
+            exchange = _EXCHANGE.get()
+            if exchange is not None and exchange.id is not None and not _is_refusal(response):
+                response = await _readable(response, request, exchange)
+        except UnreadableAnswerError as error:
+            return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {error}")
+        except httpx2.DecodingError as error:
+            return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {_text_of(error)}")
+        except NotReachableError as error:
+            return self._error(request, 502, types.INTERNAL_ERROR, str(error), "failed")
+        except httpx2.RequestError as error:
+            fate: Fate = "not sent" if isinstance(error, _NOT_CONNECTED) else "broken"
+            return self._error(request, 503, types.CONNECTION_CLOSED, _text_of(error), fate)
+        except Exception as error:  # what signs a request may raise anything
+            return self._error(request, 502, types.INTERNAL_ERROR, _text_of(error), "failed")
+        status = response.status_code
+        if status < 400:
+            return response
+        ended = None if exchange is None else _fate_in_session(response, exchange.id)
+        if exchange is not None and ended is not None:
+            await response.aclose()
+            said = _NO_SESSION if ended == "forgotten" else getattr(exchange.answer(response.content), "error", LOST)
+            return self._error(request, status, said.code, said.message, ended)
+        code = _error_of(response).get("code")
+        if code is not None or status == 404:  # of all others without a code, the SDK makes one text
+            return response
+        await response.aclose()
+        why = f"HTTP {status} {httpx2.codes.get_reason_phrase(status)}".strip()  # the server's own may say anything
+        return self._error(request, status, types.INTERNAL_ERROR, why)
+
+    async def gets_sse(self, url: str) -> bool:
+        """Whether the transport of 2024 is spoken at this address: a stream that begins with the event `endpoint`."""
+        begin = b""
+        with suppress(httpx2.RequestError, TimeoutError):
+            async with (
+                asyncio.timeout(_LEAVE_SECONDS),
+                self.stream("GET", url, headers={"accept": _EVENTS_TYPE}) as response,
+            ):
+                if response.status_code == 200 and _has_type(response, _EVENTS_TYPE):
+                    async for chunk in response.aiter_bytes():
+                        begin += chunk
+                        if len(begin) > _MOST_BEGIN or b"\n" in begin.lstrip():
+                            break
+        return begin.lstrip().replace(b" ", b"").startswith(b"event:endpoint")
+
+    async def _leaves(self, request: httpx2.Request) -> None:
+        """Look where a request goes, of the server or beside it, before it is sent.
+
+        Raises:
+            NotReachableError: where it may not go there.
+        """
+        for secret in _secrets_of(request, request.extensions.get(self._mark, frozenset())):
+            self._log.hide(secret)
+        if self._mark not in request.extensions:
+            self._reach.check(request.url)
+            request.extensions = {"timeout": _TIMEOUT_BESIDE.as_dict(), **request.extensions}
+        if self.auth is not None:
+            request.extensions = {**request.extensions, "trace": _watching(self._reach, request.url)}
+
+    async def _came(self, response: httpx2.Response) -> None:
+        """Bound the body of a response, whoever reads it."""
+        answers = self._mark in response.request.extensions and response.is_success
+        has_events = answers and _has_type(response, _EVENTS_TYPE)
+        most: tuple[float, float | None] = (_MOST_BESIDE, _LONGEST_BESIDE)
+        if has_events:
+            most = math.inf, None
+        elif answers and _is_json(response):
+            most = _MOST_BODY, None
+        packed: Any = response.stream
+        unpacked = httpx2.Response(
+            response.status_code, headers=response.headers, stream=_Bounded(packed, packed.aclose, *most)
+        )
+        response.stream = _Bounded(unpacked.aiter_bytes(), unpacked.aclose, *most)
+        for key in _OF_THE_BODY:
+            response.headers.pop(key, None)
+        if has_events:
+            response.stream = _Events(response.stream, _EXCHANGE.get() or _Exchange(b"", self._log))
+            response.headers["content-type"] = _EVENTS_TYPE  # in UTF-8, whatever it said
+
+    def _error(
+        self, request: httpx2.Request, status: int, code: int, message: str, fate: Fate | None = None
+    ) -> httpx2.Response:
+        error = {"code": code, "message": message, **({} if fate is None else {"data": {self._mark: fate}})}
+        body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+        return httpx2.Response(status, headers={"content-type": _JSON_TYPE}, content=body, request=request)
+
+
+def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
+    """Hears of the connection that a request goes by, before the request does. A proxy's is not looked at: where it
+    leads to, is the proxy's to bound.
+
+    Raises:
+        NotReachableError: where it must not go there.
+    """
+    host = address = ""
+
+    async def hear(event: str, about: dict[str, Any]) -> None:  # of httpcore2's extension `trace`
+        nonlocal host, address
+        if event == "connection.connect_tcp.started":
+            host = about["host"]
+        elif event == "connection.connect_tcp.complete" and host.encode() == url.raw_host:
+            stream = about["return_value"]
+            address = stream.get_extra_info("server_addr")[0]
+            try:
+                reach.check_address(url, address)
+            except NotReachableError:
+                await stream.aclose()
+                raise
+        if address and event == _SHOWN.get(url.scheme):
+            reach.connected(url, address)
+
+    return hear
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A stream of events, each with one message that can be read, or with none."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, exchange: _Exchange) -> None:
+        self._body, self._exchange = body, exchange
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        lines, event, size, after_return = LineBuffer(_MOST_EVENT + 1), list[bytes](), 0, False
+        async for chunk in self._body:
+            text = chunk.removeprefix(b"\n") if after_return else chunk
+            after_return = chunk.endswith(b"\r")
+            for line in lines.feed(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
+                if not line:
+                    yield self._rewrite(event)
+                    event, size = [], 0
+                    await asyncio.sleep(0)  # a flood of events must not hold the loop
+                elif not line.startswith(b":"):  # that is a comment
+                    size += len(line)
+                    if size > _MOST_EVENT:
+                        raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
+                    event.append(line.removeprefix(b"\xef\xbb\xbf"))
+
+    def _rewrite(self, event: list[bytes]) -> bytes:
+        """Return an event as the SDK can read it: each message in one of its own."""
+        fields: dict[bytes, bytes] = {}
+        data: list[bytes] = []
+        for line in event:
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            else:
+                fields[name] = value
+        if (retry := fields.pop(b"retry", b"")).isdigit():
+            fields[b"retry"] = b"%d" % min(int(retry[:9]), _LONGEST_RETRY)
+        is_message = fields.get(b"event", b"") in (b"", b"message")
+        messages = self._exchange.read(b"\n".join(data)) if is_message and data else ()
+        head = b"".join(b"%b:%b\n" % field for field in fields.items())
+        return head + b"\n".join([b"data:%b\n" % _dump(message) for message in messages] or [b""]) + b"\n"
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of a response, of which no more is given than it may have, and little at once.
+
+    Args:
+        most: Bytes.
+        longest: Seconds; `None` for any.
+    """
+
+    def __init__(
+        self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], most: float, longest: float | None
+    ) -> None:
+        self._body, self._close, self._most, self._longest = body, close, most, longest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        time, left = asyncio.get_running_loop().time, self._most
+        until = None if self._longest is None else time() + self._longest
+        async for chunk in self._body:
+            left -= len(chunk)
+            if left < 0:
+                raise UnreadableAnswerError(f"it has more than {self._most:,} bytes")
+            if until is not None and time() > until:
+                raise UnreadableAnswerError(f"it takes longer than {self._longest:g} s")
+            for begin in range(0, len(chunk), _MOST_A_TURN):
+                if begin:  # who reads events reads all of a chunk in one turn of the loop, and no deadline is looked at
+                    await asyncio.sleep(0)
+                yield chunk[begin : begin + _MOST_A_TURN]
+
+    async def aclose(self) -> None:
+        await self._close()
+
+
+def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]]) -> list[str]:
+    """What was put on a request to sign it, beyond the headers that it had before: of one of OAuth's own, what the
+    form has that is secret."""
+    if before:
+        return [value.decode("latin-1") for _, value in set(request.headers.raw) - before]
+    form = parse_qs(request.content.decode("latin-1")) if isinstance(request.stream, httpx2.ByteStream) else {}
+    secret = [value for key in _SECRET_PARAMETERS for value in form.get(key, ())]
+    return [*request.headers.get_list("authorization"), *secret]
+
+
+def _dump(message: types.JSONRPCMessage) -> bytes:
+    return to_json(message.model_dump(exclude_unset=True), inf_nan_mode="constants")
+
+
+async def _readable(response: httpx2.Response, request: httpx2.Request, exchange: _Exchange) -> httpx2.Response:
+    """Return the answer to a request with one message in its body, or as a stream of events.
+
+    Raises:
+        UnreadableAnswerError: If it is neither.
+    """
+    if _has_type(response, _EVENTS_TYPE):
+        response.status_code = 200  # or the SDK does not read it
+        return response
+    if not (_is_json(response) and response.content):
+        await response.aclose()
+        raise UnreadableAnswerError(f"HTTP {response.status_code}, {response.headers.get('content-type', 'no type')}")
+    session = response.headers.get(MCP_SESSION_ID)
+    headers = {"content-type": _JSON_TYPE} | ({} if session is None else {MCP_SESSION_ID: session})
+    body = _dump(exchange.answer(response.content))
+    return httpx2.Response(200, headers=headers, content=body, request=request)
+
+
+def _is_refusal(response: httpx2.Response) -> bool:
+    return response.status_code >= 400 or response.has_redirect_location
+
+
+def _has_type(response: httpx2.Response, kind: str) -> bool:
+    return bool(response.headers.get("content-type", "").lower().startswith(kind))
+
+
+def _is_json(response: httpx2.Response) -> bool:
+    """Whether there is JSON to read. To read a response that has no body would keep its connection for the next
+    request, which would get the body that a server sends all the same."""
+    return response.status_code not in _WITHOUT_BODY and _has_type(response, _JSON_TYPE)
+
+
+def _text_of(error: Exception) -> str:
+    text = format_masked_error(error)
+    if text and isinstance(error, OAuthFlowError | FerruleError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
+    """The error in JSON-RPC that a response holds; empty where it holds none."""
+    found: Any = None
+    if response.is_closed:
+        with suppress(ValueError, RecursionError):
+            found = response.json()
+    error = found.get("error") if isinstance(found, dict) and "jsonrpc" in found else None
+    return {**error, "id": found.get("id")} if isinstance(error, dict) else {}
+
+
+def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate | None:
+    """Return what a refusal says of the session of a request, None if it says nothing.
+
+    By MCP, 404 says that the session has ended, and the body of a refusal has no id. A body that may be the answer to
+    the request says that it was looked at.
+
+    The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id, as they do before they
+    read the message; the Python SDK answered 400 and a text until 1.20.
+    """
+    status = response.status_code
+    if request_id is None or status not in (400, 404) or MCP_SESSION_ID not in response.request.headers:
+        return None
+    if _has_type(response, _EVENTS_TYPE) or may_answer(response.content, request_id):
+        return "expired" if status == 404 else None
+    if status == 400:
+        error = _error_of(response)
+        is_ended = error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
+        if not (is_ended if error else "no valid session id" in response.text[:1000].lower()):
+            return None
+    return "forgotten"

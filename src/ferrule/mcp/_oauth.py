@@ -1,0 +1,313 @@
+"""OAuth for servers over HTTP, by the SDK's own client: where tokens are kept, and how a person comes to say yes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import stat
+import webbrowser
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError, TokenStorage
+from mcp.client.auth.utils import issuers_match
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import AnyUrl
+
+from ferrule import FerruleError
+from ferrule.mcp._reach import Reach
+from ferrule.mcp._settings import OAuth
+
+_LOOPBACK = "127.0.0.1"
+_PATH = "/callback"
+_MOST_LINE_BYTES = 16_384
+_READ_SECONDS = 10.0
+_SEEN = "You may close this window and go back to the program."
+Pause = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAuthClientProvider:
+    """What signs the requests to one server.
+
+    Args:
+        reach: Where the server may send a person.
+        pause: Entered while a person is waited for.
+
+    Raises:
+        FerruleError: where the store cannot be used.
+    """
+    store: Any = settings.store
+    storage: TokenStorage = FileStore(Path(store), url) if isinstance(store, str | os.PathLike) else store
+    known = None if settings.client_id is not None else await storage.get_client_info()
+    receiver = _Receiver(settings.redirect_port or _port_of(known) or _free_port(), settings, reach, pause)
+    if settings.client_id is not None:
+        storage = _OfClient(storage, settings.client_id, settings, receiver.address)
+    metadata = (_WithScopes if settings.scopes else OAuthClientMetadata)(
+        client_name=settings.client_name,
+        redirect_uris=[AnyUrl(receiver.address)],
+        grant_types=["authorization_code", "refresh_token"],
+        response_types=["code"],
+        scope=" ".join(settings.scopes) or None,
+        token_endpoint_auth_method="none",
+    )
+    made = _Provider(
+        url, metadata, storage, receiver.ask, receiver.answer, client_metadata_url=settings.client_metadata_url
+    )
+    if isinstance(storage, _OfClient):
+        storage.context = made.context
+    return made
+
+
+class _WithScopes(OAuthClientMetadata):
+    """A client whose scopes stay those that the developer has named: the SDK puts those that the server says in their
+    place (mcp 2.3.0)."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "scope":
+            super().__setattr__(name, value)
+
+
+class _Provider(OAuthClientProvider):
+    """The SDK's client, by which nothing that proves who somebody is goes to another than it is for: the secret of a
+    client and the code of a person to the authorization server where the client was registered, a refresh token to
+    where it came from. The SDK asks the MCP server itself for a token where it knows no metadata, and goes on with the
+    metadata of one whose client it has not become (mcp 2.3.0).
+    """
+
+    _given_by: httpx2.URL | None = None
+
+    async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """As the SDK's flow, which a subclass is to write here; what it sends besides `request` is looked at."""
+        flow = super()._auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                grant = "" if outgoing is request else _grant_of(outgoing)
+                if grant:
+                    self._check_issuer()
+                if grant == "refresh_token" and outgoing.url != self._given_by:
+                    response = httpx2.Response(400, request=outgoing)  # after which a person is asked again
+                else:
+                    response = yield outgoing
+                if grant and response.is_success:
+                    self._given_by = outgoing.url
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+    async def _perform_authorization(self) -> httpx2.Request:
+        self._check_issuer()  # before a person is sent there
+        return await super()._perform_authorization()
+
+    def _check_issuer(self) -> None:
+        """See that tokens are asked for where the client was registered, as far as that is known.
+
+        Raises:
+            OAuthFlowError: where they are not.
+        """
+        context = self.context
+        client, metadata = context.client_info, context.oauth_metadata
+        if client is None or client.issuer is None or client.client_id == context.client_metadata_url:
+            return
+        found = context.get_authorization_base_url(context.server_url) if metadata is None else str(metadata.issuer)
+        if not issuers_match(client.issuer, found):
+            why = (
+                f"of the authorization server {client.issuer}, and the server would have its token asked for at {found}"
+            )
+            raise OAuthFlowError(f"the client {client.client_id!r} is {why}")
+
+
+def _grant_of(request: httpx2.Request) -> str:
+    """What a request for a token gives in return for it, by its name in RFC 6749; empty of another request."""
+    form = request.headers.get("content-type") == "application/x-www-form-urlencoded"
+    return parse_qs(request.content.decode("latin-1")).get("grant_type", [""])[0] if form else ""
+
+
+class _OfClient:
+    """The tokens of a store, for the client that was registered by hand, whatever another one was called there.
+
+    Attributes:
+        context: Of the provider that it is the store of, which would go on with a client that it registered.
+    """
+
+    context: Any = None
+
+    def __init__(self, store: TokenStorage, client_id: str, settings: OAuth, address: str) -> None:
+        self.get_tokens, self.set_tokens = store.get_tokens, store.set_tokens
+        self._client = OAuthClientInformationFull(
+            client_id=client_id,
+            client_secret=settings.client_secret,
+            redirect_uris=[AnyUrl(address)],
+            # RFC 6749, 2.3.1: what every server takes that gives out secrets
+            token_endpoint_auth_method="none" if settings.client_secret is None else "client_secret_basic",
+            scope=" ".join(settings.scopes) or None,
+            issuer=settings.issuer,
+        )
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.context.client_info = self._client
+        raise OAuthFlowError(f"the client {self._client.client_id!r} belongs to another authorization server")
+
+
+class FileStore:
+    """Tokens in a file that nobody else may read, for any number of servers; written whole or not at all."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._path, self._url = path, url
+
+    async def get_tokens(self) -> OAuthToken | None:
+        found = self._read().get(self._url, {}).get("tokens")
+        return None if found is None else OAuthToken.model_validate(found)
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._write("tokens", tokens.model_dump(mode="json", exclude_none=True))
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        found = self._read().get(self._url, {}).get("client")
+        return None if found is None else OAuthClientInformationFull.model_validate(found)
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._write("client", client_info.model_dump(mode="json", exclude_none=True))
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            with self._path.open("rb") as file:
+                others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
+                if os.name != "nt" and others:
+                    raise FerruleError(f"the tokens in {str(self._path)!r} are not read: others may; chmod 600 it")
+                found = json.load(file)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            kind = type(error).__name__  # the text of an error in JSON may hold what is in the file
+            raise FerruleError(f"the tokens in {str(self._path)!r} cannot be read: {kind}") from None
+        if not isinstance(found, dict):
+            raise FerruleError(f"{str(self._path)!r} is no file of tokens")
+        return found
+
+    def _write(self, key: str, value: object) -> None:
+        kept = self._read()
+        kept[self._url] = {**kept.get(self._url, {}), key: value}
+        beside = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        try:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(kept, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, self._path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise FerruleError(f"tokens cannot be written to {str(self._path)!r}: {error.strerror}") from None
+
+
+class _Receiver:
+    """Listens on this machine for the answer of the authorization server, only while a person is waited for."""
+
+    def __init__(self, port: int, settings: OAuth, reach: Reach, pause: Pause) -> None:
+        self.address = f"http://{_LOOPBACK}:{port}{_PATH}"
+        self._port, self._settings, self._reach, self._pause = port, settings, reach, pause
+        self._state = ""
+        self._server: asyncio.Server | None = None
+        self._answer: asyncio.Future[AuthorizationCodeResult] | None = None
+
+    async def ask(self, url: str) -> None:
+        """Listen, and let a person open the address.
+
+        Raises:
+            NotReachableError: for an address that is none of the web, or one that the server may not name.
+            OAuthFlowError: where nothing can listen.
+        """
+        self._reach.check(url)
+        self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
+        self._answer = asyncio.get_running_loop().create_future()
+        try:
+            self._server = await asyncio.start_server(self._receive, _LOOPBACK, self._port, limit=_MOST_LINE_BYTES)
+        except OSError as error:
+            raise OAuthFlowError(f"the port {self._port} for the answer is taken: {error.strerror}") from None
+        opened = self._settings.open_browser
+        if opened is None:
+            await asyncio.to_thread(webbrowser.open, url)
+            return
+        found = opened(url)
+        if asyncio.iscoroutine(found):
+            await found
+
+    async def answer(self) -> AuthorizationCodeResult:
+        """Wait for the answer.
+
+        Raises:
+            OAuthFlowError: for a no, or none in time.
+        """
+        assert self._answer is not None
+        assert self._server is not None
+        try:
+            with self._pause():
+                async with asyncio.timeout(self._settings.timeout):
+                    return await self._answer
+        except TimeoutError:
+            raise OAuthFlowError(f"nobody answered within {self._settings.timeout:g} s") from None
+        finally:
+            self._server.close()
+            self._answer.cancel()
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request of a browser. What has not the state of this question is not the answer to it."""
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                line = await reader.readline()
+            path = line.decode("latin-1").split(" ")[1] if line.startswith(b"GET /") else ""
+            given = {key: values[0] for key, values in parse_qs(urlsplit(path).query).items()}
+            right = urlsplit(path).path == _PATH and secrets.compare_digest(
+                given.get("state", "").encode(), self._state.encode()
+            )
+            status, text = ("200 OK", _SEEN) if right else ("404 Not Found", "")
+            body = text.encode()
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+            await writer.drain()
+            if right:
+                self._take(given)
+        except (OSError, ValueError, TimeoutError):
+            pass  # no browser that a person uses
+        finally:
+            writer.close()
+
+    def _take(self, given: dict[str, str]) -> None:
+        if self._answer is None or self._answer.done():
+            return
+        if "code" in given:
+            self._answer.set_result(
+                AuthorizationCodeResult(code=given["code"], state=given["state"], iss=given.get("iss"))
+            )
+        else:
+            reason = given.get("error", "no code")[:100]
+            self._answer.set_exception(OAuthFlowError(f"the authorization server said no: {reason!a}"))
+
+
+def _port_of(known: OAuthClientInformationFull | None) -> int | None:
+    """The port that was registered, which some servers hold to."""
+    for address in (known.redirect_uris or []) if known is not None else []:
+        if address.host == _LOOPBACK and address.path == _PATH:
+            return address.port
+    return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port

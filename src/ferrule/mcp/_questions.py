@@ -1,0 +1,111 @@
+"""What an MCP server wants to know of a person, as the question that a runner asks, and the answer on its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from ferrule import Answer, DefinitionError, InputRequired, ToolError
+from ferrule.security.characters import visible
+from ferrule.security.foreign_text import has_hidden, visible_schema
+from ferrule.security.patterns import ForeignSchema
+from ferrule.values.content import truncate_text
+from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.json_text import format_json, parse_json
+
+_MOST_TEXT = 4000
+Responses = types.InputResponses
+
+
+def to_question(wanted: types.InputRequiredResult, server: str) -> InputRequired:
+    """What the runner asks for a result that wants input; several requests are one object with a property for each.
+
+    Raises:
+        ToolError: for a request that this client never offered to answer.
+    """
+    asked: dict[str, types.ElicitRequestParams] = {}
+    for key, request in (wanted.input_requests or {}).items():
+        if not isinstance(request, types.ElicitRequest):
+            raise ToolError(f"{server} asks for {request.method!r}, which it was not offered", executed=None)
+        asked[key] = request.params
+    try:
+        return _one_question(asked, wanted.request_state, server)
+    except ValueError as error:
+        raise ToolError(f"{server} asks for what nobody can be shown: {error}", executed=None) from None
+
+
+def _one_question(asked: Mapping[str, types.ElicitRequestParams], state: str | None, server: str) -> InputRequired:
+    reasons = [reason_of(params, server) for params in asked.values()]
+    modes = {key: params.mode for key, params in asked.items()}
+    if len(asked) == 1:
+        schema = schema_of(next(iter(asked.values())))
+    else:
+        if unseen := next((key for key in asked if has_hidden(key)), None):
+            raise ValueError(f"its question holds hidden characters in {ascii(unseen)[:80]}")
+        properties = {key: schema_of(params) for key, params in asked.items()}
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": [key for key, mode in modes.items() if mode == "form"],
+            "additionalProperties": False,
+        }
+    return InputRequired("\n".join(reasons), schema, {"modes": modes, "state": state})
+
+
+def to_visit(error: MCPError, server: str) -> InputRequired | None:
+    """What the runner asks where a server of the 2025 revisions has addresses visited before it takes the call."""
+    try:
+        wanted = types.ElicitationRequiredErrorData.model_validate(error.data).elicitations
+    except ValidationError:
+        return None
+    if not wanted:
+        return None
+    reasons = [reason_of(params, server) for params in wanted]
+    return InputRequired("\n".join(reasons), schema_of(wanted[0]), {"modes": {}, "state": None})
+
+
+def reason_of(params: types.ElicitRequestParams, server: str) -> str:
+    """The question, which says who asks."""
+    message = truncate_text(visible(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
+    if not isinstance(params, types.ElicitRequestURLParams):
+        return f"{server} asks: {message}"
+    url = truncate_text(visible(params.url)[0], _MOST_TEXT)
+    return f"{server} asks: {message}\nIt wants you to go to {url}\nAllow it once you have been there."
+
+
+def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
+    """The JSON Schema of what is wanted, without what nobody sees; of an address, a plain yes.
+
+    Raises:
+        ValueError: for hidden characters that would have to stay, for a schema that is too deep, and for patterns over
+            the bounds.
+    """
+    if isinstance(params, types.ElicitRequestURLParams):
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    schema = parse_json(format_json({"type": "object", **params.requested_schema}))
+    shown: dict[str, Any] = visible_schema(schema, _MOST_TEXT)[0]
+    try:
+        not_enforced = ForeignSchema(shown).not_enforced
+    except DefinitionError as error:
+        raise ValueError(f"of its question {error}") from None
+    if not_enforced:
+        raise ValueError(f"its question holds {not_enforced[0]}")
+    return shown
+
+
+def to_responses(answer: Answer) -> tuple[Responses, str | None]:
+    """What a person answered, and the server's own state, as they go back to it."""
+    modes: Mapping[str, str] = answer.state["modes"]
+    value = answer.value
+    responses: Responses = {}
+    for key, mode in modes.items():
+        responses[key] = accepted(mode, value if len(modes) == 1 else value.get(key, {}))
+    return responses, answer.state["state"]
+
+
+def accepted(mode: str, value: JsonObject) -> types.ElicitResult:
+    return types.ElicitResult(action="accept", content=thaw(value) if mode == "form" else None)

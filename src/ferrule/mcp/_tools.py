@@ -1,0 +1,231 @@
+"""From the definitions of an MCP server to tools, each judged by itself: what is wrong is left out and told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import mcp_types as types
+
+from ferrule import DefinitionError, Tool
+from ferrule.arguments.schema_parameters import copy_schema
+from ferrule.mcp._calls import RemoteTool
+from ferrule.mcp._connection import MOST_LIST, Connection, Listing
+from ferrule.mcp._status import LeftOut
+from ferrule.security.characters import inert, visible
+from ferrule.security.foreign_text import size_of, visible_schema
+from ferrule.security.patterns import ForeignSchema, Patterns
+from ferrule.security.similar_names import lookalike_key
+from ferrule.values.content import truncate_text
+
+_MOST_SCHEMA = 200_000
+_MOST_DESCRIPTION = 8_000
+_MOST_DEFINITION = 500_000
+"""Characters of all that is in one definition."""
+_NAME = "[A-Za-z0-9_./-]{1,128}"
+"""What MCP says that a name should be: https://modelcontextprotocol.io/specification/2025-11-25/server/tools"""
+_MOST_NAME = 140
+
+
+class Offered(NamedTuple):
+    """A tool that is offered, what it was made of, and the patterns in that."""
+
+    raw: dict[str, Any]
+    tool: Tool
+    patterns: tuple[str, ...]
+
+
+class Built(NamedTuple):
+    """What came of a list.
+
+    Attributes:
+        patterns: Those of all its schemas.
+        offered: The tools that are offered, by their names.
+        left_out: What is not, by its name, with the reason.
+        told: What else is to be told.
+    """
+
+    patterns: Patterns
+    offered: dict[str, Offered]
+    left_out: list[tuple[str | None, str]]
+    told: list[str]
+
+
+class Tools:
+    """The tools of one server, as they were listed last. A definition that is as it was keeps its tool.
+
+    Args:
+        trusted: Whether what it says of them is believed.
+        longest: Characters at which a tool's description is cut.
+    """
+
+    def __init__(self, connection: Connection, trusted: bool, longest: int) -> None:
+        self._longest = longest
+        self._connection = connection
+        self._trusted = trusted
+        self._built = Built(Patterns(), {}, [], [])
+        self._taking = asyncio.Lock()
+        self.tools: tuple[Tool, ...] = ()
+        self.left_out: tuple[LeftOut, ...] = ()
+
+    async def take(self, listing: Listing, is_late: Callable[[], bool]) -> bool:
+        """Take over what the server listed, as far as there is time; whether anything is different. The tools are made
+        in a thread, which changes nothing that others see."""
+        async with self._taking:
+            self._built = built = await asyncio.to_thread(self._build, listing, is_late)
+        before_tools, before_out = self.tools, self.left_out
+        self.tools = tuple(one.tool for one in built.offered.values())
+        self.left_out = tuple(self._refused(name, reason) for name, reason in built.left_out)
+        news = [str(one) for one in self.left_out if one not in before_out]
+        for text in (*news, *built.told):
+            self._connection.log.tell(logging.WARNING, text)
+        return self.tools != before_tools or self.left_out != before_out
+
+    def _build(self, listing: Listing, is_late: Callable[[], bool]) -> Built:
+        built = Built(Patterns(self._built.patterns, is_late), {}, [*listing.left_out], [])
+        room = MOST_LIST
+        for definition in listing.tools:
+            try:
+                if is_late():
+                    raise DefinitionError("there was no time left to look at it")
+                size = size_of(definition, _MOST_DEFINITION)
+                if size > _MOST_DEFINITION:
+                    raise DefinitionError(f"its definition has over {_MOST_DEFINITION:,} characters")
+                if size > room:
+                    raise DefinitionError(f"with it the list would have over {MOST_LIST:,} characters")
+                room -= size
+                self._add(definition, built)
+            except (DefinitionError, ValueError) as error:
+                built.left_out.append((definition.name, str(error)))
+        return built
+
+    def _add(self, definition: types.Tool, built: Built) -> None:
+        """One tool; where its definition is as before, so is the tool.
+
+        Raises:
+            DefinitionError, ValueError: for what is wrong with its definition.
+        """
+        name = definition.name
+        _check_schemas(definition)
+        raw = definition.model_dump(by_alias=True, exclude_none=True, mode="json")
+        if name in built.offered:
+            raise DefinitionError("the server lists another tool of this name, which was taken")
+        before = self._built.offered.get(name)
+        if before is None or before.raw != raw:
+            built.offered[name] = Offered(raw, *self._made(definition, built))
+            return
+        built.offered[name] = before
+        for text in before.patterns:
+            built.patterns.of(text)
+
+    def _refused(self, name: str | None, reason: str) -> LeftOut:
+        """The name is one that could mislead, so that it is shown escaped."""
+        connection = self._connection
+        shown = None if name is None else connection.log.told(ascii(name)[1:-1])[:_MOST_NAME]
+        return LeftOut(connection.server.label, shown, connection.log.told(reason))
+
+    def _made(self, definition: types.Tool, built: Built) -> tuple[Tool, tuple[str, ...]]:
+        """One tool, and the patterns in its schemas.
+
+        Raises:
+            DefinitionError, ValueError: for what is wrong with its definition.
+        """
+        if not re.fullmatch(_NAME, definition.name):
+            raise DefinitionError(
+                "its name is not 1 to 128 ASCII letters, digits, '_', '.', '/' and '-', which look like no others"
+            )
+        if definition.execution is not None and definition.execution.task_support == "required":
+            raise DefinitionError("it runs as a task alone (execution.taskSupport), and its calls are answered at once")
+        prefix = self._connection.server.name
+        name = definition.name if prefix is None else f"{prefix}__{definition.name}"
+        description, removed = visible(definition.description or "")
+        description = inert(description)
+        removed += max(len(description) - self._longest, 0)
+        shown, more = visible_schema(definition.input_schema, _MOST_DESCRIPTION)
+        input_schema, output_schema = ForeignSchema(shown, built.patterns), None
+        if definition.output_schema is not None:
+            shown, _ = visible_schema(definition.output_schema, _MOST_DESCRIPTION)
+            output_schema = ForeignSchema(shown, built.patterns)
+        schemas = (input_schema,) if output_schema is None else (input_schema, output_schema)
+        hints = definition.annotations or types.ToolAnnotations()
+        title = definition.title or hints.title
+        about: dict[str, Any] = {
+            "server": self._connection.server.label,
+            "name": definition.name,
+            "annotations": hints.model_dump(by_alias=True, exclude_none=True),
+            "_meta": dict(definition.meta or {}),
+            "not_enforced": [one for schema in schemas for one in schema.not_enforced],
+        }
+        if removed + more:
+            about["removed"] = removed + more
+            what = f"{removed + more} hidden or too many characters of its texts are left out"
+            built.told.append(f"{name}: {what}")
+        metadata: dict[str, Any] = {"mcp": {key: value for key, value in about.items() if value}}
+        if title is not None:
+            metadata["title"] = inert(visible(title)[0])
+        remote = RemoteTool(self._connection, definition.name)
+        made: Tool = Tool(
+            name,
+            remote.call,
+            description=truncate_text(description, self._longest, "head"),
+            input_schema=input_schema,
+            output_schema=output_schema,
+            tags=() if prefix is None else (prefix,),
+            metadata=metadata,
+            **self._traits(hints),
+        ).with_server(_digest(*self._connection.server.identity, definition.name))
+        remote.check = None if output_schema is None else made.output.describe_misfit
+        return made, tuple(text for schema in schemas for text in schema.patterns)
+
+    def _traits(self, hints: types.ToolAnnotations) -> Any:
+        """What the tool does to the world: what the server says where it is trusted, with MCP's defaults."""
+        if not self._trusted:
+            return {"read_only": False, "destructive": True, "idempotent": False, "open_world": True}
+        read_only = hints.read_only_hint is True
+        return {
+            "read_only": read_only,
+            "destructive": not read_only and hints.destructive_hint is not False,
+            "idempotent": read_only or hints.idempotent_hint is True,
+            "open_world": hints.open_world_hint is not False,
+        }
+
+
+def _digest(*words: str) -> str:
+    """One text that is another one where any of the words is, and shows none: an address may hold a token."""
+    return sha256(json.dumps(words).encode()).hexdigest()
+
+
+def _check_schemas(definition: types.Tool) -> None:
+    """Refuse what would take long to read.
+
+    Raises:
+        DefinitionError: naming the schema and the bound.
+    """
+    for what, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
+        copy_schema(schema or {}, f"its {what}")
+        if (size := len(json.dumps(schema))) > _MOST_SCHEMA:
+            raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are taken")
+
+
+def without_doubles(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]]:
+    """The tools of all servers, and those that a toolset cannot hold beside another, because they look the same."""
+    tools: list[Tool] = []
+    left_out: list[LeftOut] = []
+    taken: dict[str, Tool] = {}
+    for server in servers:
+        left_out += server.left_out
+        for tool in server.tools:
+            seen = {lookalike_key(tool.name), lookalike_key(tool.wire_name)}
+            other = next((taken[name] for name in seen if name in taken), None)
+            if other is None:
+                taken.update(dict.fromkeys(seen, tool))
+                tools.append(tool)
+                continue
+            about = tool.metadata["mcp"]
+            left_out.append(LeftOut(about["server"], about["name"], f"it looks the same as the tool {other.name!r}"))
+    return tools, left_out

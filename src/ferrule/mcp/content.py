@@ -1,0 +1,213 @@
+"""A tool and a result as an MCP client gets them: name and hints; blocks, structured content where the tool has an
+output schema, and `isError`."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import mcp_types as wire
+from pydantic_core import from_json
+
+from ferrule.definition.tool import Tool
+from ferrule.values.content import TEXT_TYPE, Block, Media, Text
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import format_json
+from ferrule.values.result import ToolResult, get_original
+
+_MISSHAPEN = (
+    "The tool was run, and its result follows. It is not in the form that the tool declares: it was cut or changed on "
+    "its way, or has no such form in JSON."
+)
+_CUT_ITEMS = re.compile(r"\[cut: \d+ items left out\]")
+_CUT_KEYS = re.compile(r"\[+cut\]+")
+_MCP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "idempotent": "idempotentHint"}
+_HINTS |= {"open_world": "openWorldHint"}
+_DETAILS = ("annotations", "_meta", "title", "description", "size")
+"""What a server may say of a block besides what it is."""
+_MOST_DETAILS = 10_000
+"""Characters of all that in one result, as JSON."""
+
+
+def wire_name(tool: Tool) -> str:
+    """The tool's own name where MCP takes it, else the one that every provider takes; a toolset finds it by both."""
+    return tool.name if _MCP_NAME.fullmatch(tool.name) else tool.wire_name
+
+
+def annotations_of(tool: Tool) -> wire.ToolAnnotations:
+    """Its title, and what it does to the world, as far as that does not depend on arguments."""
+    values = {hint: getattr(tool, name) for name, hint in _HINTS.items()}
+    hints = {hint: value for hint, value in values.items() if isinstance(value, bool)}
+    return wire.ToolAnnotations.model_validate({**hints, "title": tool.title})
+
+
+def tells_form(tool: Tool, around: Iterable[object]) -> bool:
+    """Whether its output schema can be told: a result says no null beside its content, and has no other form in an
+    envelope, and clients refuse one that has none where a schema was told.
+
+    Args:
+        around: The middleware of the runner; one that says `envelops` writes texts in a form of its own.
+    """
+    mounts = (mount.settings.around for mount in tool.mounts)
+    enveloped = any(getattr(one, "envelops", False) for one in chain(around, tool.around, *mounts))
+    return not enveloped and bool(tool.output.describe_misfit(None))
+
+
+def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
+    """What one call came to, as it is written: the SDK validates that anyway, and a model of it would be made and taken
+    apart before, which takes 5 µs.
+
+    A success whose handler gave content of its own beside its output has both as they came. Of all other successes the
+    structured content is what the content shows: middleware bounds and masks the content alone.
+
+    Args:
+        told: Whether the client was told an output schema for this tool.
+        untold: The classes of outputs that are structured content where it was not.
+    """
+    own = get_original(result)[1]
+    content = [_content_block(block, place) for place, block in enumerate(result.content)]
+    if own is not None and result.content == own:  # or else a middleware has cut, masked or wrapped it
+        _add_details(content, result)
+    if result.status != "ok":
+        return _complete(content, is_error=True)
+    if not told:
+        as_it_came = own is not None and result.content == own and result.output != [*own]
+        if as_it_came and isinstance(result.output, untold):
+            return _complete(content, result.output)
+        return _complete(content)
+    declared: Mapping[str, Any] = {} if tool.output_schema is None else tool.output_schema.get("properties", {})
+    for value in _shown_values(result, own, declared):
+        is_checked = own is None and value == result.output
+        if value is not None and (is_checked or not tool.output.describe_misfit(value)):
+            return _complete(content, value)
+    return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
+
+
+def _complete(content: list[dict[str, Any]], structured: Any = None, *, is_error: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = {"content": content, "isError": is_error, "resultType": "complete"}
+    if structured is not None:
+        found["structuredContent"] = structured
+    return found
+
+
+def _shown_values(result: ToolResult, own: tuple[Block, ...] | None, declared: Mapping[str, Any]) -> Iterator[Any]:
+    """What may be the value that the content shows, the most faithful first; its output schema declares properties."""
+    output, content = result.output, result.content
+    if own is not None and content == own:
+        yield output
+    if isinstance(output, str):
+        yield result.text
+    else:
+        yield (value := _json_of(result.text))
+        yield _without_marks(value)
+    if own is not None:
+        with suppress(LookupError):
+            yield _as_shown(output, own, content, declared)
+
+
+def _without_marks(value: Any) -> Any:
+    """The value without what `cut` put in the place of what it left out."""
+    if isinstance(value, list):
+        return [_without_marks(item) for item in value if not (isinstance(item, str) and _CUT_ITEMS.fullmatch(item))]
+    if isinstance(value, dict):
+        return {key: _without_marks(item) for key, item in value.items() if not _CUT_KEYS.fullmatch(key)}
+    return value
+
+
+def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...], declared: Mapping[str, Any]) -> Any:
+    """The output with what is shown now in the place of what the handler's blocks showed, and without what is not shown
+    any more, where it holds nothing else: servers give a value, or a list of values, in blocks as well, and it stands
+    in an object whose keys the client was told by the output schema.
+
+    Raises:
+        LookupError: where it holds anything else, or a block that was changed is not in it.
+    """
+    left = len(own) - len(shown) + 1
+    note = Text(f"[cut: {left} blocks left out]")
+    if left > 1 and note in shown:
+        place = shown.index(note)
+        now: tuple[Block | None, ...] = (*shown[: place + 1], *[None] * (left - 1), *shown[place + 1 :])
+    else:
+        now = shown
+    if len(now) != len(own):
+        raise LookupError
+    texts: deque[tuple[str, str | None]] = deque()
+    for before, after in zip(own, now, strict=True):
+        if isinstance(before, Text) and (after is None or isinstance(after, Text)):
+            texts.append((before.text, None if after is None else after.text))
+        elif before != after:
+            raise LookupError
+
+    def written(value: Any) -> Any:
+        if texts and (value == texts[0][0] or (not isinstance(value, str) and value == _json_of(texts[0][0]))):
+            after = texts.popleft()[1]
+            return after if isinstance(value, str) or after is None else _without_marks(_json_of(after))
+        if isinstance(value, list) and value:
+            return [item for item in map(written, value) if item is not None]
+        raise LookupError
+
+    if isinstance(output, dict) and output.keys() <= declared.keys():
+        found: Any = {key: written(item) for key, item in output.items()}
+    else:
+        found = written(output)
+    if any(before != after for before, after in texts):
+        raise LookupError
+    return found
+
+
+def _json_of(text: str) -> Any:
+    """The value of which it is the JSON text; `None` where it is none."""
+    with suppress(ValueError):
+        return from_json(text)
+    return None
+
+
+def _add_details(content: list[dict[str, Any]], result: ToolResult) -> None:
+    """Give the blocks what the server said of them, which the result's metadata holds as `ferrule.mcp` keeps
+    it, where that is little: no middleware has looked at it."""
+    about = result.metadata.get("mcp")
+    found = about.get("content", ()) if isinstance(about, Mapping) else ()
+    if found and len(format_json(thaw(found))) > _MOST_DETAILS:
+        return
+    for said in found:
+        place = said.get("block")
+        if isinstance(place, int) and place < len(content):
+            content[place] |= {key: thaw(value) for key, value in said.items() if key in _DETAILS}
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _content_block(block: Text | Media, place: int) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return _text_block(block.text)
+    return _media_block(block, place).model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def _media_block(block: Media, place: int) -> wire.ContentBlock:
+    if block.data is None:
+        if block.uri is None:
+            return wire.TextContent(text=f"[{block.kind} of the type {block.mime_type}, without data]")
+        name = block.name or block.uri.rstrip("/").rpartition("/")[2] or block.uri
+        return wire.ResourceLink(name=name, uri=block.uri, mime_type=block.mime_type)
+    if block.kind in ("file", "resource") and TEXT_TYPE.match(block.mime_type):
+        with suppress(UnicodeDecodeError):
+            return _resource(block, place, wire.TextResourceContents, text=block.data.decode())
+    data = base64.b64encode(block.data).decode()
+    if block.kind == "image":
+        return wire.ImageContent(data=data, mime_type=block.mime_type)
+    if block.kind == "audio":
+        return wire.AudioContent(data=data, mime_type=block.mime_type)
+    return _resource(block, place, wire.BlobResourceContents, blob=data)
+
+
+def _resource(block: Media, place: int, kind: Any, **held: str) -> wire.EmbeddedResource:
+    uri, meta = block.uri or f"ferrule:result/{place}", {"name": block.name} if block.name else None
+    return wire.EmbeddedResource(resource=kind(uri=uri, mime_type=block.mime_type, _meta=meta, **held))

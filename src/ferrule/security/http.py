@@ -1,0 +1,248 @@
+"""HTTP clients that reach allowed hosts only, the twin of `ferrule.security.paths.open_inside`.
+
+    async with async_client() as client:
+        answer = await client.get(url)
+
+A name is resolved once, every address that it has is checked, and the connection goes to one of these; so does each
+redirect. No proxy and no password of the environment is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
+
+from ferrule.errors import DefinitionError
+from ferrule.security.urls import Destinations, Url, kind_of, read_host, read_url
+
+try:
+    import httpx2
+except ImportError as error:
+    raise ImportError('ferrule.security.http needs httpx2: pip install "ferrule[http]"') from error
+
+Resolve: TypeAlias = Callable[[str], Iterable[str]]
+"""The addresses of a name, as text; it may block."""
+_MOST_REDIRECTS: Final = 5
+_MOST_TRIED: Final = 6
+"""Addresses of a name that are connected to in turn: each may take all the time that a connection may."""
+_FIRST_ORIGIN: Final = "ferrule.first_origin"
+"""Where a chain of redirects began. httpx2 gives the extensions of a request to what it is redirected to."""
+_GO_ALONG: Final = frozenset(
+    {"host", "connection", "user-agent", "accept", "accept-encoding", "accept-language", "range", "cookie"}
+    | {"content-type", "content-length", "content-encoding", "content-language", "transfer-encoding"}
+)
+"""The headers that go along where a redirect leads elsewhere: what is wanted, and what the body is. Of cookies the
+client has those that belong there."""
+_GOES_ROUND: Final = frozenset(
+    {"transport", "mounts", "proxy", "trust_env", "verify", "cert", "http2", "limits", "app"}
+)
+_DID_NOT_CONNECT = (httpx2.ConnectError, httpx2.ConnectTimeout)
+
+
+_LOGGERS: Final = (
+    "httpx2",
+    *(f"httpcore2.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
+    *("hpack.hpack", "hpack.table"),
+)
+"""The loggers of the HTTP stack. They log addresses and headers, and a key may be in either."""
+HTTP_LOGS_ARE_OFF: ContextVar[bool] = ContextVar("ferrule_http_logs_are_off", default=False)
+
+
+def _may_log(record: logging.LogRecord) -> bool:
+    return not HTTP_LOGS_ARE_OFF.get()
+
+
+for _name in _LOGGERS:
+    logging.getLogger(_name).addFilter(_may_log)
+
+
+@contextmanager
+def without_http_logs() -> Iterator[None]:
+    """Keep the libraries of the HTTP stack from logging the requests made inside. See docs/openapi.md#credentials."""
+    token = HTTP_LOGS_ARE_OFF.set(True)
+    try:
+        yield
+    finally:
+        HTTP_LOGS_ARE_OFF.reset(token)
+
+
+class NotReachableError(httpx2.RequestError):
+    """An address that may not be reached; the text says why. See docs/guards.md#hosts."""
+
+
+def client(
+    *allowed: str,
+    deny: Iterable[str] = (),
+    schemes: Iterable[str] = ("https", "http"),
+    ports: Iterable[int] | None = None,
+    **options: Any,
+) -> httpx2.Client:
+    """A client that reaches allowed hosts only, for handlers that are plain functions. See docs/guards.md#hosts.
+
+    Args:
+        allowed, deny, schemes, ports: As for `guards.hosts`.
+        options: As for `httpx2.Client`; redirects are followed, at most 5, each checked anew. What would lead around
+            the check (`proxy`, `transport` …) is refused, and so are cookies that would go to every host.
+
+    Raises:
+        DefinitionError: for a pattern, a scheme, a port or an option that is none.
+    """
+    transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
+    return httpx2.Client(transport=transport, trust_env=False, **_checked_options(options))
+
+
+def async_client(
+    *allowed: str,
+    deny: Iterable[str] = (),
+    schemes: Iterable[str] = ("https", "http"),
+    ports: Iterable[int] | None = None,
+    **options: Any,
+) -> httpx2.AsyncClient:
+    """A client that reaches allowed hosts only, for handlers that are coroutines; as `client`.
+    See docs/guards.md#hosts."""
+    transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
+    return httpx2.AsyncClient(transport=transport, trust_env=False, **_checked_options(options))
+
+
+def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
+    if around := sorted(_GOES_ROUND & given.keys()):
+        raise DefinitionError(f"{around} would lead around the check of addresses; give a Transport of your own")
+    if not all(cookie.domain for cookie in httpx2.Cookies(given.get("cookies")).jar):
+        raise DefinitionError("cookies without a domain go to every host; give httpx2.Cookies, set with domain=…")
+    return {"follow_redirects": True, "max_redirects": _MOST_REDIRECTS, **given}
+
+
+class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+    """Connects to allowed hosts only, for a client of httpx2 of either kind. See docs/guards.md#hosts.
+
+    Each request has a connection of its own: one that was opened for a name is never used for another name at the same
+    address, whose certificate nobody has looked at. Where a redirect leads to another origin, the headers stay behind
+    that a key may be in.
+
+    Args:
+        allowed, deny, schemes, ports: As for `guards.hosts`.
+        resolve: The addresses of a name; those of the system where there is none.
+        inner: Sends a request to an address; a transport of httpx2 where there is none.
+        options: As for httpx2's transports, such as `verify`.
+
+    Raises:
+        DefinitionError: for a pattern, a scheme or a port that is none.
+    """
+
+    def __init__(
+        self,
+        *allowed: str,
+        deny: Iterable[str] = (),
+        schemes: Iterable[str] = ("https", "http"),
+        ports: Iterable[int] | None = None,
+        resolve: Resolve | None = None,
+        inner: httpx2.BaseTransport | httpx2.AsyncBaseTransport | None = None,
+        **options: Any,
+    ) -> None:
+        self._rules = Destinations.of(allowed, deny=deny, schemes=schemes, ports=ports)
+        self._resolve = resolve or _addresses
+        self._options = {"limits": httpx2.Limits(max_keepalive_connections=0), **options}
+        self._inner: Any = inner
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request to an address that was checked.
+
+        Raises:
+            NotReachableError: where it may not be reached.
+            httpx2.TransportError: as any transport.
+        """
+        self._inner = self._inner or httpx2.HTTPTransport(**self._options)
+        url = self._checked(request)
+        *others, last = self._by_address(request, url, self._look_up(url))
+        for to in others:
+            with suppress(*_DID_NOT_CONNECT):
+                return self._inner.handle_request(to)  # type: ignore[no-any-return]
+        return self._inner.handle_request(last)  # type: ignore[no-any-return]
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request to an address that was checked; as `handle_request`."""
+        self._inner = self._inner or httpx2.AsyncHTTPTransport(**self._options)
+        url = self._checked(request)
+        try:
+            async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
+                addresses = await asyncio.to_thread(self._look_up, url)
+        except TimeoutError:
+            raise httpx2.ConnectTimeout(f"the addresses of {url.host} were not found in time") from None
+        *others, last = self._by_address(request, url, addresses)
+        for to in others:
+            with suppress(*_DID_NOT_CONNECT):
+                return await self._inner.handle_async_request(to)  # type: ignore[no-any-return]
+        return await self._inner.handle_async_request(last)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        if self._inner is not None:
+            self._inner.close()
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        if self._inner is not None:
+            await self._inner.aclose()
+
+    def _checked(self, request: httpx2.Request) -> Url:
+        """What the client will open, as it is written."""
+        try:
+            url, named = read_url(str(request.url)), read_host(request.headers.get("host", ""))
+        except ValueError as error:
+            raise NotReachableError(f"{str(request.url)!r} cannot be judged: {error}") from None
+        if named.host != url.host or named.port not in {0, url.port}:  # who serves both would answer for the other
+            raise NotReachableError(f"{str(request.url)!r} and its header Host, {named.host!r}, are not of one host")
+        kind, why = self._rules.verdict(url)
+        if kind != "allow":
+            raise NotReachableError(f"{str(request.url)!r} {why}")
+        return url
+
+    def _look_up(self, url: Url) -> list[str]:
+        """The addresses of a host, each once."""
+        if url.address is not None:
+            return [url.address]
+        try:
+            found = list(dict.fromkeys(self._resolve(url.host)))
+        except (OSError, UnicodeError) as error:
+            raise httpx2.ConnectError(f"{url.host} cannot be resolved: {error}") from error
+        if not found:
+            raise httpx2.ConnectError(f"{url.host} has no address")
+        return found
+
+    def _by_address(self, request: httpx2.Request, url: Url, addresses: list[str]) -> list[httpx2.Request]:
+        """The request to each of the addresses, of which none may be one that is not allowed: who mixes them in has the
+        client try until it comes there."""
+        for address in addresses:
+            if not self._rules.may_connect(url, address):
+                raise NotReachableError(f"{url.host} leads to {address} ({kind_of(address)}), which is not allowed")
+        name = {} if url.address is not None else {"sni_hostname": url.host}
+        headers = _headers_for(request, url)
+        return [
+            httpx2.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=headers,
+                stream=request.stream,
+                extensions={**request.extensions, **name},
+            )
+            for address in addresses[:_MOST_TRIED]
+        ]
+
+
+def _headers_for(request: httpx2.Request, url: Url) -> httpx2.Headers:
+    """The headers of a request, of which few go along where a redirect leads away from the first origin."""
+    here = url.scheme, url.host, url.port
+    first = request.extensions.setdefault(_FIRST_ORIGIN, here)
+    upgraded = ("https", first[1], 443) if first == ("http", first[1], 80) else first
+    if here in (first, upgraded):
+        return request.headers
+    return httpx2.Headers([(key, value) for key, value in request.headers.raw if key.decode().lower() in _GO_ALONG])
+
+
+def _addresses(host: str) -> Iterable[str]:
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

@@ -1,0 +1,453 @@
+"""What a URL names, read in one way: hosts, kinds of addresses, and patterns of hosts.
+
+`read_url` refuses whatever two parsers could read in two ways (RFC 3986, the WHATWG's URL Standard and the resolvers of
+C libraries differ), so that what was judged is what every client opens. Nothing here asks a resolver:
+`ferrule.security.http` does, and opens what was checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any, Final, Literal, TypeAlias
+
+from ferrule.errors import DefinitionError
+
+Kind: TypeAlias = Literal["global", "private", "link-local", "loopback", "metadata", "reserved"]
+"""What an address reaches. See docs/guards.md#hosts."""
+
+URL_NAMES: Final = frozenset(
+    {"url", "urls", "uri", "uris", "iri", "iris", "website", "websites", "webhook", "webhooks"}
+    | {"endpoint", "endpoints", "proxy", "proxies"}
+)
+"""The names of URLs, by the last word of a parameter's name or its last two: `image_url`. See docs/guards.md#hosts."""
+HOST_NAMES: Final = frozenset(
+    {"host", "hosts", "hostname", "hostnames", "fqdn", "netloc", "nameserver", "nameservers"}
+    | {"ip", "ips", "ipaddress", "ipaddresses"}
+)
+"""The names of hosts, likewise. See docs/guards.md#hosts."""
+
+LONGEST: Final = 65_536
+"""Characters that a URL has at most, as httpx2 has it."""
+_LONGEST_HOST, _LONGEST_LABEL = 253, 63  # RFC 1035
+_SHOWN_OF_HOST: Final = 120
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+_PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([1-9][0-9]{0,4}))?")
+_EVERY_HOST = re.compile(r"\*(?::.*)?")
+_PUNYCODE = re.compile(r"(?:^|\.)xn--")
+_NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""The last label of what the URL Standard takes for an IPv4 address."""
+
+_LOCAL_ZONES: Final = ("localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan")
+"""RFC 6761, RFC 6762 and its appendix G, ICANN's `.internal`: what nobody has in the public DNS."""
+_METADATA_NAMES: Final = frozenset(
+    {"metadata.google.internal", "metadata.goog", "metadata.azure.internal", "metadata.tencentyun.com"}
+    | {"instance-data.ec2.internal", "metadata.platformequinix.com", "metadata", "instance-data"}
+)
+_METADATA: Final = frozenset(
+    ip_address(one)
+    for one in (
+        *("169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23"),  # AWS
+        *("168.63.129.16", "fd20:ce::254", "100.100.100.200", "192.0.0.192"),  # Azure, Google, Alibaba, Oracle
+    )
+)
+_PRIVATE: Final = tuple(
+    ip_network(one)
+    for one in (
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),  # RFC 1918, RFC 6598
+        *("fc00::/7", "fec0::/10", "64:ff9b:1::/48"),  # RFC 4193, RFC 3879, RFC 8215
+    )
+)
+_RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")))
+"""Of IANA's special-purpose registries, what `ipaddress` takes for global in some version of Python."""
+_KINDS_OF_NAMES: Final[dict[Kind | None, tuple[Kind, ...]]] = {
+    "loopback": ("loopback",),
+    "private": ("private", "loopback"),
+    "metadata": ("metadata", "link-local"),
+}
+"""What a name that is allowed may lead to besides global addresses, by its kind."""
+_UNICAST: Final = ip_network("2000::/3")
+"""All that IANA gives away as global unicast of IPv6."""
+_IPV4_IN_IPV6: Final = (
+    (ip_network("::ffff:0:0/96"), 0),
+    (ip_network("64:ff9b::/96"), 0),
+    (ip_network("2002::/16"), 80),
+)
+"""What reaches the IPv4 address in it, and where its last bit is: RFC 4291, RFC 6052, RFC 3056."""
+_OLD_IPV4_IN_IPV6: Final = (ip_network("::/96"), ip_network("::ffff:0:0:0/96"))
+"""What may reach the one in its last bits, and is no longer given away: RFC 4291, RFC 2765."""
+_TEREDO: Final = ip_network("2001::/32")
+_ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """What a URL names. See docs/guards.md#hosts."""
+
+    scheme: str
+    """In lower case; empty for a host alone."""
+    host: str
+    """A name in lower case and ASCII, without a dot at its end; or an address as Python writes it, without brackets."""
+    port: int
+    """0 where it is not written, and the scheme's own is not known."""
+    path: str
+    """As it is written, without query and fragment."""
+    address: str | None
+    """The host, where it is an address."""
+
+
+def read_url(text: str) -> Url:
+    """What an absolute URL with a host names. See docs/guards.md#hosts.
+
+    Raises:
+        ValueError: for whatever two parsers could read in two ways, and what would be right.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"it has {len(text)} characters, and a URL has at most {LONGEST}")
+    if not text.isprintable() or " " in text or "\\" in text:
+        strange = next(one for one in text if not one.isprintable() or one in " \\")
+        raise ValueError(f"it holds {strange!r}, which clients read in several ways; write it percent-encoded")
+    parts = _PARTS.fullmatch(text)
+    if parts is None:
+        raise ValueError("it is no whole URL; write scheme, host and path, as in https://example.org/path")
+    scheme, authority, rest = parts[1].lower(), parts[2], parts[3]
+    if rest[:1] in {"?", "#"} and "@" in rest:  # some took what stands before it for credentials
+        raise ValueError("it has a '@' after a host without a path; write a '/' after the host")
+    host, port, address = _read_authority(authority)
+    return Url(
+        scheme, host, port or _DEFAULT_PORTS.get(scheme, 0), re.split("[?#]", rest, maxsplit=1)[0] or "/", address
+    )
+
+
+def read_host(text: str) -> Url:
+    """What a host names that stands alone or with a port: `example.org`, `example.org:8080`, `::1`, `[::1]:8080`.
+    See docs/guards.md#hosts.
+
+    Raises:
+        ValueError: as for `read_url`.
+    """
+    host, port, address = _read_authority(f"[{text}]" if text.count(":") > 1 and "[" not in text else text)
+    return Url("", host, port, "", address)
+
+
+def stays_on_its_host(text: str) -> bool:
+    """Whether a reference names no host: `/path`, `?query`, `#part`. See docs/guards.md#hosts."""
+    return text[:1] in {"/", "?", "#"} and text[:2] != "//" and "\\" not in text and text.isprintable()
+
+
+def _read_authority(text: str) -> tuple[str, int, str | None]:
+    """Host, port (0 for none), and the host where it is an address."""
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        raise ValueError(_wrong_authority(text))
+    host, port = found[1].lower(), int(found[2] or 0)
+    if port > 65_535:
+        raise ValueError(f"{port} is no port; a port is at most 65535")
+    if host.startswith("["):
+        address = _canonical_address(host[1:-1], IPv6Address)
+        return address, port, address
+    host = host.removesuffix(".")
+    labels = host.split(".")
+    if _NUMERIC_LABEL.fullmatch(labels[-1]):
+        address = _canonical_address(host, IPv4Address)
+        return address, port, address
+    if len(host) > _LONGEST_HOST or not all(0 < len(label) <= _LONGEST_LABEL for label in labels):
+        raise ValueError(f"{_shown_host(host)} is no name of a host: a part of it is empty, or it is too long")
+    return host, port, None
+
+
+def _canonical_address(text: str, form: type[IPv4Address] | type[IPv6Address]) -> str:
+    try:
+        return str(form(text))
+    except ValueError:
+        raise ValueError(f"{_shown_host(text)} is no IP address; write it as 192.0.2.1 or [2001:db8::1]") from None
+
+
+def _wrong_authority(text: str) -> str:
+    if "@" in text:
+        return "it has credentials or a '@' before the host; write the host alone"
+    if not text.isascii():
+        return f"its host {_shown_host(text)} is not ASCII; write it as it is in the DNS, with xn--"
+    address, closed, _port = text.partition("]:")
+    if ("[" in text or "]" in text) and not (closed and _AUTHORITY.fullmatch(f"{address}]")):
+        return f"its host {_shown_host(text)} is no address in brackets; write it as [2001:db8::1]"
+    host, colon, _port = text.partition(":")
+    if not host:
+        return "it names no host"
+    if closed or (colon and _AUTHORITY.fullmatch(host)):
+        return f"{_shown_host(text)} has no port that is one; write one of 1 to 65535, or no ':'"
+    return f"{_shown_host(text)} is no name of a host: it has letters, digits, '-', '_' and '.'"
+
+
+def _shown_host(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN_OF_HOST else f"{text[:_SHOWN_OF_HOST]!r}…"
+
+
+def kind_of(address: str) -> Kind:
+    """What an IP address reaches. See docs/guards.md#hosts.
+
+    An address of IPv6 that has one of IPv4 in it is looked through: v4-mapped and -compatible ones, NAT64, 6to4,
+    Teredo, ISATAP. The translation prefixes of single networks cannot be known.
+
+    Raises:
+        ValueError: for what is no IP address.
+    """
+    found = ip_address(address.partition("%")[0])
+    own = _kind_itself(found)
+    if isinstance(found, IPv4Address) or own in {"loopback", "metadata"}:
+        return own
+    if (reached := _ipv4_reached(found)) is not None:
+        return _kind_itself(reached)
+    inner = (_kind_itself(one) for one in _possible_ipv4(found))
+    return next((kind for kind in inner if kind != "global"), own)
+
+
+def _ipv4_reached(address: IPv6Address) -> IPv4Address | None:
+    """The address of IPv4 that one of IPv6 is another way to write or to reach."""
+    shifts = (shift for network, shift in _IPV4_IN_IPV6 if address in network)
+    return next((IPv4Address(int(address) >> shift & 0xFFFF_FFFF) for shift in shifts), None)
+
+
+def _possible_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
+    """The addresses that one may lead to, by a tunnel where there is one."""
+    value = int(address)
+    if any(address in network for network in _OLD_IPV4_IN_IPV6) or value >> 32 & 0xFFFF_FFFF in _ISATAP:
+        yield IPv4Address(value & 0xFFFF_FFFF)
+    if address in _TEREDO:  # RFC 4380: the client's is written inverted, after the server's
+        yield IPv4Address(~value & 0xFFFF_FFFF)
+        yield IPv4Address(value >> 64 & 0xFFFF_FFFF)
+
+
+def _reached(host: str) -> set[str]:
+    """The addresses that one is, or may lead to by another; none for a name."""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return set()
+    if isinstance(found, IPv4Address):
+        return {host}
+    inner = _ipv4_reached(found)
+    return {host, *map(str, _possible_ipv4(found) if inner is None else (inner,))}
+
+
+def _kind_itself(found: IPv4Address | IPv6Address) -> Kind:
+    if found in _METADATA:
+        return "metadata"
+    if found.is_loopback or found.is_unspecified:  # the latter is this machine, too
+        return "loopback"
+    if found.is_link_local:
+        return "link-local"
+    if any(found in network for network in _PRIVATE):
+        return "private"
+    known = found.version == 4 or found in _UNICAST
+    if not known or not found.is_global or found.is_multicast or any(found in network for network in _RESERVED):
+        return "reserved"
+    return "global"
+
+
+def kind_of_host(host: str) -> Kind | None:
+    """What a host reaches as it is written: an address, or a name that is of one machine or network by what it is;
+    `None` for any other name, which a resolver knows. See docs/guards.md#hosts.
+
+    Args:
+        host: As in `Url`.
+    """
+    try:
+        return kind_of(host)
+    except ValueError:
+        pass
+    if host in _METADATA_NAMES:
+        return "metadata"
+    zone = host.rpartition(".")[2]
+    if zone == "localhost":
+        return "loopback"
+    return "private" if zone == host or zone in _LOCAL_ZONES or host.endswith(".home.arpa") else None  # RFC 8375
+
+
+@dataclass(frozen=True, slots=True)
+class HostPattern:
+    """Hosts that a person wrote down: `example.org`, `*.example.org` (all below it, and not itself), `*`; an address,
+    `192.0.2.1` or `[2001:db8::1]`; each with a port, `example.org:8080`, or for every port. See docs/guards.md#hosts.
+
+    Raises:
+        DefinitionError: for what is no such pattern.
+    """
+
+    text: str
+    host: str = field(init=False, compare=False, repr=False)
+    """As in `Url`, or with `*` for its first part."""
+    port: int = field(init=False, compare=False, repr=False)
+    """0 for every port."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise DefinitionError(f"a pattern of hosts is text, such as 'example.org', not {self.text!r}")
+        everything, below = _EVERY_HOST.fullmatch(self.text), self.text.startswith("*.")
+        try:
+            found = read_host(f"x{self.text[1:]}" if everything else self.text.removeprefix("*."))
+            if below and found.address:
+                raise ValueError("an address has nothing below it")
+        except ValueError as error:
+            examples = "'example.org', '*.example.org', '127.0.0.1:8000', '[::1]' or '*'"
+            raise DefinitionError(f"{self.text!r} is no pattern of hosts, such as {examples}: {error}") from None
+        object.__setattr__(self, "host", "*" if everything else f"*.{found.host}" if below else found.host)
+        object.__setattr__(self, "port", found.port)
+
+    def matches(self, url: Url) -> bool:
+        """Whether an allow of this pattern is one of `url`. What `*` stands for is no address that is not global, no
+        name of one machine or network (`localhost`, `db`, `x.internal`) unless the pattern names such a zone
+        (`*.internal`), none of a metadata service, and has no `xn--`: these are matched by what writes them out."""
+        part = self._starred(url.host)
+        if part is None or self.port not in {0, url.port}:
+            return False
+        return not part or (_PUNYCODE.search(part) is None and self._may_stand_for(kind_of_host(url.host)))
+
+    def found(self, url: Url) -> bool | None:
+        """Whether an ask or a deny of this pattern is one of `url`: `*` stands for everything, and an address is found
+        in every form that reaches it. `None` where the port is not known."""
+        if self._starred(url.host) is None and not (url.address and _reached(self.host) & _reached(url.address)):
+            return False
+        return None if self.port and not url.port else self.port in {0, url.port}
+
+    def covers(self, other: HostPattern) -> bool:
+        """Whether an allow of this pattern is one of all that an allow of `other` is."""
+        below = other.host.startswith("*.")
+        if self.port not in {0, other.port} or (below and self.host[0] != "*"):
+            return False
+        host = f"x{other.host[1:]}" if below else other.host
+        return self.host == other.host or self.matches(Url("", host, self.port, "", None))
+
+    def _starred(self, host: str) -> str | None:
+        """What the `*` stands for in a host that this is a pattern of; empty where the pattern is the host."""
+        if host == self.host:
+            return ""
+        if self.host == "*":
+            return host
+        return host.removesuffix(self.host[1:]) if self.host[0] == "*" and host.endswith(self.host[1:]) else None
+
+    def _may_stand_for(self, kind: Kind | None) -> bool:
+        if kind in {None, "global"}:
+            return True
+        return self.host != "*" and kind != "metadata" and kind == kind_of_host(self.host[2:])
+
+
+def host_matches(text: str, patterns: Iterable[HostPattern]) -> bool | None:
+    """Whether an allow of one of these patterns is one of a URL, or of a host that stands alone; `None` where it cannot
+    be read. See docs/guards.md#hosts."""
+    url = _url_or_host(text)
+    if url is None:
+        return False if stays_on_its_host(text) else None
+    return any(pattern.matches(url) for pattern in patterns)
+
+
+def host_found(text: str, patterns: Iterable[HostPattern]) -> bool | None:
+    """Whether an ask or a deny of one of these patterns is one of a URL, or of a host that stands alone; `None` where
+    it cannot be known. See docs/guards.md#hosts."""
+    url = _url_or_host(text)
+    if url is None:
+        return False if stays_on_its_host(text) else None
+    return found_by(patterns, url)
+
+
+def found_by(patterns: Iterable[HostPattern], url: Url) -> bool | None:
+    """Whether an ask or a deny of one of these patterns is one of `url`; `None` where that cannot be known."""
+    found = {pattern.found(url) for pattern in patterns}
+    return True if True in found else None if None in found else False
+
+
+def _url_or_host(text: str) -> Url | None:
+    try:
+        return read_url(text) if "/" in text else read_host(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Which hosts may be reached, by which schemes and at which ports. See docs/guards.md#hosts."""
+
+    allowed: tuple[HostPattern, ...]
+    ask: tuple[HostPattern, ...]
+    deny: tuple[HostPattern, ...]
+    schemes: tuple[str, ...]
+    ports: frozenset[int] | None
+    """`None` for every port."""
+
+    @classmethod
+    def of(
+        cls,
+        allowed: Iterable[str],
+        ask: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        schemes: Iterable[str] = ("https", "http"),
+        ports: Iterable[int] | None = None,
+    ) -> Destinations:
+        """Read what a program wrote; where no host is allowed, `*` is.
+
+        Raises:
+            DefinitionError: where a pattern, a scheme or a port is none.
+        """
+        names = _several("schemes", schemes, "('https', 'http')")
+        if not all(isinstance(name, str) and _SCHEME.fullmatch(name) for name in names):
+            raise DefinitionError(f"schemes={names!r}: a scheme is written as 'https', in lower case")
+        numbers = None if ports is None else _several("ports", ports, "(443, 8443)")
+        if not all(type(port) is int and 0 < port < 65_536 for port in numbers or ()):
+            raise DefinitionError(f"ports={numbers!r}: a port is a number of 1 to 65535")
+        return cls(
+            _patterns("allowed", allowed) or (HostPattern("*"),),
+            _patterns("ask", ask),
+            _patterns("deny", deny),
+            names,
+            None if numbers is None else frozenset(numbers),
+        )
+
+    def verdict(self, url: Url) -> tuple[Literal["allow", "ask", "deny"], str]:
+        """What is to be done about a URL, and what is wrong with it. deny > ask > allow, whatever the order; what no
+        pattern allows is denied, and what an ask or a deny may be of is asked about."""
+        if url.scheme and url.scheme not in self.schemes:
+            return "deny", f"goes by {url.scheme}, and allowed is {', '.join(self.schemes) or 'nothing'}"
+        if self.ports is not None and url.port not in self.ports:
+            port = f"port {url.port}" if url.port else "a port that is not written"
+            return "deny", f"goes to {port}, and allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
+        denied, asked = found_by(self.deny, url), found_by(self.ask, url)
+        if denied:
+            return "deny", f"leads to {url.host}, which is denied"
+        if asked or asked is None or denied is None:
+            return "ask", f"leads to {url.host}, which is asked about"
+        if any(pattern.matches(url) for pattern in self.allowed):
+            return "allow", ""
+        allowed = ", ".join(pattern.text for pattern in self.allowed)
+        return "deny", f"leads to {url.host}{_why_written_out(url.host)}; allowed is: {allowed}"
+
+    def may_connect(self, url: Url, address: str) -> bool:
+        """Whether an allowed URL may lead to an address that its host resolves to: one that is global and not denied,
+        or written out itself; for the name of one machine or network, one of such a kind."""
+        ip = str(ip_address(address.partition("%")[0]))
+        there = Url(url.scheme, ip, url.port, url.path, ip)
+        if found_by((*self.deny, *self.ask), there) is not False:
+            return False
+        kind = kind_of(ip)
+        if kind == "global" or kind in _KINDS_OF_NAMES.get(kind_of_host(url.host), ()):
+            return True
+        return any(pattern.matches(there) for pattern in self.allowed)
+
+
+def _why_written_out(host: str) -> str:
+    kind = kind_of_host(host)
+    if kind in {None, "global"}:
+        return " (written with xn--), which is allowed only where it is written out" if _PUNYCODE.search(host) else ""
+    return f" ({kind}), which is allowed only where it is written out"
+
+
+def _patterns(option: str, given: Iterable[str]) -> tuple[HostPattern, ...]:
+    return tuple(map(HostPattern, _several(option, given, "('example.org', '*.example.com')")))
+
+
+def _several(option: str, given: Any, example: str) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DefinitionError(f"{option}={given!r}: write several, as in {example}")
+    return tuple(given)

@@ -1,0 +1,11 @@
+"""Values that several programs share, changed by compare-and-set, and the limits that count by them.
+
+    store = Postgres("postgresql://…")
+    runner = Runner(tools, limits=limits.shared(store))
+
+See docs/approvals.md#what-is-kept-between-calls and docs/limits.md#among-several-programs.
+"""
+
+from ferrule.stores.store import Memory, Postgres, ReachableError, SealedFile, Store, StoreError
+
+__all__ = ["Memory", "Postgres", "ReachableError", "SealedFile", "Store", "StoreError"]

@@ -1,0 +1,641 @@
+"""Where programs keep what several may change at once: values by key, changed by compare-and-set.
+
+`Memory` is for one process, `SealedFile` for all processes of one user on one machine, `Postgres` for those of many
+machines. A store of your own has the three methods of `Store`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import stat
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString, Protocol, TypeAlias, TypeVar
+
+from ferrule.errors import DefinitionError, FerruleError
+from ferrule.security.paths import Directory, contains, open_directory, real
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import loads_finite
+
+try:
+    import fcntl as _fcntl
+except ImportError:  # pragma: no cover
+    fcntl: Any = None
+else:
+    fcntl = _fcntl
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
+
+JsonValue: TypeAlias = Any
+"""A value that JSON can write; `None` where there is none. See docs/approvals.md#what-is-kept-between-calls."""
+
+KEY_BYTES = 32
+"""How long the key of a seal is at least. See docs/approvals.md#what-is-kept-between-calls."""
+_LOCK_SECONDS = 10.0
+_LOOK_AGAIN_AFTER = 0.005
+_FOR_OTHERS = 0o077
+_REPLACE_TRIES = 100
+T = TypeVar("T")
+
+
+class StoreError(FerruleError):
+    """What is kept cannot be read or changed, or is not what was written. See
+    docs/approvals.md#what-is-kept-between-calls."""
+
+
+class ReachableError(StoreError):
+    """A file would lie where tools may reach it. See docs/approvals.md#what-is-kept-between-calls."""
+
+
+class Store(Protocol):
+    """Values by key. Its methods may be called from any thread, and may block. See
+    docs/approvals.md#what-is-kept-between-calls."""
+
+    def get(self, key: str) -> JsonValue:
+        """The value, or `None`."""
+        ...
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`, in one step for all who share the store; whether `old` was there. `None` is
+        what is not there: as `old` it makes a value, as `new` it takes it away."""
+        ...
+
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there at one moment under keys that begin so, in the order of the keys."""
+        ...
+
+
+class Memory:
+    """A store in the memory of this process. See docs/approvals.md#what-is-kept-between-calls."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def waits(self) -> bool:
+        """Whether `get` may wait for something. It does not, but that of a subclass may."""
+        return type(self) is not Memory
+
+    def get(self, key: str) -> JsonValue:
+        """A copy of the value, or `None`."""
+        return read_json(self._texts.get(key, "null"))
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`; whether `old` was there."""
+        with self._lock:
+            return _compare_and_set(self._texts, key, old, new)
+
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there under keys that begin so."""
+        with self._lock:
+            return _items(self._texts, prefix)
+
+
+def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonValue) -> bool:
+    if texts.get(key, "null") != row_text(old):
+        return False
+    if new is None:
+        texts.pop(key, None)
+    else:
+        texts[key] = row_text(new)
+    return True
+
+
+def _items(texts: Mapping[str, str], prefix: str) -> dict[str, JsonValue]:
+    return {key: read_json(texts[key]) for key in sorted(texts) if key.startswith(prefix)}
+
+
+class ForeignText(str):
+    """The text of a stored row that no store has written. `compare_and_set` takes it as the old value."""
+
+    __slots__ = ()
+
+
+def read_json(text: str) -> JsonValue:
+    """Return the value of a stored row, or its text as a `ForeignText` if no store writes a value that way."""
+    try:
+        value = loads_finite(text)
+        return value if row_text(value) == text else ForeignText(text)
+    except (ValueError, TypeError, RecursionError):
+        return ForeignText(text)
+
+
+def row_text(value: JsonValue) -> str:
+    """Return the one JSON text of a value in a store.
+
+    Raises:
+        TypeError, ValueError: for a value without JSON, such as NaN.
+    """
+    if isinstance(value, ForeignText):
+        return str(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=thaw)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRow:
+    """A stored row that could not be read, and why."""
+
+    problem: str
+
+
+def read_row(row: JsonValue, read: Callable[[JsonValue], T]) -> T | BrokenRow:
+    """Return what `read` makes of the value of a stored row. Nothing in one row raises, so none hides another."""
+    try:
+        if isinstance(row, ForeignText):
+            raise ValueError("no store has written it so")
+        row_text(row)  # a store of your own may give anything
+        return read(row)
+    except Exception as error:
+        return BrokenRow(f"{type(error).__name__}: {error}")
+
+
+def replace_row(store: Store, key: str, value: JsonValue) -> None:
+    """Put the value under this key, whatever is there.
+
+    Raises:
+        StoreError: if the store changes nothing.
+    """
+    if not any(store.compare_and_set(key, store.get(key), value) for _ in range(_REPLACE_TRIES)):
+        raise StoreError(f"{key!r} was not changed: compare_and_set(key, get(key), …) of the store is never true")
+
+
+class SealedFile:
+    """A store in one file, which nobody changes without its key. See docs/approvals.md#what-is-kept-between-calls.
+
+    The file is made with mode 0600, in a folder with mode 0700 where that is missing, and replaced as a whole, one
+    process after the other. It is read anew each time.
+
+    Args:
+        path: The file. It lies outside of the working directory and of `apart_from`, it is no link, nobody else may
+            read it or write to its folder.
+        key: What seals it, by an HMAC over all of it: at least 32 bytes, which are kept elsewhere.
+        apart_from: The folders that tools may reach, such as the roots of a `within`.
+        working_directory: The folder that tools start at; `None` for a program that runs none.
+
+    Raises:
+        DefinitionError: for a key that is too short.
+        StoreError: where the file may not lie there, or what is in it was not written with this key.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        key: bytes,
+        *,
+        apart_from: Iterable[str | os.PathLike[str]] = (),
+        working_directory: str | None = ".",
+    ) -> None:
+        given: Any = key
+        if not isinstance(given, bytes) or len(given) < KEY_BYTES:
+            raise DefinitionError(
+                f"the key of a sealed file is at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) "
+                "made once and kept elsewhere"
+            )
+        self._path = private_place(path, apart_from, working_directory)
+        self._key = key
+        self._lock = threading.Lock()
+        self._noting = threading.Lock()
+        self._newest = 0  # how often what was read so far had been written: an older copy was so fewer times
+        self._read()
+
+    @property
+    def path(self) -> str:
+        """Where the file is, or will be."""
+        return self._path
+
+    def get(self, key: str) -> JsonValue:
+        """The value, or `None`.
+
+        Raises:
+            StoreError: where the file cannot be read, or is not as it was written.
+        """
+        return read_json(self._read()[0].get(key, "null"))
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`, whatever other processes do; whether `old` was there.
+
+        Raises:
+            StoreError: where the file cannot be read or written, or is not as it was written.
+        """
+        with self._alone():
+            texts, writes = self._read()
+            done = _compare_and_set(texts, key, old, new)
+            if done:
+                self._write(texts, writes + 1)
+            return done
+
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there under keys that begin so.
+
+        Raises:
+            StoreError: where the file cannot be read, or is not as it was written.
+        """
+        return _items(self._read()[0], prefix)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        ends = time.monotonic() + _LOCK_SECONDS
+        if not self._lock.acquire(timeout=_LOCK_SECONDS):
+            raise StoreError(f"{self._path!r} was not changed: it is in use for {_LOCK_SECONDS:.0f} s already")
+        try:
+            with locked(self._path, ends):
+                yield
+        finally:
+            self._lock.release()
+
+    def _read(self) -> tuple[dict[str, str], int]:
+        """The values as JSON texts, and how often the file was written; its seal is right."""
+        newest = self._newest
+        try:
+            found = loads_finite(read_private(self._path).decode())
+            sealed, seal = found["sealed"], str(found["seal"])
+            texts = {key: row_text(value) for key, value in sealed["values"].items()}
+            writes = int(sealed["writes"])
+        except FileNotFoundError:
+            if newest:
+                raise StoreError(f"{self._path!r} is gone, which was there before") from None
+            return {}, 0
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise StoreError(f"{self._path!r} is no sealed file ({type(error).__name__})") from None
+        if not self._is_seal(seal, sealed):
+            raise StoreError(
+                f"what is in {self._path!r} was not sealed with this key, or was changed since: nothing in it is "
+                "believed. Give the key that it was made with, or move the file away to begin anew"
+            )
+        if writes < newest:
+            raise StoreError(f"{self._path!r} is older than what was read before: an earlier copy was put there")
+        self._note(writes)
+        return texts, writes
+
+    def _note(self, writes: int) -> None:
+        with self._noting:
+            self._newest = max(self._newest, writes)
+
+    def _write(self, texts: Mapping[str, str], writes: int) -> None:
+        values = {key: loads_finite(text) for key, text in texts.items()}
+        sealed = {"version": 1, "writes": writes, "values": values}
+        data = json.dumps({"seal": self._seal(sealed), "sealed": sealed}, indent=1).encode()
+        folder, name = os.path.split(self._path)
+        with _as_store_errors(self._path), _private_folder(folder) as directory:
+            directory.write(name, data, mode=0o600)
+        self._note(writes)
+
+    def _is_seal(self, seal: str, sealed: object) -> bool:
+        from hmac import compare_digest  # loads OpenSSL
+
+        return compare_digest(seal.encode("utf-8", "replace"), self._seal(sealed).encode())
+
+    def _seal(self, sealed: object) -> str:
+        from hmac import digest
+
+        about = f"ferrule store {os.path.basename(self._path)} {row_text(sealed)}"
+        return digest(self._key, about.encode(), "sha256").hex()
+
+
+@contextlib.contextmanager
+def locked(place: str, ends: float | None = None) -> Iterator[None]:
+    """For one process at a time: what changes the file at this canonical path, whose folder is made where it is
+    missing. It is waited for until `ends`, seconds of `time.monotonic`; 10 s where that is left out. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        StoreError: where another process keeps it locked, or others may write to the folder.
+    """
+    folder, name = os.path.split(place)
+    ends = time.monotonic() + _LOCK_SECONDS if ends is None else ends
+    with _as_store_errors(place):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with _private_folder(folder) as directory:
+            descriptor = directory.open(f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while not _is_lock(descriptor):
+            if time.monotonic() > ends:
+                raise StoreError(f"{place!r} was not changed: another process keeps it locked")
+            time.sleep(_LOOK_AGAIN_AFTER)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_lock(descriptor: int) -> bool:
+    """Whether this is now the one that holds the lock, which ends when the descriptor is closed."""
+    try:
+        if fcntl is None:  # pragma: no cover
+            import msvcrt
+
+            locking: Callable[..., object] = getattr(msvcrt, "locking")  # noqa: B009  # of Windows alone
+            locking(descriptor, 2, 1)  # LK_NBLCK
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _as_store_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path!r} cannot be kept: {error.strerror or error}") from None
+
+
+# -- files that are a person's own -------------------------------------------------------------------------------------
+
+
+def private_place(
+    path: str | os.PathLike[str],
+    apart_from: Iterable[str | os.PathLike[str]] = (),
+    working_directory: str | None = ".",
+) -> str:
+    """The real path of a file that no tool may reach: outside of the working directory and of `apart_from`. A link in
+    its last part stays one, and is not followed. See docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        ReachableError: where it lies inside.
+        StoreError: where it cannot be a path.
+    """
+    written = os.path.expanduser(os.fspath(path))
+    try:
+        folder, name = os.path.split(os.path.abspath(written))
+        place = os.path.join(real(folder, "."), name)
+        roots = [(os.fspath(root), real(os.path.expanduser(os.fspath(root)), ".")) for root in apart_from]
+        if working_directory is not None:
+            roots.append(("the working directory", real(working_directory, ".")))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{written!r} cannot be kept to: {error}") from None
+    for root_name, root in roots:
+        if contains(root, place):
+            where = root if root == root_name else f"{root_name} ({root})"
+            raise ReachableError(f"{place!r} lies inside {where}, where tools may reach it: keep it elsewhere")
+    return place
+
+
+def read_private(place: str) -> bytes:
+    """What is in the file at exactly this canonical path, which is its owner's alone. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        FileNotFoundError: where there is none.
+        StoreError: where it is a link or has several names, somebody else owns it or may read or write it, or others
+            may write to its folder.
+    """
+    folder, name = os.path.split(place)
+    try:
+        with _private_folder(folder) as directory, os.fdopen(directory.open(name, hard_links=False), "rb") as file:
+            _check_private(place, os.fstat(file.fileno()), _FOR_OTHERS)
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{place!r} is not read: {error}") from None
+
+
+@contextlib.contextmanager
+def _private_folder(folder: str) -> Iterator[Directory]:
+    with open_directory(folder) as directory:
+        _check_private(folder, directory.stat_itself(), 0o022)
+        yield directory
+
+
+def _check_private(place: str, found: os.stat_result, others: int) -> None:
+    if os.name == "nt":  # pragma: no cover
+        return
+    if found.st_uid not in {os.geteuid(), 0}:
+        raise StoreError(f"{place!r} belongs to another user")
+    if stat.S_IMODE(found.st_mode) & others:
+        right = "0700" if stat.S_ISDIR(found.st_mode) else "0600"
+        raise StoreError(f"others may write to {place!r}, or read it: chmod {right} {place}")
+
+
+def read_key(place: str) -> bytes | None:
+    """The key in the file at this canonical path, or `None` if there is none. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        StoreError: if it is no key, or others may read it or write to its folder.
+    """
+    try:
+        key = bytes.fromhex(read_private(place).decode("ascii"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        key = b""
+    if len(key) < KEY_BYTES:
+        raise StoreError(f"{place!r} is no key: put it back as it was, or move it and what it seals away to begin anew")
+    return key
+
+
+def make_key(place: str) -> None:
+    """Put a new key into the file at this canonical path, if there is none. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        StoreError: if it cannot be written.
+    """
+    folder, name = os.path.split(place)
+    try:
+        with locked(place), open_directory(folder) as directory:
+            if directory.kind(name) is None:  # else another process has made it just now
+                directory.write(name, secrets.token_hex(KEY_BYTES).encode(), mode=0o400)
+    except OSError as error:
+        raise StoreError(f"{place!r} cannot be made: {error}") from None
+
+
+# -- a table of PostgreSQL ---------------------------------------------------------------------------------------------
+
+DATABASE_URL = "FERRULE_DATABASE_URL"
+"""The environment variable that has a database's address. See docs/limits.md#among-several-programs."""
+_CONNECTIONS = 4
+_IDLE_SECONDS = 1.0  # after which a connection is asked whether it lives: servers end what is idle
+_DEFAULTS = {"connect_timeout": 10, "tcp_user_timeout": 10_000, "application_name": "ferrule"}
+_STATEMENT_MS = "10000"
+
+
+class Postgres:
+    """A store in a table of PostgreSQL, for programs on many machines. See docs/limits.md#among-several-programs.
+
+    The table is made where it is missing, when the store is first used. A connection that was lost is made anew for the
+    next change; each wait has a bound of about ten seconds. It has up to four connections, closed with `close()`, or
+    once nobody has the store. It needs psycopg: `pip install ferrule[postgres]`.
+
+    Args:
+        url: Where the database is, `"postgresql://user:password@host/name"` or what else libpq reads; left out, it is
+            in the environment variable `FERRULE_DATABASE_URL`.
+        table: Its name, with that of the schema before a point where it is another than that of the connection.
+
+    Raises:
+        DefinitionError: where there is no address, it cannot be read, or psycopg is not installed.
+    """
+
+    def __init__(self, url: str | None = None, *, table: str = "ferrule_store") -> None:
+        given = os.environ.get(DATABASE_URL) if url is None else url
+        if not given:
+            raise DefinitionError(f"where is the database? Give its URL, or set {DATABASE_URL} in the environment")
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict
+        except ImportError as error:
+            raise DefinitionError(
+                f"PostgreSQL needs psycopg, which could not be imported ({error}): pip install ferrule[postgres]"
+            ) from None
+        try:
+            self._address = {**_DEFAULTS, **conninfo_to_dict(given)}
+        except psycopg.Error:
+            raise DefinitionError(  # without the address, which may hold a password
+                "the URL of the database cannot be read: postgresql://user:password@host:port/name is right"
+            ) from None
+        self._table = table
+        self._pools: dict[int, _Pool] = {}
+        self._pool()  # whose end comes after that of what uses it
+
+    def get(self, key: str) -> JsonValue:
+        """A copy of the value, or `None`.
+
+        Raises:
+            StoreError: where the database cannot be reached or read.
+        """
+        with self._asked("SELECT value FROM {table} WHERE key = %s", (key,)) as cursor:
+            found = cursor.fetchone()
+        return read_json(found[0]) if found else None
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`, whatever other programs do; whether `old` was there.
+
+        Raises:
+            StoreError: where the database cannot be reached or changed. Where the connection was lost on the way, it
+                may have been changed.
+        """
+        before, after = row_text(old), row_text(new)
+        if old is None and new is None:
+            return self.get(key) is None
+        if old is None:
+            insert: LiteralString = "INSERT INTO {table} (key, value) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+            return self._changed(insert, (key, after))
+        if new is None:
+            return self._changed("DELETE FROM {table} WHERE key = %s AND value = %s", (key, before))
+        return self._changed("UPDATE {table} SET value = %s WHERE key = %s AND value = %s", (after, key, before))
+
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there at one moment under keys that begin so, in the order of the keys.
+
+        Raises:
+            StoreError: where the database cannot be reached or read.
+        """
+        wanted: LiteralString = "SELECT key, value FROM {table} WHERE key >= %s AND starts_with(key, %s) ORDER BY key"
+        with self._asked(wanted, (prefix, prefix)) as cursor:
+            return {key: read_json(value) for key, value in cursor}
+
+    def close(self) -> None:
+        """Close the connections that nobody uses. Whoever uses the store afterwards makes them anew."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _changed(self, statement: LiteralString, parameters: tuple[str, ...]) -> bool:
+        with self._asked(statement, parameters) as cursor:
+            return cursor.rowcount == 1
+
+    @contextlib.contextmanager
+    def _asked(self, statement: LiteralString, parameters: tuple[str, ...]) -> Iterator[Cursor[Any]]:
+        """What one statement, a transaction of its own, gave."""
+        import psycopg
+        from psycopg import sql
+
+        query = sql.SQL(statement).format(table=sql.Identifier(*self._table.split(".")))
+        try:
+            with self._pool().connection() as connection:
+                yield connection.execute(query, parameters)
+        except (psycopg.Error, UnicodeError) as error:
+            raise StoreError(f"the database cannot be used: {self._without_password(error)}") from None
+
+    def _pool(self) -> _Pool:
+        """Of this process: a forked one leaves its parent's connections alone."""
+        process = os.getpid()
+        pool = self._pools.get(process)
+        if pool is None:
+            made = _Pool(self._address, self._table)
+            pool = self._pools.setdefault(process, made)
+            if pool is made:
+                weakref.finalize(self, pool.close)
+        return pool
+
+    def _without_password(self, error: Exception) -> str:
+        said = " ".join(str(error).split())
+        password = str(self._address.get("password") or os.environ.get("PGPASSWORD") or "")
+        return said.replace(password, "***") if password else said
+
+
+class _Pool:
+    """Connections to a database, of one process."""
+
+    def __init__(self, address: Mapping[str, Any], table: str) -> None:
+        self._address = address
+        self._table = table
+        self._free = threading.BoundedSemaphore(_CONNECTIONS)
+        self._idle: list[tuple[Connection[Any], float]] = []
+        self._process = os.getpid()
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        """One that nobody else uses meanwhile; it is closed where something went wrong."""
+        if not self._free.acquire(timeout=_LOCK_SECONDS):
+            raise StoreError(f"the database was not asked: all {_CONNECTIONS} connections are busy")
+        try:
+            connection = self._living() or self._connected()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append((connection, time.monotonic()))
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """Close those that nobody uses, where this is the process that they belong to."""
+        while self._idle and self._process == os.getpid():
+            with contextlib.suppress(IndexError):
+                self._idle.pop()[0].close()
+
+    def _living(self) -> Connection[Any] | None:
+        import psycopg
+
+        while self._idle:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:
+                break
+            try:
+                if time.monotonic() - since > _IDLE_SECONDS:
+                    connection.execute("SELECT 1")
+            except psycopg.Error:
+                connection.close()
+            else:
+                return connection
+        return None
+
+    def _connected(self) -> Connection[Any]:
+        import psycopg
+        from psycopg import sql
+
+        connection = psycopg.connect(**self._address, autocommit=True)
+        try:
+            connection.execute("SELECT set_config('statement_timeout', %s, false)", (_STATEMENT_MS,))
+            table = sql.Identifier(*self._table.split("."))
+            if connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone() == (None,):
+                with connection.transaction():  # one program after the other: IF NOT EXISTS does not wait for others
+                    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table,))
+                    columns: LiteralString = '(key text COLLATE "C" PRIMARY KEY, value text NOT NULL)'
+                    connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} " + columns).format(table))
+        except BaseException:
+            connection.close()
+            raise
+        return connection

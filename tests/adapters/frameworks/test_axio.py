@@ -1,0 +1,277 @@
+"""axio, driven by its `StubTransport`; and its tools and guards in a runner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axio.agent import Agent
+from axio.blocks import ContentBlock, ImageBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from axio.context import MemoryContextStore
+from axio.events import IterationEnd, ToolInputDelta, ToolUseStart
+from axio.exceptions import GuardError, HandlerError, StreamError
+from axio.permission import ConcurrentGuard, PermissionGuard
+from axio.permission_policy import Approval, PolicyGuard
+from axio.testing import StubTransport, make_text_response
+from axio.tool import CONTEXT
+from axio.tool import Tool as AxioTool
+from axio.tool_access import Access, file_access
+from axio.types import StopReason, Usage
+
+from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext, tool
+from ferrule.adapters import axio
+from ferrule.guards import ask_before_changes
+from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
+
+
+class Axio(Framework):
+    has_principals = True
+    tells_progress = False  # a before_tools hook has no way to the stream of events
+
+    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+        return await drive(agent_of(runner, *calls))
+
+
+def turn(*calls: Said) -> list[Any]:
+    events: list[Any] = []
+    for place, said in enumerate(calls):
+        events += [ToolUseStart(place, said.id, said.name), ToolInputDelta(place, said.id, json.dumps(said.arguments))]
+    return [*events, IterationEnd(1, StopReason.tool_use, Usage(1, 1))]
+
+
+def agent_of(runner: Runner, *calls: Said, **options: Any) -> Agent:
+    context = ToolContext(session="s", principal="ada", deps="DEPS")
+    given = {"before_tools": axio.before_tools(runner, context), "tools": axio.tools(runner), **options}
+    return Agent("You pay.", StubTransport([turn(*calls), make_text_response()]), **given)
+
+
+async def drive(agent: Agent) -> Driven:
+    driven, store = Driven(), MemoryContextStore()
+    await agent.run("go", store)
+    for message in await store.get_history():
+        for block in message.content:
+            if isinstance(block, ToolResultBlock):
+                driven.results[block.tool_use_id] = seen(block)
+    return driven
+
+
+def seen(block: ToolResultBlock) -> Seen:
+    content = [TextBlock(block.content)] if isinstance(block.content, str) else block.content
+    media = tuple(one.data for one in content if isinstance(one, ImageBlock))
+    return Seen(" ".join(one.text for one in content if isinstance(one, TextBlock)), block.is_error, media)
+
+
+class TestAxio(BlockingAdapterContract):
+    framework = Axio()
+
+
+@tool
+async def pay(to: str, euros: int = 1) -> str:
+    """Pay."""
+    return f"paid {euros} EUR to {to}"
+
+
+# A runner behind an agent
+
+
+def test_the_tools_of_an_agent_run_beside_those_of_a_runner() -> None:
+    async def shout(word: str) -> str:
+        """Shout."""
+        return word.upper()
+
+    runner = Runner([pay])
+    mixed = [*axio.tools(runner), AxioTool("shout", shout)]
+    calls = Said("c1", "shout", {"word": "x"}), Said("c2", "pay", {"to": "ada"})
+    driven = asyncio.run(drive(agent_of(runner, *calls, tools=mixed)))
+    assert driven.results == {"c1": Seen("X"), "c2": Seen("paid 1 EUR to ada")}
+
+
+def test_the_context_may_be_made_for_each_turn() -> None:
+    @tool(read_only=True)
+    async def who(context: ToolContext) -> str:
+        """Who asks?"""
+        return str(context.principal)
+
+    runner, people = Runner([who]), iter(("ada", "bob"))
+    hook = axio.before_tools(runner, lambda: ToolContext(principal=next(people)))
+    for name in ("ada", "bob"):
+        driven = asyncio.run(drive(agent_of(runner, Said("c1", "who"), before_tools=hook)))
+        assert driven.results["c1"] == Seen(name)
+
+
+def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_to_no_model() -> None:
+    def unmade() -> ToolContext:
+        raise RuntimeError("the secret inside")
+
+    runner = Runner([pay])
+    agent = agent_of(runner, Said("c1", "pay", {"to": "ada"}), before_tools=axio.before_tools(runner, unmade))
+    seen = asyncio.run(drive(agent)).results["c1"]
+    assert seen.failed and seen.text.startswith("pay failed") and "secret" not in seen.text
+
+
+def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def note(word: str) -> str:
+        """Note."""
+        ran.append(word)
+        return word
+
+    blocks = [ToolUseBlock("c1", "note", {"word": "a"}), ToolUseBlock("c1", "note", {"word": "b"})]
+    [result] = asyncio.run(axio.before_tools(Runner([note]))(blocks, 1))
+    assert (result.tool_use_id, result.content, ran) == ("c1", "a", ["a"])
+
+
+def test_tools_that_are_listed_without_before_tools_run_nothing_and_say_what_is_missing() -> None:
+    driven = asyncio.run(drive(agent_of(Runner([pay]), Said("c1", "pay", {"to": "ada"}), before_tools=None)))
+    assert driven.results["c1"].failed and "before_tools" in driven.results["c1"].text
+
+
+def test_guards_of_the_agent_that_nobody_would_ask_are_refused() -> None:
+    agent = agent_of(Runner([pay]), Said("c1", "pay", {"to": "ada"}), tool_guards=(AtMost(),))
+    with pytest.raises(StreamError, match=r"guards=\[axio.guard"):
+        asyncio.run(drive(agent))
+
+
+# axio's guards
+
+
+class AtMost(PermissionGuard):
+    async def check(self, tool: Any, **arguments: Any) -> dict[str, Any]:
+        if arguments["euros"] > 100:
+            raise GuardError("more than 100 EUR")
+        return {**arguments, "to": arguments["to"].lower()}
+
+
+@pytest.mark.parametrize("guard", [axio.guard(AtMost()), AtMost()])
+def test_the_reason_of_a_guard_is_the_reason_of_the_deny_and_what_it_changes_runs(guard: Any) -> None:
+    runner = Runner([pay], guards=[guard])
+    denied = asyncio.run(runner.run("pay", {"to": "ada", "euros": 500}))
+    assert (denied.status, denied.executed) == ("denied", False)
+    assert "more than 100 EUR" in denied.text
+    assert asyncio.run(runner.run("pay", {"to": "ADA"})).text == "paid 1 EUR to ada"
+
+
+def test_a_guard_that_gives_nothing_back_denies() -> None:
+    class Forgets(PermissionGuard):
+        async def check(self, tool: Any, **arguments: Any) -> Any:
+            return None
+
+    assert asyncio.run(Runner([pay], guards=[axio.guard(Forgets())]).run("pay", {"to": "ada"})).status == "denied"
+
+
+@pytest.mark.parametrize("taken", [axio.guard, lambda guard: guard])
+def test_a_concurrent_guard_is_asked_about_one_call_at_a_time(taken: Any) -> None:
+    class Counts(ConcurrentGuard):
+        now = most = 0
+
+        async def check(self, tool: Any, **arguments: Any) -> dict[str, Any]:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.gather(*(asyncio.to_thread(int) for _ in range(3)))
+            self.now -= 1
+            return arguments
+
+    async def run() -> int:
+        guard = Counts()
+        runner = Runner([pay.replace(parallel=True)], guards=[taken(guard)])
+        results = await runner.run_all([ToolCall(f"c{n}", "pay", {"to": "ada"}) for n in range(4)])
+        assert all(result.success for result in results)
+        return guard.most
+
+    assert asyncio.run(run()) == 1
+
+
+def test_a_policy_guard_of_axio_reads_the_tool_and_asks_as_it_does_there(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def prompt(request: Any) -> Approval:
+        asked.append(request.tool)
+        return Approval("allow" if '"ada"' in request.arguments else "deny")
+
+    runner = Runner([pay], guards=[axio.guard(PolicyGuard(tmp_path, prompt))])
+    assert asyncio.run(runner.run("pay", {"to": "ada"})).success
+    assert asyncio.run(runner.run("pay", {"to": "bob"})).status == "denied"
+    assert asked == ["pay", "pay"]
+
+
+def test_what_is_no_guard_of_axio_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="guard of axio"):
+        axio.guard(ask_before_changes)  # type: ignore[arg-type]
+
+
+# axio's tools
+
+
+async def roll(sides: int, times: int = 2) -> str:
+    """Roll dice."""
+    if sides == 7:
+        raise RuntimeError("the secret inside")
+    if sides == 8:
+        raise HandlerError("no die has eight sides here")
+    return f"{sides}x{times} {CONTEXT.get()}"
+
+
+class Small(PermissionGuard):
+    async def check(self, tool: Any, **arguments: Any) -> dict[str, Any]:
+        if arguments["sides"] > 100:
+            raise GuardError(f"{tool.name} of {tool.context}: too many sides")
+        return {**arguments, "times": max(arguments["times"], 3)}
+
+
+def test_a_tool_keeps_its_schema_guards_context_and_limit() -> None:
+    (ours,) = axio.from_tools([AxioTool("roll", roll, guards=(Small(),), concurrency=2, context="CUP")])
+    assert (ours.name, ours.description, ours.concurrency) == ("roll", "Roll dice.", 2)
+    assert [*ours.input_schema["required"]] == ["sides"]
+    runner = Runner([ours])
+    assert asyncio.run(runner.run("roll", {"sides": 6})).text == "6x3 CUP"
+    denied = asyncio.run(runner.run("roll", {"sides": 600}))
+    assert denied.status == "denied" and "roll of CUP: too many sides" in denied.text
+    assert asyncio.run(runner.run("roll", {"side": 6})).status == "invalid"
+
+
+def test_a_failure_is_told_as_a_failure_with_the_text_that_was_meant_for_the_model() -> None:
+    runner = Runner(axio.from_tools([AxioTool("roll", roll)]))
+    meant, raised = (asyncio.run(runner.run("roll", {"sides": sides})) for sides in (8, 7))
+    assert (meant.status, meant.error) == ("failed", "no die has eight sides here")
+    assert raised.status == "failed" and "secret" not in raised.text and isinstance(raised.exception, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("access", "reads"),
+    [
+        (None, False),
+        (file_access("read", "path"), True),
+        (file_access("write", "path"), False),
+        (lambda arguments: (), True),
+        (lambda arguments: (Access("unknown"),), False),
+        (lambda arguments: (Access("read", "a"), Access("execute")), False),
+        (file_access("read", "other"), False),
+    ],
+)
+def test_a_tool_reads_only_where_its_access_says_so(access: Any, reads: bool) -> None:
+    async def look(path: str) -> str:
+        """Look."""
+        return path
+
+    runner = Runner(axio.from_tools([AxioTool("look", look, access=access)]), guards=[ask_before_changes])
+    decision = asyncio.run(runner.decide(ToolCall("c1", "look", {"path": "a"})))
+    assert (decision.kind == "allow") is reads
+
+
+def test_blocks_of_a_tool_arrive_as_blocks() -> None:
+    async def picture() -> list[ContentBlock]:
+        """A picture."""
+        return [TextBlock("a dot"), ImageBlock("image/png", b"PNG")]
+
+    result = asyncio.run(Runner(axio.from_tools([AxioTool("picture", picture)])).run("picture", {}))
+    assert result.content == (Text("a dot"), Media("image", b"PNG", "image/png"))
+
+
+def test_what_is_no_tool_of_axio_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="tools of axio"):
+        axio.from_tools([len])  # type: ignore[list-item]

@@ -1,0 +1,69 @@
+"""What an adapter is given that it cannot use is refused when it is given, with what would be right."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ferrule import DefinitionError, Runner, tool
+
+adapter = importlib.import_module(f"ferrule.adapters.{os.environ['FERRULE_FRAMEWORK']}")
+
+
+@tool(read_only=True)
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def outward() -> list[Callable[..., Any]]:
+    """The functions that make something of a runner."""
+    return [
+        made
+        for _, made in inspect.getmembers(adapter, inspect.isfunction)
+        if made.__module__ == adapter.__name__ and not made.__name__.startswith("_")
+        if next(iter(inspect.signature(made).parameters), "") == "runner" and not inspect.iscoroutinefunction(made)
+    ]
+
+
+def taken_in(theirs: object) -> object:
+    made = adapter.from_tools(theirs)
+    return asyncio.run(made) if inspect.iscoroutine(made) else made
+
+
+OPTIONS = [
+    (made, option)
+    for made in outward()
+    for option in ("context", "records")
+    if option in inspect.signature(made).parameters
+]
+
+
+def test_there_is_a_way_out_and_it_takes_a_context() -> None:
+    assert "context" in {option for _, option in OPTIONS}
+
+
+@pytest.mark.parametrize("made", outward())
+def test_what_is_no_runner_is_refused(made: Callable[..., Any]) -> None:
+    with pytest.raises(DefinitionError, match=r"Runner\(\[…\]\)"):
+        made([look])
+
+
+@pytest.mark.parametrize(("made", "option"), OPTIONS)
+def test_a_context_that_is_no_function_and_records_that_are_no_store_are_refused(
+    made: Callable[..., Any], option: str
+) -> None:
+    with pytest.raises(DefinitionError, match=f"{option}= takes a (function|store)"):
+        made(Runner([look]), **{option: "ada"})
+
+
+@pytest.mark.parametrize("theirs", [None, look, "look", [look], [None]])
+def test_what_is_none_of_their_tools_is_refused(theirs: object) -> None:
+    with pytest.raises(DefinitionError):
+        taken_in(theirs)

@@ -1,0 +1,445 @@
+"""Google ADK, driven by a model of our own under its `Runner`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.environment import LocalEnvironment
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import InMemoryRunner
+from google.adk.tools import FunctionTool, LongRunningFunctionTool, exit_loop, google_search, transfer_to_agent
+from google.adk.tools import ToolContext as AdkContext
+from google.adk.tools.environment._execute_tool import ExecuteTool
+from google.genai import types
+
+from ferrule import (
+    DefinitionError,
+    InputRequired,
+    Media,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    allow,
+    approval,
+    tool,
+)
+from ferrule.adapters import google_adk
+from ferrule.journal import memory
+from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing.bounded import in_time
+from ferrule.testing.world import PNG, World
+
+APP = "app"
+ASKS = "adk_request_confirmation"
+
+
+class Scripted(BaseLlm):
+    """Makes its calls in the first turn, what it has to make again in the next, and then ends."""
+
+    model: str = "scripted"
+    calls: tuple[Said, ...] = ()
+    again: tuple[Said, ...] = ()
+
+    async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncIterator[LlmResponse]:
+        made = {
+            part.function_call.id for content in llm_request.contents for part in content.parts if part.function_call
+        }
+        due = [said for said in (self.again if made else self.calls) if said.id not in made]
+        calls = [types.FunctionCall(id=said.id, name=said.name, args=dict(said.arguments)) for said in due]
+        parts = [types.Part(function_call=call) for call in calls] or [types.Part(text="done")]
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+
+def with_deps(context: AdkContext) -> ToolContext:
+    made = google_adk.context_of(context)
+    return made.replace(deps=made.deps["deps"])
+
+
+class DrivenAgent(Driven):
+    def __init__(self, runner: Runner, calls: tuple[Said, ...]) -> None:
+        super().__init__()
+        self.runner = runner
+        agent = LlmAgent(
+            name="agent", model=Scripted(calls=calls), tools=[google_adk.toolset(runner, context=with_deps)]
+        )
+        self.app = InMemoryRunner(agent, app_name=APP)
+        self.session_id = ""
+        self.waiting: dict[str, types.FunctionCall] = {}
+        self._first: dict[str, types.FunctionCall] = {}
+
+    async def start(self) -> None:
+        made = await self.app.session_service.create_session(app_name=APP, user_id="ada", state={"deps": "DEPS"})
+        self.session_id = made.id
+        await self.send(types.Part(text="go"))
+        self._first = dict(self.waiting)
+
+    async def send(self, *parts: types.Part) -> None:
+        message = types.Content(role="user", parts=list(parts))
+        async for event in self.app.run_async(user_id="ada", session_id=self.session_id, new_message=message):
+            self.see(event)
+        self.questions = {}
+        for call_id, call in self.waiting.items():
+            asked = call.args["toolConfirmation"]
+            self.questions[call_id] = Question(asked["payload"]["arguments"], asked["hint"])
+            self.results.pop(call_id, None)
+
+    def see(self, event: Any) -> None:
+        for response in event.get_function_responses():
+            self.results[response.id] = seen(response)
+        for call in event.get_function_calls():
+            if call.name == ASKS:
+                self.waiting[call.args["originalFunctionCall"]["id"]] = call
+
+    async def answer(
+        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+    ) -> None:
+        parts = []
+        for call_id, answer in answers.items():
+            call = self.waiting.pop(call_id, None) or self._first[call_id]
+            payload = json.loads(json.dumps(call.args["toolConfirmation"]["payload"]))
+            if record == "changed":
+                payload["ferrule"]["pending"]["arguments"]["euros"] = 500
+            if isinstance(answer, dict):
+                payload["arguments"] = answer
+            response = {"confirmed": bool(answer), "payload": None if record == "lost" else payload}
+            parts.append(types.Part(function_response=types.FunctionResponse(id=call.id, name=ASKS, response=response)))
+        if record == "lost":
+            await self.forget()
+        await self.send(*parts)
+
+    async def forget(self) -> None:
+        """Take the records out of the session's events."""
+        stored = self.app.session_service.sessions[APP]["ada"][self.session_id]
+        for event in stored.events:
+            for asked in event.actions.requested_tool_confirmations.values():
+                asked.payload = None
+
+
+def seen(response: types.FunctionResponse) -> Seen:
+    failed = "error" in response.response
+    media = tuple(part.inline_data.data for part in response.parts or () if part.inline_data)
+    return Seen(response.response["error" if failed else "result"], failed, media)
+
+
+class GoogleADK(Framework):
+    has_principals = True
+    asks_once = True
+    """It makes no confirmation out of what a tool asks when it is run with an answer, read in 2.13."""
+    tells_progress = False
+    """A tool has no public way to an event before its result, read in 2.13: `_enqueue_event` is not one."""
+
+    async def drive(self, runner: Runner, *calls: Said) -> DrivenAgent:
+        driven = DrivenAgent(runner, calls)
+        await driven.start()
+        return driven
+
+    def stored(self, waiting: DrivenAgent) -> Any:
+        return waiting.app.session_service, waiting.session_id
+
+    async def elsewhere(self, runner: Runner, stored: Any) -> DrivenAgent:
+        driven = DrivenAgent(runner, ())
+        driven.app.session_service, driven.session_id = stored
+        session = await stored[0].get_session(app_name=APP, user_id="ada", session_id=stored[1])
+        for event in session.events:
+            if event.author == "agent":
+                driven.see(event)
+        return driven
+
+
+class TestGoogleADK(AdapterContract):
+    framework = GoogleADK()
+
+    def test_a_person_who_could_not_be_asked_again_is_asked_about_the_call_that_is_made_again(self) -> None:
+        async def run() -> DrivenAgent:
+            driven = await GoogleADK().drive(world.runner(journal=memory()), Said("c1", "pay", {"to": "ada"}))
+            driven.app.agent.model.again = (Said("c2", "pay", {"to": "ada"}),)
+            await without_records(driven, record="lost")
+            assert list(driven.questions) == ["c2"]
+            await driven.answer({"c2": True})
+            return driven
+
+        world = World()
+        assert in_time(run()).results["c2"] == Seen("paid 1 EUR to ada")
+        assert world.paid == {"ada 1": 1}
+
+    def test_an_answer_without_its_record_finds_it_among_the_events_of_the_session_after_a_restart(self) -> None:
+        async def run() -> None:
+            key = b"k" * 32
+            driven = await GoogleADK().drive(world.runner(resume_key=key), Said("c1", "pay", {"to": "ada"}))
+            after = await GoogleADK().elsewhere(
+                world.runner(resume_key=key, journal=memory()), GoogleADK().stored(driven)
+            )
+            asked = after.waiting.pop("c1")
+            given = types.FunctionResponse(id=asked.id, name=ASKS, response={"confirmed": True})
+            await after.send(types.Part(function_response=given))
+            assert after.results["c1"] == Seen("paid 1 EUR to ada")
+
+        world = World()
+        in_time(run())
+        assert world.paid == {"ada 1": 1}
+
+    def test_arguments_that_are_none_are_a_no(self) -> None:
+        async def run() -> DrivenAgent:
+            driven = await GoogleADK().drive(world.runner(), Said("c1", "pay", {"to": "ada"}))
+            driven.waiting["c1"].args["toolConfirmation"]["payload"]["arguments"] = "all"
+            await driven.answer({"c1": True})
+            return driven
+
+        world = World()
+        assert in_time(run()).results["c1"].failed
+        assert not world.paid
+
+    def test_a_tool_that_needs_to_know_more_asks_for_what_fits_its_schema(self) -> None:
+        schema = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+
+        @tool(read_only=True)
+        async def book(city: str, context: ToolContext) -> str | InputRequired:
+            """Book."""
+            return InputRequired("Which day?", schema) if context.answer is None else context.answer.value["day"]
+
+        async def run() -> DrivenAgent:
+            driven = await GoogleADK().drive(Runner([book]), Said("c1", "book", {"city": "Rome"}))
+            asked = driven.waiting["c1"].args["toolConfirmation"]
+            assert (asked["hint"], asked["payload"]["schema"]) == ("Which day?", schema)
+            await driven.answer({"c1": {"day": "Monday"}})
+            return driven
+
+        assert in_time(run()).results["c1"] == Seen("Monday")
+
+    def test_the_user_is_the_principal_and_the_state_of_the_session_the_deps(self) -> None:
+        seen: list[ToolContext] = []
+
+        @tool(read_only=True)
+        async def look(context: ToolContext) -> str:
+            """Look."""
+            seen.append(context)
+            context.deps["looked"] = True
+            return "seen"
+
+        async def run() -> tuple[str, dict[str, Any]]:
+            agent = LlmAgent(
+                name="agent", model=Scripted(calls=(Said("c1", "look"),)), tools=[google_adk.toolset(Runner([look]))]
+            )
+            driven = DrivenAgent(Runner([look]), ())
+            driven.app = InMemoryRunner(agent, app_name=APP)
+            await driven.start()
+            service = driven.app.session_service
+            session = await service.get_session(app_name=APP, user_id="ada", session_id=driven.session_id)
+            return session.id, session.state
+
+        session, state = in_time(run())
+        assert (seen[0].principal, seen[0].session) == ("ada", session)
+        assert state["looked"] is True
+
+    def test_only_an_address_that_may_be_fetched_goes_as_one(self) -> None:
+        shown, hidden = (
+            Media("image", None, "image/png", f"https://example.org/{fetch}.png", fetch=fetch)
+            for fetch in (True, False)
+        )
+
+        @tool(read_only=True)
+        async def pictures() -> ToolResult:
+            """Pictures."""
+            return ToolResult("two", content=[shown, hidden])
+
+        response = in_time(one_response(Runner([pictures]), Said("c1", "pictures")))
+        assert [part.file_data.file_uri for part in response.parts] == [shown.uri]
+        assert response.response == {"result": f"[image {hidden.uri}]"}
+
+
+async def without_records(driven: DrivenAgent, record: Literal["lost"]) -> None:
+    """Answer, where no record is kept anywhere."""
+    records = driven.runner.journal.store
+    for key, value in records.items("interop ").items():
+        assert records.compare_and_set(key, value, None)
+    await driven.answer({"c1": True}, record=record)
+
+
+async def one_response(runner: Runner, said: Said) -> types.FunctionResponse:
+    driven = await GoogleADK().drive(runner, said)
+    service = driven.app.session_service
+    session = await service.get_session(app_name=APP, user_id="ada", session_id=driven.session_id)
+    return next(response for event in session.events for response in event.get_function_responses())
+
+
+# -- their tools as ours ----------------------------------------------------------------------------------------------
+
+
+def roll(sides: int, tool_context: AdkContext, times: int = 2) -> dict[str, Any]:
+    """Roll dice.
+
+    Args:
+        sides: How many.
+    """
+    rolls = tool_context.state["rolls"] = tool_context.state.get("rolls", 0) + 1
+    if sides < 2:
+        return {"error": "sides must be 2 or more"}
+    return {"rolled": f"{times} of {sides}", "rolls": rolls, "user": tool_context.user_id}
+
+
+def run_ours(tools: list[Any], name: str, arguments: dict[str, Any], **options: Any) -> Any:
+    runner = Runner(google_adk.from_tools(tools), **options)
+    return in_time(runner.run(ToolCall("c1", name, arguments), ToolContext(session="s", principal="ada")))
+
+
+def test_a_function_of_adk_is_a_tool_with_its_description_and_schema() -> None:
+    made = google_adk.from_tools([roll]).get("roll")
+    assert made.description.startswith("Roll dice.")
+    assert made.input_schema["properties"].keys() == {"sides", "times"}
+    assert run_ours([roll], "roll", {"sides": 6}).output == {"rolled": "2 of 6", "rolls": 1, "user": "ada"}
+    assert run_ours([roll], "roll", {"sides": "six"}).status == "invalid"
+
+
+def test_the_state_of_a_session_is_kept_between_its_calls_and_is_that_of_no_other() -> None:
+    async def run() -> list[int]:
+        runner = Runner(google_adk.from_tools([roll]))
+        contexts = [ToolContext(session=session, principal="ada") for session in ("s", "s", "t", None, None)]
+        return [(await runner.run("roll", {"sides": 6}, context)).output["rolls"] for context in contexts]
+
+    assert in_time(run()) == [1, 2, 1, 1, 1]
+
+
+def test_what_a_tool_of_adk_returns_as_an_error_is_a_failure() -> None:
+    result = run_ours([roll], "roll", {"sides": 1})
+    assert not result.success and "sides must be 2 or more" in result.text
+
+
+@pytest.mark.filterwarnings("ignore:.EXPERIMENTAL")
+def test_what_a_tool_of_adk_itself_knows_as_an_error_is_a_failure_told_whole(tmp_path: Path) -> None:
+    """`isError` of its MCP tools is one, and the status of a command another."""
+
+    async def run() -> list[ToolResult]:
+        runner = Runner(google_adk.from_tools([ExecuteTool(LocalEnvironment(working_dir=tmp_path))]))
+        return [await runner.run("Execute", {"command": f"echo no money; exit {code}"}) for code in (3, 0)]
+
+    failed, done = in_time(run())
+    assert failed.status == "failed" and "no money" in failed.text and '"exit_code": 3' in failed.text
+    assert done.output == {"status": "ok", "stdout": "no money\n"}
+
+
+def hand_over(tool_context: AdkContext) -> str:
+    tool_context.actions.set_model_response = {}
+    return "handed over"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "arguments"), [(exit_loop, {}), (transfer_to_agent, {"agent_name": "ada"}), (hand_over, {})]
+)
+def test_a_tool_of_adk_that_would_steer_an_agent_fails_and_says_so(theirs: Any, arguments: dict[str, Any]) -> None:
+    result = run_ours([theirs], theirs.__name__, arguments)
+    assert result.status == "failed" and "steers an agent" in result.text
+
+
+def test_a_tool_of_adk_that_only_wants_no_summary_is_no_failure() -> None:
+    def quiet(tool_context: AdkContext) -> str:
+        tool_context.actions.skip_summarization = True
+        tool_context.actions.escalate = False
+        return "done"
+
+    assert run_ours([quiet], "quiet", {}).output == "done"
+
+
+@pytest.mark.parametrize(("sides", "asks"), [(6, False), (100, True)])
+def test_a_tool_of_adk_that_needs_confirmation_asks(sides: int, asks: bool) -> None:
+    async def run() -> None:
+        theirs = FunctionTool(roll, require_confirmation=lambda sides, **rest: sides > 20)
+        runner = Runner(google_adk.from_tools([theirs]), approve=lambda call, decision, context: decision)
+        result = await runner.run(ToolCall("c1", "roll", {"sides": sides}), ToolContext(session="s"))
+        assert (result.pending is not None) is asks
+        if asks:
+            result = await runner.resume(result.record(), True)
+        assert result.output["rolled"] == f"2 of {sides}"
+
+    in_time(run())
+
+
+def test_a_tool_of_adk_that_needs_confirmation_only_once_it_runs_is_asked_about_then() -> None:
+    """Such as one whose budget another call has used up meanwhile."""
+
+    def is_large(euros: int) -> bool:
+        judged.append(euros)
+        return len(judged) > 1
+
+    def pay(euros: int) -> str:
+        paid.append(euros)
+        return f"paid {euros}"
+
+    async def run() -> None:
+        runner = Runner(
+            google_adk.from_tools([FunctionTool(pay, require_confirmation=is_large)]), approve=approval.later
+        )
+        waiting = await runner.run("pay", {"euros": 5})
+        assert waiting.status == "suspended" and not paid
+        assert (await runner.resume(waiting.record(), allow(arguments={"payload": None}))).text == "paid 5"
+
+    judged: list[int] = []
+    paid: list[int] = []
+    in_time(run())
+    assert paid == [5]
+
+
+def test_a_confirmation_of_what_a_guard_has_changed_since_is_none_of_what_runs() -> None:
+    def wipe(path: str, tool_context: AdkContext) -> str:
+        if tool_context.tool_confirmation is None:
+            tool_context.request_confirmation(hint=f"wipe {path}?")
+            return "asked"
+        return f"wiped {path}"
+
+    def jail(call: ToolCall, context: ToolContext) -> Any:
+        return allow(arguments={"path": "/home/x"}) if call.arguments["path"] == "/etc" else None
+
+    theirs = FunctionTool(wipe, require_confirmation=lambda path, **rest: path == "/etc")
+    made = google_adk.from_tools([theirs]).map(lambda tool: tool.replace(guards=[*tool.guards, jail]))
+    result = in_time(Runner(made, approve=approval.later).run("wipe", {"path": "/etc"}))
+    assert (result.status, result.pending["reason"]) == ("suspended", "wipe /home/x?")
+
+
+def test_a_tool_of_adk_that_asks_while_it_runs_is_run_again_with_the_answer() -> None:
+    def leave(tool_context: AdkContext) -> str:
+        """Ask for leave."""
+        given = tool_context.tool_confirmation
+        if given is None:
+            tool_context.request_confirmation(hint="How many days?", payload={"days": 0})
+            return "asked"
+        return f"{given.payload['days']} days"
+
+    async def answer(call: ToolCall, decision: Any, context: ToolContext) -> Any:
+        assert decision.reason == "How many days?"
+        return allow({"payload": {"days": 3}})
+
+    assert run_ours([leave], "leave", {}, guards=[], approve=answer).output == "3 days"
+
+
+def test_a_picture_of_adk_is_a_picture() -> None:
+    def draw() -> dict[str, Any]:
+        """Draw."""
+        return {"title": "a dot", "picture": types.Part.from_bytes(data=PNG, mime_type="image/png")}
+
+    result = run_ours([draw], "draw", {})
+    assert [block.data for block in result.content if isinstance(block, Media)] == [PNG]
+    assert "a dot" in result.text
+
+
+@pytest.mark.parametrize(
+    ("theirs", "reason"),
+    [
+        (LongRunningFunctionTool(roll), "background=True"),
+        (google_search, "runs in the model's API"),
+        ("roll", "not 'roll'"),
+    ],
+)
+def test_what_cannot_be_a_tool_here_is_refused_with_the_reason(theirs: Any, reason: str) -> None:
+    with pytest.raises(DefinitionError, match=reason):
+        google_adk.from_tools([theirs])
+
+
+def test_a_toolset_of_adk_is_refused_with_how_its_tools_are_had() -> None:
+    with pytest.raises(DefinitionError, match=r"await toolset\.get_tools"):
+        google_adk.from_tools(google_adk.toolset(Runner([])))

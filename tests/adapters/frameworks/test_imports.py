@@ -1,0 +1,66 @@
+"""What importing an adapter loads: its framework, and of Ferrule what it needs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+FRAMEWORK = os.environ["FERRULE_FRAMEWORK"]
+ADAPTER = f"ferrule.adapters.{FRAMEWORK}"
+THEIRS = {
+    "amplifier": {"amplifier_core"},
+    "axio": {"axio"},
+    "fastmcp": {"anyio", "fastmcp", "mcp", "mcp_types"},
+    "google_adk": {"google.adk", "google.genai"},
+    "langchain": {"langchain_core", "langgraph"},
+    "openai_agents": {"agents"},
+    "pydantic_ai": {"pydantic_ai"},
+    "strands": {"strands"},
+}[FRAMEWORK]
+"""The packages of others that its adapter may import: the framework, and what it cannot be without."""
+OURS = {"ferrule", "pydantic", "pydantic_core", "jsonschema_rs"}
+
+
+def loaded_by(*modules: str) -> set[str]:
+    """The modules that are there after these were imported, in a program of its own."""
+    program = f"import sys, json, {', '.join(modules)}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    assert done.stdout, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def named_in_the_adapter() -> set[str]:
+    """The modules of others that the adapter's own text imports."""
+    spec = importlib.util.find_spec(ADAPTER)
+    assert spec is not None and spec.origin is not None
+    with open(spec.origin, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return {name for name in found if name.partition(".")[0] not in {*sys.stdlib_module_names, "ferrule"}}
+
+
+def test_an_adapter_imports_its_framework_and_nothing_else() -> None:
+    named = named_in_the_adapter()
+    theirs = {name for name in named if any(f"{name}.".startswith(f"{package}.") for package in THEIRS)}
+    assert {name.partition(".")[0] for name in named - theirs} <= OURS
+    assert theirs, "it imports no framework"
+    beside = loaded_by(ADAPTER) - loaded_by("ferrule", "ferrule.journal", *theirs)
+    packages = {name.partition(".")[0] for name in beside} - set(sys.stdlib_module_names)
+    assert packages <= OURS
+
+
+def test_an_adapter_imports_no_other_adapter_and_no_program() -> None:
+    ours = {name for name in loaded_by(ADAPTER) if name.startswith("ferrule.")}
+    others = {name for name in ours if name.startswith("ferrule.adapters.") and name != ADAPTER}
+    shared = {"adapter", "args_model", "checks", "definitions", "payload", "shapes"}
+    assert {name.rpartition(".")[2] for name in others} <= shared
+    assert not {name for name in ours if name.split(".")[1] in {"cli", "serve", "testing", "loop"}}
