@@ -38,8 +38,8 @@ class OwnJournal(Journal):
     async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         return [kept for kept in self.calls.values() if kept.state != "ended"]
 
-    async def settle(self, kept: JournalEntry, outcome: JsonObject | None) -> bool:
-        return kept.intent.key in self.calls and outcome is not None
+    async def settle(self, entry: JournalEntry, outcome: JsonObject | None) -> bool:
+        return entry.intent.key in self.calls and outcome is not None
 
     async def take(self, key: str, expires_at: float) -> bool:
         return expires_at > 0

@@ -15,16 +15,22 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import Annotated, Any, Literal, TypeAlias, final
 
-from pydantic_core import from_json, to_jsonable_python
+from pydantic_core import core_schema, from_json, to_jsonable_python
 
 from ferrule.values.encoded_bytes import get_base64_serializer, to_base64
 
-if TYPE_CHECKING:
-    _SetInCode = bool
-else:
-    _SetInCode = Literal[False]  # Pydantic makes Media from data of a model, which may not turn it on
+
+class _OnlySetInCode:
+    """Checks a field that only a developer may turn on, and no data that a model could have written."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
+        return core_schema.literal_schema([False])
+
+    def __get_pydantic_json_schema__(self, core: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": "boolean"} if handler.mode == "serialization" else handler(core)
+        return found
 
 
 @final
@@ -61,7 +67,7 @@ class Media:
     mime_type: str
     uri: str | None = None
     name: str | None = None
-    fetch: _SetInCode = False
+    fetch: Annotated[bool, _OnlySetInCode()] = False
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
