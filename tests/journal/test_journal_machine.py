@@ -261,7 +261,7 @@ class KeptCalls(RuleBasedStateMachine):
             if life == self.life and event.kind in TERMINAL:
                 self.terminal[event.call.id] += 1
 
-        options: dict[str, Any] = {"version": version, "parallel": True, "timeout": TIMEOUT}
+        options: dict[str, Any] = {"metadata": {"version": version}, "parallel": True, "timeout": TIMEOUT}
         self.runner = Runner(
             [
                 tool(handle, name="pay", **options),

@@ -279,7 +279,7 @@ def test_bytes_by_themselves_are_refused_where_nobody_can_tell_how_they_are_read
     result, _ = run(one, "both", {"data": written(b"abcd"), "own": InHex(data=b"abcd")})
     assert result.output == "b'abcd' b'abcd'"
     result, _ = run(one, "both", {"data": b"abcd", "own": {"data": b"abcd"}})
-    assert result.status == "invalid" and "give the text, for instance in base64" in (result.error or "")
+    assert result.status == "invalid" and "give a text, such as base64" in (result.error or "")
 
 
 class Coloured(enum.Enum):
@@ -359,6 +359,6 @@ def test_bytes_reach_a_worker_and_are_refused_where_they_would_leave_one() -> No
         )
         assert (await runner.run("length_of", {"data": b"abcd"})).output == [4, 3]
         result = await runner.run("gives_bytes", {})
-        assert result.status == "failed" and "for instance in base64" in (result.error or "")
+        assert result.status == "failed" and "such as base64" in (result.error or "")
 
     asyncio.run(main())
