@@ -32,19 +32,19 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset, compare_toolsets
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.executors.background_loop import BackgroundLoop, run_on_loop
-from ferrule.kernel.authorize import VALUE_MISSING, explain, find_objection, foresee, judge
+from ferrule.kernel.authorize import VALUE_MISSING, explain, find_verdict, foresee, judge
 from ferrule.kernel.background import BackgroundJob
 from ferrule.kernel.batch import Batch
 from ferrule.kernel.begin import find_plan
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.plan import Mount, Settings
 from ferrule.kernel.receive import receive, resume_call, unknown_tool
-from ferrule.kernel.recovery import deferred_record, recover
+from ferrule.kernel.recovery import find_deferred_record, recover
 from ferrule.kernel.redact import redact
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.runner_state import ResumedRecords, RunnerState
 from ferrule.kernel.state import NO_ORIGIN, Origin
-from ferrule.kernel.suspension import NOT_SEALED, open_record
+from ferrule.kernel.suspension import NOT_SEALED, open_suspended_record
 from ferrule.kernel.validate import set_judged_arguments, validate
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
@@ -423,7 +423,7 @@ class Runner:
         except Rejected as rejection:
             return Decision("deny", rejection.error)
         plan, validated = state.plan, state.call
-        decision = await judge(plan, state, find_objection(plan.guards, state))
+        decision = await judge(plan, state, find_verdict(plan.guards, state))
         if decision.kind == "ask":
             decision = await foresee(plan, state, decision)
         state.task = None
@@ -478,7 +478,7 @@ class Runner:
         Raises:
             DefinitionError: It is no record of a suspended call.
         """
-        return open_record(record, self._state.resume_keys, False, None) is not None
+        return open_suspended_record(record, self._state.resume_keys, False, None) is not None
 
     async def resume(
         self,
@@ -513,13 +513,13 @@ class Runner:
         """
         if by is not None and not isinstance(by, str):
             raise DefinitionError(f"resume(by=…) is the name of who answers, not {type(by).__name__}")
-        answered = open_record(record, self._state.resume_keys, answer, by and clean_text(by))
-        if answered is None:
+        resumed = open_suspended_record(record, self._state.resume_keys, answer, by and clean_text(by))
+        if resumed is None:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
         given = build_context(context, {} if deps is None else {"deps": deps}, "resume")
-        fields = given.replace(**answered.record["context"]).fields
-        return await resume_call(self._state, answered, fields, _seen_by("observers", observers))
+        fields = given.replace(**resumed.record["context"]).fields
+        return await resume_call(self._state, resumed, fields, _seen_by("observers", observers))
 
     async def resolve(self, ticket: str, answer: ToolResult | bool, by: str | None = None) -> ToolResult:
         """Resume the deferred work that the journal has under this ticket, as a webhook does. Return its result.
@@ -530,7 +530,7 @@ class Runner:
             DefinitionError: The runner has no journal.
             JournalError: The journal cannot be read.
         """
-        if (record := await deferred_record(self._state, ticket)) is None:
+        if (record := await find_deferred_record(self._state, ticket)) is None:
             text = f"No deferred work waits under the ticket {ticket!r}, or more than one does. {NOTHING_RUN}"
             return ToolResult(None, text, status="not_found", executed=False)
         return await self.resume(record, answer, by=by)

@@ -39,7 +39,7 @@ from ferrule.runner import Runner
 from ferrule.stores.store import Store, read_row, replace_row
 from ferrule.types import Coro, Guard
 from ferrule.values.call import ToolCall
-from ferrule.values.call_key import call_key
+from ferrule.values.call_key import make_call_key
 from ferrule.values.content import Text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
@@ -475,7 +475,7 @@ def _asks(guard: object, tool: Tool) -> bool:
 def is_as_sent(pending: Mapping[str, Any], call: ToolCall) -> bool:
     """Whether the call has the arguments that it had when it was suspended; guards may have changed those in
     `pending`, which is sealed."""
-    return bool(call_key((), call.raw) == pending["sent"])
+    return bool(make_call_key((), call.raw) == pending["sent"])
 
 
 async def _later(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
@@ -508,7 +508,7 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
         return None
     named = (context.principal, context.session, call.name, call.id)
     digest = sha256(json.dumps(named).encode()).hexdigest()[:32]
-    return f"{_PREFIX}{digest} {call_key(named, call.raw)}"
+    return f"{_PREFIX}{digest} {make_call_key(named, call.raw)}"
 
 
 def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:

@@ -1,7 +1,7 @@
 """Repair arguments without loss after strict validation refused them.
 
 A repair changes a value only at the path of an error, and only to the expected type or choice. So a valid value
-is never touched, and nothing is guessed.
+is never touched, and nothing is guessed. Repairs of the JSON text itself are in `values/json_text.py`.
 """
 
 from __future__ import annotations

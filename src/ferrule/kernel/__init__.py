@@ -1,5 +1,5 @@
-"""The way of one call, and of several.
+"""The path of one call, and batches of calls.
 
-Read call.py, authorize.py, invoke.py and results.py in this order; acquire.py stands beside them. plan.py is what is
-made ready once for each tool, state.py what is kept of a call while it runs, batch.py several calls at once.
+Read path.py first: the order of the steps. Then read the steps that you need, such as validate.py, authorize.py,
+acquire.py and invoke.py. plan.py compiles a tool for a runner, state.py holds the facts of one call.
 """

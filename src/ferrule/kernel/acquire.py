@@ -7,9 +7,12 @@ Every call takes them in this order, so calls of one runner cannot deadlock:
 3. a lease, if slots or keys are shared with other programs
 4. a thread or worker process, shared by all runners
 
-Nothing is held while a person is asked. A nested call never waits for a slot or key of its own ancestors: the calls
-below a holder compete among themselves for a nested limiter or nested locks. Every other wait of a nested call ends
-after 60 s at the latest (`kernel/deadline.py`).
+A call holds nothing while an approver is asked about it. Its ancestors keep their slots and keys meanwhile, and its
+batch keeps the order of its keys. A running handler that calls `context.ask` keeps its slots.
+
+A nested call never waits for a slot or key of its own ancestors: the calls below a holder compete among themselves for
+a nested limiter or nested locks. Every other wait of a nested call ends after `waits.slot`, or 60 s if that is None
+(`kernel/deadline.py`).
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ class HeldSlots:
     """The slots and keys held by one call, from `acquire` to `release`.
 
     Attributes:
-        slots: The limiters of which the call holds a slot, and its lease.
-        keys: The keys that it holds.
+        slots: Its limiters, one slot of each, and its lease.
+        key_holds: Its holds on resource keys.
         nested_limiters: For calls below this one: the limiter to use in place of each limiter held here.
         nested_locks: For calls below this one: the locks to use for the keys held here.
         active_runs: How many runs of the handler and its inner middleware are in progress.
         idle_callbacks: Callbacks for when no run is in progress any more.
-        abandoned_jobs: Jobs of this call and of calls below it that were abandoned and still run.
+        abandoned_jobs: Abandoned jobs of this call and of calls below it, still running.
     """
 
     # Class attributes are defaults that few calls overwrite.
-    keys: tuple[Hold, ...] = ()
+    key_holds: tuple[Hold, ...] = ()
     nested_limiters: dict[Limiter, Limiter] | None = None
     nested_locks: KeyLocks | None = None
     idle_callbacks: tuple[Callable[[], object], ...] = ()
@@ -76,17 +79,17 @@ def acquire(plan: Plan, state: CallState) -> HeldSlots | Coro[HeldSlots]:
     """Acquire all keys and slots of the call. Return a coroutine if it may have to wait.
 
     Raises:
-        Rejected: The arguments forbid running beside other calls. The coroutine also raises it if the keys cannot be
-            computed or the wait takes too long.
+        Rejected: The arguments forbid running in parallel. The coroutine also raises it if the keys cannot be computed
+            or the wait takes too long.
     """
-    limiters, entry = plan.limiters, state.origin.entry
-    if entry is not None and entry.beside and not plan.tool.trait("parallel", state.call.arguments):
+    limiters, owner = plan.limiters, state.origin.owner
+    if owner is not None and owner.in_parallel and not plan.tool.trait("parallel", state.call.arguments):
         reason = f"{plan.name} may not run beside other calls with the arguments as they were changed"
         raise Rejected("limited", f"{reason}. {NOTHING_RUN} Send it alone.")
     if plan.has_call_limits or state.parent is not None:
-        limiters = _limiters_for(plan, state)
-        if plan.locks or plan.leases is not None:
-            return _wait_for_all(plan, state, limiters)
+        limiters = _list_limiters(plan, state)
+        if plan.has_resources or plan.leases is not None:
+            return _acquire_all(plan, state, limiters)
     taken = 0
     try:
         for limiter in limiters:
@@ -95,11 +98,11 @@ def acquire(plan: Plan, state: CallState) -> HeldSlots | Coro[HeldSlots]:
     except IndexError:  # no slot is free
         for limiter in limiters[:taken]:
             limiter.release()
-        return _wait_for_all(plan, state, limiters)
+        return _acquire_all(plan, state, limiters)
     return HeldSlots(limiters)
 
 
-async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> HeldSlots:
+async def _acquire_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> HeldSlots:
     """Wait for the keys, then for each slot, and for the lease.
 
     Raises:
@@ -109,12 +112,12 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
     held = HeldSlots(())
     plan.runner.waiting.add(state)
     try:
-        if plan.locks:
-            held.keys = _queue_for_keys(plan, state)
-            for hold in held.keys:
+        if plan.has_resources:
+            held.key_holds = _queue_for_keys(plan, state)
+            for hold in held.key_holds:
                 if not await hold.wait(deadline, timer):
                     raise busy(plan, "what it works on is in use")
-        for slot in _insert_lease(plan, state, limiters, held.keys):
+        for slot in _insert_lease(plan, state, limiters, held.key_holds):
             if not await slot.acquire(deadline, (plan.name, state.fields.principal), timer):
                 raise busy(plan, slot.busy_reason)
             held.slots = (*held.slots, slot)
@@ -129,25 +132,25 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
 
 
 def _queue_for_keys(plan: Plan, state: CallState) -> tuple[Hold, ...]:
-    """Join the queue of every key that the call needs.
+    """Join the queue of every resource key of the call.
 
     Raises:
         Rejected: The tool's `resources` function raised.
     """
     try:
-        keys = resource_keys(state, state.call.arguments)
+        keys = find_resource_keys(state, state.call.arguments)
     except Exception as error:
         log_exception(state, "resources of tool %r raised", plan.name, error=error)
         raise Rejected("failed", f"{plan.name} could not be run: its resources are not known. {NOTHING_RUN}") from None
     shared = plan.tool.trait("parallel", state.call.arguments)
     keys_by_locks: dict[KeyLocks, list[str]] = {}
     for key in keys:
-        keys_by_locks.setdefault(_locks_for(key, state), []).append(key)
+        keys_by_locks.setdefault(_choose_locks(key, state), []).append(key)
     return tuple([locks.request(keys, shared=shared) for locks, keys in keys_by_locks.items()])
 
 
-def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str]:
-    """Return the keys that the tool's `resources` gives for these arguments. It may read the call's context.
+def find_resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str]:
+    """Return the resource keys of a call with these arguments. The tool's `resources` may read the call's context.
 
     Raises:
         Exception: The tool's function raised it.
@@ -171,7 +174,7 @@ def _insert_lease(
     if plan.leases is None:
         return limiters
     slots = {limiter.name: limiter.limit for limiter in limiters if limiter.name is not None}
-    keys = [key for hold in holds for key in hold.keys if _locks_for(key, state) is plan.runner.locks]
+    keys = [key for hold in holds for key in hold.keys if _choose_locks(key, state) is plan.runner.locks]
     if not slots and not keys:
         return limiters
     lease = plan.leases.lease(slots, keys, shared=any(hold.shared for hold in holds))
@@ -179,10 +182,10 @@ def _insert_lease(
     return (*limiters[:position], lease, *limiters[position:])
 
 
-# -- which limiter, which locks ----------------------------------------------------------------------------------------
+# -- choose limiters and locks -----------------------------------------------------------------------------------------
 
 
-def _limiters_for(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
+def _list_limiters(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
     """Return the limiters of the call in the order of acquisition: tool, principal, runner, thread or process."""
     limiters = plan.limiters
     if plan.principal_limits:
@@ -190,11 +193,11 @@ def _limiters_for(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
         position = plan.tool.limiter is not None
         limiters = (*limiters[:position], *principal_limiters, *limiters[position:])
     if state.parent is not None:
-        limiters = tuple([_limiter_for(limiter, state) for limiter in limiters])
+        limiters = tuple([_choose_limiter(limiter, state) for limiter in limiters])
     return limiters
 
 
-def _limiter_for(limiter: Limiter, state: CallState) -> Limiter:
+def _choose_limiter(limiter: Limiter, state: CallState) -> Limiter:
     """Return the limiter, or its nested one if an ancestor holds a slot of it."""
     holder = _find_holder(state, lambda held: any(slot is limiter or slot.outer is limiter for slot in held.slots))
     if holder is None:
@@ -203,9 +206,9 @@ def _limiter_for(limiter: Limiter, state: CallState) -> Limiter:
     return nested.setdefault(limiter, Limiter(limiter.limit, outer=limiter))
 
 
-def _locks_for(key: str, state: CallState) -> KeyLocks:
+def _choose_locks(resource_key: str, state: CallState) -> KeyLocks:
     """Return the runner's locks, or the nested ones if an ancestor holds the key."""
-    holder = _find_holder(state, lambda held: any(key in hold.keys for hold in held.keys))
+    holder = _find_holder(state, lambda held: any(resource_key in hold.keys for hold in held.key_holds))
     if holder is None:
         return state.plan.runner.locks
     holder.nested_locks = holder.nested_locks or KeyLocks()
@@ -213,7 +216,7 @@ def _locks_for(key: str, state: CallState) -> KeyLocks:
 
 
 def _find_holder(state: CallState, is_holder: Callable[[HeldSlots], bool]) -> HeldSlots | None:
-    """Return the slots of the nearest ancestor for which `is_holder` is true, or None."""
+    """Return the slots of the nearest ancestor with `is_holder` true, or None."""
     all_held = (call.held for call in ancestors(state))
     return next((held for held in all_held if held is not None and is_holder(held)), None)
 
@@ -231,7 +234,7 @@ def release(state: CallState, held: HeldSlots) -> None:
         return
     for slot in held.slots:
         slot.release()
-    for hold in held.keys:
+    for hold in held.key_holds:
         hold.release()
 
 
@@ -250,7 +253,7 @@ def _release_after_jobs(state: CallState, held: HeldSlots) -> None:
     be blocked or closed.
     """
     running, abandoned = set(held.abandoned_jobs), state.plan.runner.abandoned
-    left: list[Limiter | Lease | Hold] = [*held.slots, *held.keys]
+    left: list[Limiter | Lease | Hold] = [*held.slots, *held.key_holds]
 
     def on_job_end(job: Job) -> None:
         running.discard(job)

@@ -7,7 +7,7 @@ from ferrule.kernel import results
 from ferrule.kernel.deadline import report_progress
 from ferrule.kernel.results import NOTHING_RUN, Rejected, Suspended
 from ferrule.kernel.state import Attempt, CallState
-from ferrule.kernel.suspension import make_record
+from ferrule.kernel.suspension import make_suspended_record
 from ferrule.values.result import ToolResult
 
 _ABANDONING = ("timeout", "cancelled")
@@ -16,9 +16,9 @@ _ABANDONING = ("timeout", "cancelled")
 def begin_attempt(state: CallState) -> Attempt:
     """Start a new attempt of the call. It takes over what holds for the whole call, such as the number of runs."""
     before, attempt = state.attempt, Attempt()
-    attempt.runs, attempt.executed = before.runs, before.executed
-    attempt.abandoned, attempt.left_running, attempt.stop = before.abandoned, before.left_running, before.stop
-    attempt.in_next, attempt.cancels = before.in_next, before.cancels
+    attempt.runs, attempt.executed, attempt.abandoned = before.runs, before.executed, before.abandoned
+    attempt.left_running, attempt.runner_rejection = before.left_running, before.runner_rejection
+    attempt.in_next, attempt.cancels_left_over = before.in_next, before.cancels_left_over
     attempt.asked, attempt.approved_by, attempt.inputs = before.asked, before.approved_by, before.inputs
     attempt.in_journal, attempt.record_notes = before.in_journal, before.record_notes
     state.attempt = attempt
@@ -58,12 +58,13 @@ def end_next(state: CallState) -> None:
 
 
 def reject(state: CallState, rejection: Rejected) -> ToolResult:
-    """Return the result of an attempt that ends before its handler. If it is suspended, its record is sealed."""
+    """Return the result of an attempt without another run of the handler. A suspended call gets its sealed record."""
     attempt = state.attempt
     if isinstance(rejection, Suspended):
         kind = "approval" if rejection.decision.schema is None else "input"
-        attempt.pending = make_record(state, kind, rejection.decision, rejection.handler_state)
+        attempt.pending = make_suspended_record(state, kind, rejection.decision, rejection.handler_state)
     executed = attempt.executed
+    # An earlier attempt may have run the handler.
     error = rejection.error.replace(NOTHING_RUN, results.describe_effect(executed, changes=state.plan.changes))
     result = attempt.result = results.unsuccessful(state, rejection.status, error, executed=executed)
     if executed is False and rejection.own_words:

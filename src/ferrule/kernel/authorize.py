@@ -1,7 +1,7 @@
 """Decide whether a call may run: ask the guards, then a person if a guard says so.
 
 guards     the strictest decision wins: deny, then ask, then allow. Changed arguments are validated and judged again by
-│          all guards, at most eight rounds.
+│          all guards; the eighth change denies.
 approver   answers an ask: approve, deny or suspend
 guards     judge once more after an answer. Another ask does not count; a deny or another change denies the call.
 """
@@ -26,7 +26,7 @@ from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import get_log_facts, log_exception, redact, redact_question
 from ferrule.kernel.results import Suspended, denial
 from ferrule.kernel.state import CallState, ancestors
-from ferrule.kernel.suspension import Answered, find_supplied_names, omit_names, refusal_by_person
+from ferrule.kernel.suspension import ResumedCall, find_supplied_names, omit_names, refusal_by_person
 from ferrule.kernel.tasks import run_within
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.arguments import redact_hidden
@@ -42,29 +42,29 @@ from ferrule.values.log import write_log
 MAX_ROUNDS = 8
 VALUE_MISSING = "a value that only the program or a person can supply is missing"
 
-Objection: TypeAlias = tuple[int, object]
-"""The position of a guard that does not simply allow the call, and its verdict or `Raised`."""
+GuardVerdict: TypeAlias = tuple[int, object]
+"""The position of a guard, and a verdict that needs handling: anything but a plain allow. `Raised` if it raised."""
 
 
 def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
-    """Ask the guards. Return None if all allow the call at once, else a coroutine that goes on from there.
+    """Ask the guards. Return None if all allow the call at once, else a coroutine for the rest.
 
-    When it ends, `state.call` is the call that may run.
+    At its end, `state.call` has the arguments to run with.
 
     Raises:
         Rejected: (by the coroutine) The call may not run, or is suspended.
     """
     guards = plan.guards
-    objection = find_objection(guards, state) if guards else None
-    if objection is not None or plan.hidden:
-        return _authorize(plan, state, objection)
+    found = find_verdict(guards, state) if guards else None
+    if found is not None or plan.hidden:
+        return _authorize(plan, state, found)
     if guards and state.observers:
-        emit(state.observers, "tool:decided", state.call, ALLOW, state.fields, state.run)
+        emit(state.observers, "tool:decided", state.call, ALLOW, state.fields, state.run_id)
     return None
 
 
-async def _authorize(plan: Plan, state: CallState, objection: Objection | None) -> None:
-    decision = _emit_decision(plan, state, await judge(plan, state, objection))
+async def _authorize(plan: Plan, state: CallState, found: GuardVerdict | None) -> None:
+    decision = _emit_decision(plan, state, await judge(plan, state, found))
     if decision.kind == "ask":
         await ask_and_judge(plan, state, decision, plan.runner.approve)
     else:
@@ -77,7 +77,7 @@ async def judge_replayed_call(plan: Plan, state: CallState) -> None:
     Raises:
         Rejected: A guard denies it.
     """
-    decision = _emit_decision(plan, state, await judge(plan, state, find_objection(plan.guards, state)))
+    decision = _emit_decision(plan, state, await judge(plan, state, find_verdict(plan.guards, state)))
     if decision.kind == "deny":
         raise denial(decision.reason)
 
@@ -89,24 +89,24 @@ def _emit_decision(plan: Plan, state: CallState, decision: Decision) -> Decision
     return decision
 
 
-async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
-    """Judge a resumed call with its answer. Return the answer for a handler that asked for input.
+async def judge_resumed_call(plan: Plan, state: CallState, resumed: ResumedCall) -> Answer | None:
+    """Judge a resumed call with its answer. Return the answer if the handler had asked for input, else None.
 
     The answer is about the recorded call, whatever `around` middleware makes of it now.
 
     Raises:
         Rejected: The call may not run, or is suspended again.
     """
-    record, kind = answered.record, answered.record["kind"]
-    if kind in ("input", "work") or journal_status(state).replaces is not None:
+    record, kind = resumed.record, resumed.record["kind"]
+    if kind in ("input", "work") or journal_status(state).replaced_entry is not None:
         state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
     if kind in ("background", "work"):
-        state.attempt.approved_by = answered.by
-        if not answered.ends_work:
+        state.attempt.approved_by = resumed.by
+        if not resumed.answer_is_result:
             _check_allowed(plan, state, _emit_decision(plan, state, await _judge_again(plan, state, frozenset())))
         return Answer(FrozenDict(), freeze(record["state"])) if kind == "work" else None
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
-    answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
+    answer = await ask_and_judge(plan, state, asked, resumed.approve, freeze(record["state"]))
     if not find_supplied_names(plan, state.call.arguments).issuperset(record["supplied"]):
         raise denial(VALUE_MISSING)
     return answer
@@ -127,10 +127,10 @@ def _check_allowed(plan: Plan, state: CallState, decision: Decision) -> None:
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 
-def find_objection(
+def find_verdict(
     guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState, start: int = 0
-) -> Objection | None:
-    """Ask the guards in turn, from `start` on. Return the first verdict that is no plain allow, or None."""
+) -> GuardVerdict | None:
+    """Ask the guards in turn, from `start` on. Return the first verdict that needs handling, or None if all allow."""
     call, context, position = state.call, state.context, start
     try:
         for position in range(start, len(guards)):
@@ -148,18 +148,18 @@ async def explain(plan: Plan, state: CallState) -> list[Decision]:
     """Return the decision of each guard about the call as it was sent."""
     decisions = []
     for function, guard in plan.guards:
-        found = find_objection(((function, guard),), state)
+        found = find_verdict(((function, guard),), state)
         one = ALLOW if found is None else await _read_verdict(plan, guard, found[1], state)
         arguments = one.arguments and redact_hidden(one.arguments, plan.parameters.hidden)
         decisions.append(replace(one, arguments=arguments, rule=one.rule or guard_name(guard)))
     return decisions
 
 
-async def judge(plan: Plan, state: CallState, objection: Objection | None) -> Decision:
-    """Return the decision of all guards, beginning at `objection`. All guards judge changed arguments again."""
+async def judge(plan: Plan, state: CallState, found: GuardVerdict | None) -> Decision:
+    """Return the decision of all guards, beginning at the verdict `found`. All guards judge changed arguments again."""
     decision, rounds = ALLOW, 0
-    while objection is not None:
-        position, verdict = objection
+    while found is not None:
+        position, verdict = found
         guard = plan.guards[position][1]
         one = await _read_verdict(plan, guard, verdict, state)
         if one.kind == "deny":
@@ -176,7 +176,7 @@ async def judge(plan: Plan, state: CallState, objection: Objection | None) -> De
                 if rounds == MAX_ROUNDS:
                     return deny(f"the guard {guard_name(guard)} kept changing the arguments")
                 state.call, decision, position = changed, ALLOW, -1
-        objection = find_objection(plan.guards, state, position + 1)
+        found = find_verdict(plan.guards, state, position + 1)
     return decision
 
 
@@ -239,12 +239,12 @@ def _deny_bad_arguments(plan: Plan, state: CallState, whose: str, given: JsonObj
 async def ask_and_judge(
     plan: Plan, state: CallState, asked: Decision, approve: Approver | None, handler_state: Any = None
 ) -> Answer | None:
-    """Ask the approver, and have the guards judge the answer. Return the answer for a handler that asked for input.
+    """Ask the approver, and have the guards judge the answer. Return it if the handler had asked for input, else None.
 
-    No slot is held meanwhile.
+    The call holds nothing while the approver is asked. A running handler asks by `ask_during_run` and keeps its slots.
 
     Args:
-        handler_state: Data that the handler wants back with the answer.
+        handler_state: The handler's own data, to get back with the answer.
 
     Raises:
         Rejected: The answer is no or does not fit, nobody answers, a guard denies, or the call is suspended.
@@ -285,9 +285,9 @@ def make_question(state: CallState, wanted: InputRequired) -> Decision:
 
 
 async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:
-    """Ask the approver. An allow comes with the call's new arguments, or with the input that was asked for.
+    """Ask the approver. An allow comes with the call's new arguments, or with the input for the handler.
 
-    An answer that does not fit denies.
+    A misfit answer denies.
     """
     answer = await _ask_approver(plan, approve, asked, state)
     if answer.kind != "allow":
@@ -310,32 +310,35 @@ async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Ap
 async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:
     """Have the guards judge an approved call. Another ask does not count; another change denies."""
     approved = state.call
-    decision = await judge(plan, state, find_objection(plan.guards, state))
+    decision = await judge(plan, state, find_verdict(plan.guards, state))
     if decision.kind == "deny":
         return decision
-    # A record holds no hidden values: after resuming, guards supply theirs again, unless a person gave one.
-    free = frozenset() if state.origin.answered is None else plan.parameters.hidden - given
+    # Hidden values are not in the record, so guards may supply them again, unless a person gave one.
+    ignored = frozenset() if state.origin.resumed is None else plan.parameters.hidden - given
     changed = state.call is not approved
-    if changed and not is_same_json(omit_names(free, approved.arguments), omit_names(free, state.call.arguments)):
+    if changed and not is_same_json(omit_names(ignored, approved.arguments), omit_names(ignored, state.call.arguments)):
         return deny("a guard would change the arguments after they were approved")
     return ALLOW
 
 
-def _merge_edits(plan: Plan, call: ToolCall, given: JsonObject, into: str | None) -> dict[str, Any]:
+def _merge_edits(plan: Plan, call: ToolCall, given: JsonObject, parameter: str | None) -> dict[str, Any]:
     """Return the arguments with a person's edits. Hidden ones stay as they were unless the person gave them.
+
+    Args:
+        parameter: The only parameter to fill, `Decision.into`. None if the edits replace all arguments.
 
     Raises:
         Invalid: The person changed a bound value.
     """
-    for name in (given.keys() & plan.parameters.bound.keys()) - {into}:
+    for name in (given.keys() & plan.parameters.bound.keys()) - {parameter}:
         if not is_same_json(thaw(given[name]), thaw(call.arguments[name])):
             raise Invalid(f"{name} is bound, and an answer cannot change it")
-    kept = {name: value for name, value in call.arguments.items() if into or name in plan.parameters.hidden}
-    return {**kept, **given}
+    old = {name: value for name, value in call.arguments.items() if parameter or name in plan.parameters.hidden}
+    return {**old, **given}
 
 
 async def foresee(plan: Plan, state: CallState, asked: Decision) -> Decision:
-    """Return the answer that the approver would give without asking anybody, or `asked` if it does not say."""
+    """Return the approver's answer if it needs to ask nobody for it, else `asked`."""
     function = getattr(plan.runner.approve, "foresee", None)
     if function is None:
         return asked

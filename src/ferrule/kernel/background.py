@@ -19,7 +19,7 @@ from ferrule.kernel.path import run_call
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import CANCELLED, Rejected
 from ferrule.kernel.state import CallState, Origin
-from ferrule.kernel.suspension import Answered
+from ferrule.kernel.suspension import ResumedCall
 from ferrule.kernel.tasks import run_within, start_eagerly
 from ferrule.scheduling.clock import wait_until, waiter_for_end
 from ferrule.types import Coro
@@ -45,10 +45,10 @@ class BackgroundJob:
         runner: For the kernel: the state of its runner.
         ticket: The id of the job.
         tool_name: The tool's own name.
-        principal: The principal on whose behalf it runs.
-        session: The conversation that it belongs to.
+        principal: The principal of the call.
+        session: The conversation of the call.
         state: For the kernel: the state of the call while it runs in this process.
-        progress: The last progress that it reported.
+        progress: Its last reported progress.
         result: The result of the job, also while it is suspended; None while it runs.
         told: Whether the model was told of its end. The code that tells the model sets this.
     """
@@ -63,9 +63,9 @@ class BackgroundJob:
     result: ToolResult | None = None
     told: bool = False
 
-    # The kernel reads these as of the entry of a batch.
+    # A job owns its call as the entry of a batch does, and the kernel reads these facts of either.
     admitted = True
-    beside = False
+    in_parallel = False
     stopping = False
 
     @property
@@ -79,7 +79,7 @@ class BackgroundJob:
         return self.result is not None and self.result.executed is False and self.has_ended
 
     def on_event(self, event: Event) -> None:
-        """Keep the progress that the job reports."""
+        """Keep the progress of the job."""
         if event.kind == "tool:progress":
             self.progress = {key: value for key, value in event.data.items() if key not in _EVENT_CALL_FIELDS}
 
@@ -118,32 +118,33 @@ def make_starting_plan(plan: Plan, job: Plan) -> Plan:
     Slots, keys, deadline and the middleware inside belong to the job.
     """
     begin: Callable[..., Any] = partial(_start_job, job)
-    plan.job, plan.run, plan.output, plan.judged = job, begin, TICKET_OUTPUT, True
-    plan.limiters, plan.principal_limits, plan.has_call_limits, plan.locks = (), (), False, False
+    plan.job, plan.run, plan.output, plan.needs_judged_arguments = job, begin, TICKET_OUTPUT, True
+    plan.limiters, plan.principal_limits, plan.has_call_limits, plan.has_resources = (), (), False, False
     plan.timeout, plan.idle_timeout, plan.inside, plan.handler_hooks = None, None, None, ()
     return plan
 
 
-async def _start_job(plan: Plan, values: object, state: CallState) -> ToolResult:
+async def _start_job(job_plan: Plan, values: object, state: CallState) -> ToolResult:
     """Start the job of a call, and return its ticket. With a journal, a call that comes again gets the same job."""
-    runner, fields, jobs = plan.runner, state.fields, plan.runner.jobs
-    key = journal_status(state).key if plan.journaled else urandom(16).hex()
-    ticket = TICKET + key
+    runner, fields, jobs = job_plan.runner, state.fields, job_plan.runner.jobs
+    call_key = journal_status(state).call_key if job_plan.journaled else urandom(16).hex()
+    ticket = TICKET + call_key
     if ticket not in jobs or jobs[ticket].has_run_nothing:
-        job = jobs[ticket] = BackgroundJob(runner, ticket, plan.name, fields.principal, fields.session)
+        job = jobs[ticket] = BackgroundJob(runner, ticket, job_plan.name, fields.principal, fields.session)
         ended = (other for other, one in jobs.items() if one.has_ended)
         if len(jobs) > _MAX_JOBS and (first := next(ended, None)) is not None:
             del jobs[first]
-        call = ToolCall(ticket, plan.name, thaw(dict(state.redacted_call.arguments)), parent=state.call.id)
+        call = ToolCall(ticket, job_plan.name, thaw(dict(state.redacted_call.arguments)), parent=state.call.id)
         at, arguments = perf_counter(), state.call.arguments
-        record = {"kind": "background", "key": None, "idempotency_key": key, "arguments": arguments, "run": at}
-        answered = Answered(record, b"", True, state.attempt.approved_by, at)
-        origin = Origin(entry=job, observers=(job.on_event,), answered=answered, turn=state.origin.turn)
+        # The job goes on as a resumed call: its arguments are judged and approved already, and it keeps the call key.
+        record = {"kind": "background", "key": None, "idempotency_key": call_key, "arguments": arguments, "run": at}
+        resumed = ResumedCall(record, b"", True, state.attempt.approved_by, at)
+        origin = Origin(owner=job, observers=(job.on_event,), resumed=resumed, turn=state.origin.turn)
         emit((*runner.observers, job.on_event), "tool:pre", call, None, fields, at)
-        runner.batches.add(job)  # leaving the runner waits for it, even before it begins
-        running = start_eagerly(_run_detached(run_call(plan, call, fields, origin)), asyncio.get_running_loop())
-        running.add_done_callback(partial(_on_job_end, plan, job))
-    return ticket_result(key)
+        runner.unfinished_work.add(job)  # leaving the runner waits for it, even before it begins
+        running = start_eagerly(_run_detached(run_call(job_plan, call, fields, origin)), asyncio.get_running_loop())
+        running.add_done_callback(partial(_on_job_end, job))
+    return ticket_result(call_key)
 
 
 async def _run_detached(running: Coro[ToolResult]) -> ToolResult:
@@ -152,10 +153,10 @@ async def _run_detached(running: Coro[ToolResult]) -> ToolResult:
     return await running
 
 
-def _on_job_end(plan: Plan, job: BackgroundJob, task: asyncio.Task[ToolResult]) -> None:
+def _on_job_end(job: BackgroundJob, task: asyncio.Task[ToolResult]) -> None:
     task.cancelled() or task.exception()  # mark the exception as seen: the result has it
-    plan.runner.batches.discard(job)
-    plan.runner.notify_idle()
+    job.runner.unfinished_work.discard(job)
+    job.runner.notify_idle()
 
 
 # -- find --------------------------------------------------------------------------------------------------------------

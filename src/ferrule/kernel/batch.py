@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.repair import is_same_call
 from ferrule.definition.toolset import Toolset
-from ferrule.kernel.acquire import resource_keys
+from ferrule.kernel.acquire import find_resource_keys
 from ferrule.kernel.begin import find_plan, reject_at_once
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.receive import receive
@@ -41,10 +41,10 @@ class Entry:
         duplicate_of: The entry of the same call earlier in the batch; the call runs once.
         reuses_id: Whether another call came before under the same id. Then this one is rejected.
         admitted: Whether the batch began before the runner was left, which then waits for it.
-        beside: Whether the call runs beside others because of its arguments as sent.
+        in_parallel: Whether the call runs beside others because of its arguments as sent.
         stopping: Whether the batch starts nothing more.
         state: The state of the call, once it has begun.
-        task: The task that runs the call.
+        task: The task of the call.
         result: The result, set before the task ends: the task may be cancelled while it writes the journal.
         listeners: Called with the entry when it has its result.
     """
@@ -54,14 +54,14 @@ class Entry:
     admitted: bool
     duplicate_of: Entry | None = None
     reuses_id: bool = False
-    beside: bool = False
+    in_parallel: bool = False
     stopping: bool = False
     state: CallState | None = None
     task: asyncio.Task[ToolResult] | None = None
     result: ToolResult | None = None
 
     @property
-    def runs(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the handler of the call has started."""
         return self.state is not None and self.state.attempt.executed is not False
 
@@ -73,21 +73,21 @@ class Entry:
 
 
 class Lane(NamedTuple):
-    """The calls that a call may run beside.
+    """The place of a call in the order of its batch.
 
     Attributes:
-        alone: None of them: the call is a barrier.
-        keys: The resource keys that it needs.
+        alone: Whether the call is a barrier: it runs beside no other call.
+        resource_keys: Its keys. It waits for earlier calls with one of them.
         shared: Whether it may share its keys with other calls that share them.
     """
 
     alone: bool = False
-    keys: tuple[str, ...] = ()
+    resource_keys: tuple[str, ...] = ()
     shared: bool = True
 
 
 ALONE = Lane(alone=True)
-BESIDE = Lane()
+PARALLEL = Lane()
 
 
 class Batch:
@@ -163,7 +163,7 @@ class Batch:
             if entry.task is None:
                 continue
             entry.stopping = True  # a running call makes no further attempt
-            if self._now or not entry.runs:
+            if self._now or not entry.has_started:
                 entry.task.cancel()
 
     def __await__(self) -> Generator[Any, None, list[ToolResult]]:
@@ -199,13 +199,13 @@ class Batch:
         loop = get_running_loop()
         if loop is not self._runner.loop:
             self._runner.move_to(loop)
-        self._runner.batches.add(self)
+        self._runner.unfinished_work.add(self)
         self._task = loop.create_task(self._run())
         self._task.add_done_callback(lambda _: self._end())
         return self
 
     def _end(self) -> None:
-        self._runner.batches.discard(self)
+        self._runner.unfinished_work.discard(self)
         self._runner.notify_idle()
 
     async def _run(self) -> list[ToolResult]:
@@ -217,19 +217,20 @@ class Batch:
                     await asyncio.sleep(0)
                 lane = self._lane(entry)
                 if lane.alone:
-                    await _wait_for_all(running)
+                    await _join_tasks(running)
                     running.clear()
                 if self._cancelled:  # a tool may cancel the batch while it reads its arguments
                     break
-                task = self._begin(entry, locks.request(lane.keys, shared=lane.shared) if lane.keys else None)
+                hold = locks.request(lane.resource_keys, shared=lane.shared) if lane.resource_keys else None
+                task = self._begin(entry, hold)
                 if lane.alone:
-                    await _wait_for_all([task])
+                    await _join_tasks([task])
                 elif not task.done():
                     running.append(task)
-            await _wait_for_all(running)
+            await _join_tasks(running)
         except asyncio.CancelledError:
             self.cancel(now=True)
-            await _wait_for_all([entry.task for entry in self._entries if entry.task is not None])
+            await _join_tasks([entry.task for entry in self._entries if entry.task is not None])
             raise
         finally:
             await self._reject_rest()
@@ -238,22 +239,22 @@ class Batch:
     def _lane(self, entry: Entry) -> Lane:
         call, plan = entry.call, find_plan(self._runner, entry.call.name, self._offered)
         if plan is None or entry.reuses_id or call.problem is not None:
-            return BESIDE
+            return PARALLEL
         tool = plan.tool
-        if isinstance(tool.parallel, bool) and not plan.locks:
-            return BESIDE if tool.parallel else ALONE
+        if isinstance(tool.parallel, bool) and not plan.has_resources:
+            return PARALLEL if tool.parallel else ALONE
         try:
             plan.check_input(call.raw)
             arguments = plan.parameters.parse_arguments(plan.name, call.raw)
         except Invalid:
-            return BESIDE  # it is rejected, and nothing runs
+            return PARALLEL  # it is rejected, and nothing runs
         try:
             parallel = tool.trait("parallel", arguments)
-            if plan.locks:
+            if plan.has_resources:
                 state = LiveCall(plan, self._fields, call, call, None)
-                return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
-            entry.beside = parallel
-            return BESIDE if parallel else ALONE
+                return Lane(resource_keys=tuple(find_resource_keys(state, arguments)), shared=parallel)
+            entry.in_parallel = parallel
+            return PARALLEL if parallel else ALONE
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -262,7 +263,7 @@ class Batch:
     def _begin(self, entry: Entry, hold: Hold | None) -> _Task:
         coroutine = self._call(entry) if hold is None else self._with_keys(entry, hold)
         task = entry.task = start_eagerly(coroutine, get_running_loop())
-        if self._cancelled and not task.done() and (self._now or not entry.runs):
+        if self._cancelled and not task.done() and (self._now or not entry.has_started):
             task.cancel()  # a call that began at once may have cancelled its own batch
         return task
 
@@ -282,7 +283,7 @@ class Batch:
         return receive(self._runner, entry.call, self._fields, self._origin(entry))
 
     def _origin(self, entry: Entry) -> Origin:
-        return Origin(entry=entry, observers=self._observers, offered=self._offered, turn=self._turn)
+        return Origin(owner=entry, observers=self._observers, offered=self._offered, turn=self._turn)
 
     async def _reject_rest(self) -> None:
         """Reject the calls that never started, and raise a programmer's mistake."""
@@ -303,7 +304,7 @@ class Batch:
             raise mistakes[0]
 
 
-async def _wait_for_all(tasks: Sequence[_Task]) -> None:
+async def _join_tasks(tasks: Sequence[_Task]) -> None:
     for task in tasks:
         if not task.done():
             await waiter_for_end(task)

@@ -38,7 +38,7 @@ def find_plan(runner: RunnerState, name: str, offered: Toolset | None = None) ->
 async def reject_at_once(
     runner: RunnerState, call: ToolCall, rejection: Rejected, fields: ContextFields, origin: Origin = NO_ORIGIN
 ) -> ToolResult:
-    """Return the result of a call that is rejected before it has a state, and emit its events.
+    """Return the result of a call rejected before it has a state, and emit its events.
 
     A resumed call emitted its `tool:pre` when it first arrived.
     """
@@ -46,13 +46,13 @@ async def reject_at_once(
     named = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
     result = ToolResult(None, rejection.error, call=call, tool_name=named.name, status=rejection.status, executed=False)
     observers = (*runner.observers, *origin.observers)
-    run = perf_counter() if origin.answered is None else origin.answered.record["run"]
-    if origin.answered is None:
-        emit(observers, "tool:pre", named, None, fields, run)
+    run_id = perf_counter() if origin.resumed is None else origin.resumed.record["run"]
+    if origin.resumed is None:
+        emit(observers, "tool:pre", named, None, fields, run_id)
     set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
-    emit(observers, "tool:error", named, result, fields, run)
-    if origin.entry is not None:
-        origin.entry.end(result)
+    emit(observers, "tool:error", named, result, fields, run_id)
+    if origin.owner is not None:
+        origin.owner.end(result)
     return result
 
 
@@ -83,7 +83,7 @@ def end_call(state: CallState) -> None:
     """Count a call as ended."""
     runner, parent = state.plan.runner, state.parent
     runner.live.discard(state)
-    state.bound = state.task = None  # break the reference cycles
+    state.cached_context = state.task = None  # break the reference cycles
     if state.attempt.abandoned:
         restore_current_call(state, parent)
     if parent is not None:
@@ -96,13 +96,13 @@ def report_end(state: CallState, result: ToolResult) -> None:
     """Emit the last event of a call, and give the result to its batch, which keeps it even if it is cancelled."""
     if state.observers:
         state.emit(_FINAL_EVENTS.get(result.status, "tool:error"), result)
-    if (entry := state.origin.entry) is not None:
+    if (owner := state.origin.owner) is not None:
         state.origin = NO_ORIGIN  # break the reference cycle
-        entry.end(result)
+        owner.end(result)
 
 
 def _find_parent(runner: RunnerState, origin: Origin) -> CallState | None:
-    """Return the nearest call around this one that is in progress, or None.
+    """Return the nearest call in progress around this one, or None.
 
     Code that outlives a call which ended normally makes calls of its own. Code that outlives an abandoned call may
     make none.
@@ -131,7 +131,7 @@ def _find_parent(runner: RunnerState, origin: Origin) -> CallState | None:
         ancestor = ancestor.parent
     if depth > MAX_NESTING:
         raise Rejected("limited", f"Calls that are made by calls nest at most {MAX_NESTING} deep. {NOTHING_RUN}")
-    is_admitted = origin.entry is not None and origin.entry.admitted
+    is_admitted = origin.owner is not None and origin.owner.admitted
     if parent is None and runner.leaving and (runner.leaving == "closed" or not is_admitted):
         raise Rejected("cancelled", f"The runner is closing. {NOTHING_RUN}")
     return parent
@@ -156,12 +156,12 @@ def _normalize_call(plan: Plan, sent: ToolCall, parent: CallState | None) -> Too
 
 
 def _apply_origin(state: LiveCall, origin: Origin) -> None:
-    """Record where the call came from: a batch, the record of a suspended call, or a name that was repaired."""
+    """Apply the origin of a call: its batch, the record of a suspended call, or a repaired name."""
     name = state.sent.name
     if name not in (state.plan.name, state.plan.tool.wire_name):
         state.repairs = (f"read the name {truncate_text(clean_text(name), 80)!r} as {state.plan.name!r}",)
     state.observers = (*state.observers, *origin.observers)
-    if origin.answered is not None:
-        state.run = origin.answered.record["run"]
-    if origin.entry is not None:
-        origin.entry.state = state
+    if origin.resumed is not None:
+        state.run_id = origin.resumed.record["run"]
+    if origin.owner is not None:
+        origin.owner.state = state

@@ -1,4 +1,14 @@
-"""Cancellation: who has stopped a call, and the result that it gets."""
+"""Cancellation: find out whether the runner or somebody else stopped a call, and make its result.
+
+The words for it, here and in other files:
+
+interrupt             the runner stops a call from outside, with a rejection (`Attempt.runner_rejection`)
+interruption          the exception to raise to the caller after the result, because somebody else cancelled the task
+Deadline.stopped      the kernel has cancelled the task of a run, at its deadline or because the call was cancelled
+Entry.stopping        a batch was cancelled: its running calls make no further attempt
+Attempt.abandoned     a run was stopped; its code may make no calls once the call has ended
+Attempt.left_running  code of such a run still runs
+"""
 
 from __future__ import annotations
 
@@ -8,7 +18,7 @@ from typing import Any
 from ferrule.kernel import results
 from ferrule.kernel.attempts import reject
 from ferrule.kernel.results import Rejected
-from ferrule.kernel.seal import seal
+from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import RELIABLE_CANCELLING, CallState, ancestors
 from ferrule.values.context import CURRENT
 from ferrule.values.result import ToolResult
@@ -17,45 +27,45 @@ from ferrule.values.result import ToolResult
 def interrupt(state: CallState, rejection: Rejected) -> None:
     """Stop a call from outside: cancel its task, and let `rejection` be its result."""
     attempt = state.attempt
-    if attempt.stop is None and not state.ended and state.task is not asyncio.current_task():
-        attempt.stop = rejection
+    if attempt.runner_rejection is None and not state.ended and state.task is not asyncio.current_task():
+        attempt.runner_rejection = rejection
         state.task.cancel()
 
 
 def undo_cancellation(state: CallState) -> Rejected | None:
     """Undo the cancellation by `interrupt`. Return its rejection, or None if somebody else cancelled the task too."""
     attempt = state.attempt
-    rejection, attempt.stop = attempt.stop, None
+    rejection, attempt.runner_rejection = attempt.runner_rejection, None
     if rejection is not None:
         state.task.uncancel()
-    return rejection if state.task.cancelling() <= state.cancels else None
+    return rejection if state.task.cancelling() <= state.cancels_before else None
 
 
-def settle_interrupted(state: CallState, found: Any) -> tuple[ToolResult, BaseException | None]:
+def result_of_interruption(state: CallState, found: Any) -> tuple[ToolResult, BaseException | None]:
     """Return the result of a call that was cancelled or whose middleware raised, and the exception to raise after it.
 
     Args:
-        found: The exception, or the result that middleware returned in spite of a cancellation.
+        found: The exception, or the middleware's result in spite of a cancellation.
     """
     interruption: BaseException | None = None
     is_cancelled = isinstance(found, asyncio.CancelledError)
     if isinstance(found, KeyboardInterrupt) or state.is_closing(found):
         interruption = found
-    elif state.task.cancelling() > state.cancels:
-        stop = undo_cancellation(state)
-        if is_cancelled and stop is not None:  # the runner itself stopped the call
-            found = journaled_result(state) or reject(state, stop)
-        elif stop is None and (is_cancelled or RELIABLE_CANCELLING):
+    elif state.task.cancelling() > state.cancels_before:
+        runner_rejection = undo_cancellation(state)
+        if is_cancelled and runner_rejection is not None:  # the runner itself stopped the call
+            found = journaled_result(state) or reject(state, runner_rejection)
+        elif runner_rejection is None and (is_cancelled or RELIABLE_CANCELLING):
             interruption = state.attempt.raised or (found if is_cancelled else asyncio.CancelledError())
     if interruption is not None:
         found = _abandon_call(state, found)
     elif isinstance(found, BaseException):
         found = results.result_of_middleware_error(state, found)
-    return seal(state, found), interruption
+    return finish_result(state, found), interruption
 
 
 def _abandon_call(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
-    """Return the result of a call that was cancelled from outside."""
+    """Return the result of a call cancelled from outside."""
     attempt = state.attempt
     attempt.abandoned = True
     if (journaled := journaled_result(state)) is not None:

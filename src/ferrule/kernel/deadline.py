@@ -16,10 +16,10 @@ NESTED_TIMEOUT = 60.0
 
 
 class Deadline:
-    """The deadline of a run, and the task that it applies to.
+    """The deadline of a run, and its task.
 
     Attributes:
-        seconds: Seconds that the run may take; `inf` for no limit.
+        seconds: Seconds for the run; `inf` for no limit.
         at: When the run is stopped, by `timer`; `inf` while the deadline is paused.
         timer: Tells the time.
         task: The task of the run, or None if the run has none of its own.
@@ -65,7 +65,10 @@ class Deadline:
 
 @contextmanager
 def paused(deadline: Deadline | None) -> Iterator[None]:
-    """Pause the deadline, if there is one, while a person is asked or a worker starts."""
+    """Pause the deadline, if there is one.
+
+    Used while the handler itself asks by `context.ask`, waits by `context.pause(timed=False)`, or gets a worker.
+    """
     if deadline is None:
         yield
         return
@@ -86,17 +89,17 @@ def paused(deadline: Deadline | None) -> Iterator[None]:
 
 
 def report_progress(state: CallState) -> None:
-    """Restart the idle limits of the call and of the calls that made it. Call it from any thread."""
+    """Restart the idle limits of the call and its ancestors. Call it from any thread."""
     for deadline in state.attempt.idle_deadlines:
         deadline.progress_at = deadline.timer.time()
 
 
 def inherited_deadline(state: CallState) -> float:
-    """Return the first deadline of the calls that made this one; `inf` if none has a deadline.
+    """Return the first deadline of the ancestors; `inf` if none has a deadline.
 
     Middleware around a call is not under the deadline of that call.
     """
-    found = [call.attempt.deadline for call in ancestors(state) if call.inside]
+    found = [call.attempt.deadline for call in ancestors(state) if call.holds_slots]
     return min([deadline.at for deadline in found if deadline is not None], default=inf)
 
 

@@ -61,7 +61,7 @@ def invoke(
 
     Args:
         values: The validated values for the first run; None takes them from the judged call.
-        answer: The answer to the question that the handler asked in its last run.
+        answer: The answer to the handler's question in its last run.
     """
     timeout, attempt = state.origin.timeout, state.attempt
     if answer is not None:
@@ -87,7 +87,7 @@ def invoke(
     if idle is not None:
         deadline.idle, deadline.progress_at = idle, timer.time()
         attempt.idle_deadlines = (*idle_deadlines, deadline)
-    attempt.cancels = 0
+    attempt.cancels_left_over = 0
     task = start_eagerly(handling, get_running_loop())
     if task.done() and timer.time() <= deadline.expires_at() and not task.cancelled():  # the handler never waited
         return task.result()  # type: ignore[no-any-return]
@@ -123,10 +123,10 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         if values is None:
             if state.is_cancelled(None):  # a middleware swallowed the cancellation
                 raise asyncio.CancelledError
-            if (answered := state.origin.answered) is not None and answered.ends_work:
-                if not isinstance(answered.answer, ToolResult):
+            if (resumed := state.origin.resumed) is not None and resumed.answer_is_result:
+                if not isinstance(resumed.answer, ToolResult):
                     return reject(state, Rejected("cancelled", f"{plan.name} was given up. {NOTHING_RUN}"))
-                run = answered.run
+                run = resumed.run
             else:
                 judged = state.call.arguments
                 is_used = attempt.runs or attempt.result is not None
@@ -142,9 +142,9 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             value = await run(values, state)
             result = result_of_value(plan, state, value)
             if result.status == "suspended":
-                _record_suspension(state, value)
+                _suspend_attempt(state, value)
         except BaseException as error:
-            result = settle_error(plan, state, error)
+            result = result_of_raised(plan, state, error)
         attempt.result, attempt.executed = result, result.executed
         if not RELIABLE_CANCELLING:
             _reset_cancel_count(state)
@@ -163,8 +163,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             held.on_run_end()
 
 
-def settle_error(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
-    """Return the result of a handler that raised.
+def result_of_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+    """Return the result of a run that raised, unless that was a cancellation.
 
     Raises:
         CancelledError: The task was cancelled from outside, so the handler did not fail.
@@ -184,8 +184,8 @@ def settle_error(plan: Plan, state: CallState, error: BaseException) -> ToolResu
     return result
 
 
-def _record_suspension(state: CallState, value: Any) -> None:
-    """Record that the handler asks for input, or that its work ends elsewhere."""
+def _suspend_attempt(state: CallState, value: Any) -> None:
+    """Set the input that the handler asks for, or the record of work that ends elsewhere."""
     if isinstance(value, InputRequired):
         state.attempt.wanted = value
     else:
@@ -211,7 +211,7 @@ def _reset_cancel_count(state: CallState) -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         for call in (state, *ancestors(state)):
-            call.attempt.cancels = task.cancelling()
+            call.attempt.cancels_left_over = task.cancelling()
 
 
 # -- the deadline ------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Run a call that changes something once, and record it in the journal.
+"""Run a call that changes something once, and write it to the journal.
 
 find_earlier_entry   look the call up before the guards judge it; wait if an earlier run of it is in progress
-replay               return the recorded result without running anything; if nobody knows the outcome, ask the tool's
+replay               return the journaled result without running anything; if nobody knows the outcome, ask the tool's
                      `reconcile` first
 commit_intent        commit the intent before the handler runs
-record_outcome       commit the outcome before anybody sees the result, `around` middleware included
+commit_outcome       commit the outcome before anybody sees the result, `around` middleware included
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ferrule.kernel.results import (
     NOTHING_RUN,
     RESUMED_ALREADY,
     Rejected,
-    bound_result,
     busy,
     copy_result,
+    limit_size,
     result_of_value,
     unsuccessful,
 )
@@ -46,7 +46,7 @@ from ferrule.values.log import write_log
 from ferrule.values.result import ToolResult
 
 MAY_GO_ON = "may_go_on"
-"""The mark of an outcome after which work elsewhere may still happen."""
+"""The mark of an outcome whose work goes on elsewhere."""
 
 # -- before ------------------------------------------------------------------------------------------------------------
 
@@ -59,11 +59,11 @@ async def find_earlier_entry(plan: Plan, state: CallState) -> JournalEntry | Non
     Raises:
         Rejected: The wait took too long, or the journal cannot be read.
     """
-    is_recognisable = state.fields.session or state.origin.answered is not None
+    is_recognisable = state.fields.session or state.origin.resumed is not None
     if not is_recognisable or journal_status(state).intent is not None:
         return None
     return await _wait_for_earlier_run(
-        plan, state, await _call_journal(state, _get_journal(plan).find, journal_status(state).key)
+        plan, state, await _call_journal(state, _get_journal(plan).find, journal_status(state).call_key)
     )
 
 
@@ -76,7 +76,7 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
     if plan.job is not None:  # the entry belongs to the background job, which is not waited for
         if entry is None or entry.state != "cut_off":
             return entry
-        journal_status(state).replaces = entry
+        journal_status(state).replaced_entry = entry
         return None
     if entry is not None and entry.state == "running":
         until, timer, waiting = wait_deadline(state), plan.runner.timer, plan.runner.waiting
@@ -84,18 +84,18 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
         late = busy(plan, "this call came before, and is still under way")
         try:
             left = inf if until is None else until - timer.time()
-            find = partial(_get_journal(plan).find, journal_status(state).key, wait=True)
+            find = partial(_get_journal(plan).find, journal_status(state).call_key, wait=True)
             entry = await _call_journal(state, find, seconds=left, late=late)
         finally:
             waiting.discard(state)
     if entry is None or entry.state == "running":  # the earlier run has withdrawn its intent: nothing was run
         return None
     if entry.state == "cut_off" and is_repeatable(plan, state, entry):
-        journal_status(state).replaces = entry
+        journal_status(state).replaced_entry = entry
         return None
-    answered, pending = state.origin.answered, (entry.outcome or {}).get("pending")
-    if pending and answered is not None and pending["key"] == answered.record["key"]:
-        journal_status(state).replaces, journal_status(state).intent = entry, entry.intent  # this very entry is resumed
+    resumed, pending = state.origin.resumed, (entry.outcome or {}).get("pending")
+    if pending and resumed is not None and pending["key"] == resumed.record["key"]:  # this very entry is resumed
+        journal_status(state).replaced_entry, journal_status(state).intent = entry, entry.intent
         return None
     return entry
 
@@ -108,13 +108,13 @@ def is_repeatable(plan: Plan, state: CallState, entry: JournalEntry) -> bool:
 
 
 async def replay(plan: Plan, state: CallState, entry: JournalEntry) -> ToolResult | None:
-    """Return the recorded result of an earlier run, or None if the call may run after all."""
+    """Return the journaled result of an earlier run, or None if the call may run after all."""
     outcome = entry.outcome
     if is_unknown(entry):
         found = await reconcile(plan, state)
         if found is not None and not found.executed:
-            if is_over(plan, outcome):
-                journal_status(state).replaces = entry
+            if not can_still_happen(plan, outcome):
+                journal_status(state).replaced_entry = entry
                 return None
         elif found is not None:
             outcome = freeze(_to_outcome(state, found))
@@ -133,7 +133,7 @@ async def replay(plan: Plan, state: CallState, entry: JournalEntry) -> ToolResul
 
 
 def _restore_result(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolResult:
-    """Make the result of this call from a recorded outcome."""
+    """Make the result of this call from a journaled outcome."""
     try:
         result = result_from_outcome(outcome, state.sent, plan.name)
     except (TypeError, LookupError, ValueError) as error:
@@ -159,7 +159,7 @@ def describe_unknown(name: str) -> str:
 async def reconcile(plan: Plan, state: CallState) -> ToolResult | None:
     """Ask the tool for the outcome of a call. Return its result, or None if the tool does not know.
 
-    A result with `executed=False` says that the call did not happen. It counts only if the call `is_over`.
+    A result with `executed=False` says that the call did not happen. It does not count if the call `can_still_happen`.
     """
     function = plan.tool.reconcile
     if function is None:
@@ -187,7 +187,7 @@ async def _call_reconcile(function: Any, state: CallState) -> object:
     return await found if inspect.isawaitable(found) else found
 
 
-async def record_outcome(plan: Plan, state: CallState, begun: Begun, result: ToolResult) -> ToolResult:
+async def commit_outcome(plan: Plan, state: CallState, begun: Begun, result: ToolResult) -> ToolResult:
     """Commit the outcome of a run, and return its result. If the outcome is unknown, ask the tool's `reconcile` first.
 
     The call keeps its slots and keys until the outcome is written, so that the next call finds it in the journal.
@@ -204,27 +204,27 @@ async def record_outcome(plan: Plan, state: CallState, begun: Begun, result: Too
 
 async def _reconcile_unknown(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     """Return the result that `reconcile` gives for a call with an unknown outcome, or else the result as it is."""
-    attempt, after = state.attempt, journal_status(state).replaces
-    is_deferred = after is not None and after.state == "deferred"
-    has_ended = not (is_deferred or state.is_still_running) and is_over(plan, {"status": result.status})
+    attempt, replaced_entry = state.attempt, journal_status(state).replaced_entry
+    was_deferred = replaced_entry is not None and replaced_entry.state == "deferred"
+    goes_on = was_deferred or state.is_still_running or can_still_happen(plan, {"status": result.status})
     found = await reconcile(plan, state)
-    if found is None or not (found.executed or has_ended):
+    if found is None or (goes_on and not found.executed):
         return result
     attempt.executed = found.executed
     attempt.result = copy_result(state, found)
     return attempt.result
 
 
-def is_over(plan: Plan, outcome: Mapping[str, object] | None) -> bool:
-    """Return whether nothing of a call with an unknown outcome can still happen.
+def can_still_happen(plan: Plan, outcome: Mapping[str, object] | None) -> bool:
+    """Return whether some effect of a call with an unknown outcome can still happen.
 
-    That is so if a crash cut the call off, or if its handler itself raised `UnknownOutcomeError`. A call that was
-    stopped, by its deadline for instance, may have begun work in a thread or on a server, which goes on. A handler on
-    another machine (`isolation=` an object) goes on even after a crash of this program.
+    Nothing can if a crash cut the call off, or if its handler itself raised `UnknownOutcomeError`. A call stopped by
+    its deadline, for instance, may have begun work in a thread or on a server, and that goes on. A handler on another
+    machine (`isolation=` an object) goes on even after a crash of this program.
     """
     if plan.tool.isolation not in (None, "process"):
-        return False
-    return outcome is None or (outcome.get("status") == "unknown" and not outcome.get(MAY_GO_ON))
+        return True
+    return outcome is not None and (outcome.get("status") != "unknown" or bool(outcome.get(MAY_GO_ON)))
 
 
 async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
@@ -236,17 +236,15 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
         Rejected: The intent could not be written, or the other run does not end in time.
     """
     status, journal = journal_status(state), _get_journal(plan)
-    if (
-        status.replaces is not None and status.replaces.state == "deferred"
-    ):  # the handler only looks at work that began before
-        return Begun(None)
+    if status.replaced_entry is not None and status.replaced_entry.state == "deferred":
+        return Begun(None)  # the handler only looks at its earlier work
     intent = status.intent = _make_intent(plan, state)
     while True:
         status.is_open = True  # it may be committed even if this task is cancelled meanwhile
-        begun: Begun = await _call_journal(state, partial(journal.begin, after=status.replaces), intent)
+        begun: Begun = await _call_journal(state, partial(journal.begin, after=status.replaced_entry), intent)
         if begun.earlier is None:
             return begun
-        status.is_open, status.replaces = False, None
+        status.is_open, status.replaced_entry = False, None
         entry = await _wait_for_earlier_run(plan, state, begun.earlier)
         if entry is not None and (result := await replay(plan, state, entry)) is not None:
             return result
@@ -255,7 +253,7 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
 def _make_intent(plan: Plan, state: CallState) -> Intent:
     fields, status = state.fields, journal_status(state)
     return Intent(
-        key=status.key,
+        key=status.call_key,
         reference=get_reference(state),
         claim=urandom(16).hex() if status.intent is None else status.intent.claim,
         call_id=state.sent.id,
@@ -266,7 +264,7 @@ def _make_intent(plan: Plan, state: CallState) -> Intent:
         fingerprint=plan.fingerprint,
         arguments=redact(state, to_jsonable(state.redacted_call.arguments.to_dict())),
         at=plan.runner.clock.now(),
-        run=format_run_id(state.run),
+        run=format_run_id(state.run_id),
     )
 
 
@@ -276,7 +274,7 @@ def _make_intent(plan: Plan, state: CallState) -> Intent:
 async def write_missing_outcome(
     plan: Plan, state: CallState, result: ToolResult, interruption: BaseException | None
 ) -> tuple[ToolResult, BaseException | None]:
-    """Write the outcome of a call that was interrupted after its intent. Return its result and the interruption.
+    """Write the outcome of a call interrupted after its intent. Return its result and the interruption.
 
     If the call is cancelled again meanwhile, the write goes on.
     """
@@ -305,30 +303,35 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
     cancelled, the write goes on.
     """
     attempt, status = state.attempt, journal_status(state)
-    intent, status.is_open, after = status.intent, False, status.replaces
-    deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
-    looked = after is not None and after.state == "deferred"  # it stays deferred if the look took too long
-    waits = result.status == "suspended" or (looked and result.status in ("limited", "timeout"))
-    is_recorded = deferred or (attempt.executed is not False and not waits)  # middleware may say otherwise
-    outcome = _to_outcome(state, result) if is_recorded else None
-    if outcome is not None and looked:  # its work goes on elsewhere
+    journal, status.is_open, replaced_entry = _get_journal(plan), False, status.replaced_entry
+    is_deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
+    was_deferred = replaced_entry is not None and replaced_entry.state == "deferred"
+    # Deferred work stays open if the look at it took too long.
+    stays_open = result.status == "suspended" or (was_deferred and result.status in ("limited", "timeout"))
+    has_outcome = is_deferred or (attempt.executed is not False and not stays_open)  # middleware may say otherwise
+    outcome = _to_outcome(state, result) if has_outcome else None
+    attempt.journaled = result if has_outcome else None
+    if was_deferred:
+        if outcome is None:
+            return result
         outcome[MAY_GO_ON] = True
-    attempt.journaled = result if is_recorded else None
-    try:
-        if not looked:
-            await _call_journal(state, _get_journal(plan).end, intent, outcome, surely=True)
-        elif outcome and not await _call_journal(state, _get_journal(plan).settle, after, outcome, surely=True):
-            result = attempt.result = attempt.journaled = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
-    except Rejected:  # it is logged; the result stays as it is
-        if is_recorded:
+    write: Any = journal.settle if was_deferred else journal.end
+    target = replaced_entry if was_deferred else status.intent
+    written = await run_within(plan.runner, write, target, outcome, survives_cancellation=True)
+    if isinstance(written, Raised):
+        message = "the journal could not take the outcome of a call of tool %r"
+        log_exception(state, message, plan.name, error=written.error)
+        if has_outcome:
             result = result.replace(metadata={**result.metadata, "unrecorded": True})
             attempt.result = attempt.journaled = result
+    elif was_deferred and not written:
+        result = attempt.result = attempt.journaled = unsuccessful(state, "invalid", RESUMED_ALREADY, executed=None)
     return result
 
 
 def _to_outcome(state: CallState, result: ToolResult) -> dict[str, Any]:
-    """Return the outcome to record for a result."""
-    outcome = outcome_from_result(bound_result(state, result))
+    """Return the outcome to write for a result."""
+    outcome = outcome_from_result(limit_size(state, result))
     return outcome if state.attempt.pending is None else {**outcome, "pending": thaw(state.attempt.pending)}
 
 
@@ -351,25 +354,19 @@ def _get_journal(plan: Plan) -> Journal:
 
 
 async def _call_journal(
-    state: CallState,
-    function: Any,
-    *given: object,
-    seconds: float | None = None,
-    late: Rejected | None = None,
-    surely: bool = False,
+    state: CallState, function: Any, *given: object, seconds: float | None = None, late: Rejected | None = None
 ) -> Any:
-    """Call a method of the journal, and return its value.
+    """Call a method of the journal before a run, and return its value.
 
     Args:
         seconds: The bound; None for the usual one.
         late: The rejection if it takes longer; None for the general one.
-        surely: Let the call of the journal go on if the caller is cancelled.
 
     Raises:
         Rejected: The journal failed or took too long.
     """
     plan = state.plan
-    found = await run_within(plan.runner, function, *given, seconds=seconds, surely=surely)
+    found = await run_within(plan.runner, function, *given, seconds=seconds)
     if not isinstance(found, Raised):
         return found
     if late is not None and isinstance(found.error, TimeoutError):

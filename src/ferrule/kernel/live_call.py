@@ -13,7 +13,7 @@ from ferrule.executors import Job
 from ferrule.kernel.acquire import leave_running
 from ferrule.kernel.authorize import ask_during_run
 from ferrule.kernel.deadline import inherited_deadline, paused, report_progress, wait_deadline
-from ferrule.kernel.invoke import settle_error
+from ferrule.kernel.invoke import result_of_raised
 from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.redact import redact
 from ferrule.kernel.state import CallState, Origin
@@ -42,12 +42,12 @@ class LiveCall(CallState):
     @property
     def cancelled(self) -> bool:
         task, deadline = self.task, self.attempt.deadline
-        stopped = self.attempt.stop is not None or (deadline is not None and deadline.stopped)
-        return stopped or task is None or task.cancelling() > max(self.cancels, self.attempt.cancels)
+        stopped = self.attempt.runner_rejection is not None or (deadline is not None and deadline.stopped)
+        return stopped or task is None or task.cancelling() > max(self.cancels_before, self.attempt.cancels_left_over)
 
     @property
-    def key(self) -> str:
-        return journal_status(self).key
+    def call_key(self) -> str:
+        return journal_status(self).call_key
 
     def remaining(self, *, own: bool) -> float | None:
         inherited, deadline = inherited_deadline(self), self.attempt.deadline
@@ -73,7 +73,7 @@ class LiveCall(CallState):
 
     async def ask(self, question: InputRequired) -> JsonObject | None:
         """Ask a question of the running handler. Its deadline is paused meanwhile."""
-        if self.ended or not self.inside:
+        if self.ended or not self.holds_slots:
             return None
         with self.pause_deadline():
             return await ask_during_run(self.plan, self, question)
@@ -117,20 +117,20 @@ class LiveCall(CallState):
         self.observers = (*self.observers, observer)
 
     def store_note(self, name: str, text: str) -> None:
-        if self.inside:
+        if self.holds_slots:
             raise RuntimeError("context.store_note(...) is for middleware around a call, and this one runs")
         shown = truncate_text(redact(self, text), _MAX_MESSAGE)  # cutting it before could leave half of a secret
         self.attempt.record_notes = {**self.attempt.record_notes, name: shown}
 
     def read_note(self, name: str) -> str | None:
-        answered = self.origin.answered
-        return None if answered is None else answered.record.get("notes", {}).get(name)
+        resumed = self.origin.resumed
+        return None if resumed is None else resumed.record.get("notes", {}).get(name)
 
     def mark_started(self) -> None:
         self.attempt.executed = None
 
     def failure(self, error: BaseException) -> ToolResult:
-        return settle_error(self.plan, self, error)
+        return result_of_raised(self.plan, self, error)
 
     def create_chunk_list(self) -> list[object]:
         chunks = self.attempt.chunks = []

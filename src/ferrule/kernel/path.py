@@ -1,14 +1,15 @@
 """The path of one call: the order of its steps.
 
-run_call         emit the first and the last event, and return exactly one sealed result
+run_call         emit the first and the last event, and return exactly one finished result
 └ around…          middleware around the call; it may change the arguments, but not the id or the name
   └ run_core         everything that `around` middleware wraps: the `before` hooks, then the steps
     ├ validate         parse the text into arguments: strictly, then with recorded repairs
-    ├ replay           if the journal knows the call, have the guards judge it and return its recorded result
+    ├ replay           if the journal knows the call, have the guards judge it and return its journaled result
     ├ authorize        ask the guards, then a person if a guard says so
-    ├ acquire          take keys and slots, with a bounded wait, until `release` after the run
-    └ invoke           run the handler under its deadline; a journaled call between its intent and its outcome
-seal             bind, bound, clean and measure the result
+    ├ acquire          take keys and slots, with a bounded wait
+    ├ invoke           run the handler under its deadline; a journaled call commits its intent before, its outcome after
+    └ release          give the keys and slots back
+seal             bind the result to its call, limit its size, clean and measure it
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ferrule.kernel.acquire import HeldSlots, acquire, release
 from ferrule.kernel.attempts import begin_attempt, begin_next, end_next, reject
 from ferrule.kernel.authorize import authorize
 from ferrule.kernel.begin import begin_call, end_call, reject_at_once, report_end
-from ferrule.kernel.cancel import journaled_result, restore_current_call, settle_interrupted, undo_cancellation
+from ferrule.kernel.cancel import journaled_result, restore_current_call, result_of_interruption, undo_cancellation
 from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journal_status import has_open_intent
-from ferrule.kernel.journaling import commit_intent, record_outcome, write_missing_outcome
+from ferrule.kernel.journaling import commit_intent, commit_outcome, write_missing_outcome
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import Rejected, denial
 from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
-from ferrule.kernel.seal import seal
+from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
 from ferrule.kernel.validate import check_replacement, set_judged_arguments, validate
 from ferrule.values.call import ToolCall
@@ -38,7 +39,7 @@ from ferrule.values.result import ToolResult
 
 
 async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> ToolResult:
-    """Run the call and return its sealed result. An interruption is raised only after its event and its record."""
+    """Run the call and return its finished result. An interruption is raised only after its event and its record."""
     try:
         state = begin_call(plan, sent, fields, origin)
     except Rejected as rejection:
@@ -46,7 +47,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     interruption: BaseException | None = None
     try:
         try:
-            if state.observers and origin.answered is None:
+            if state.observers and origin.resumed is None:
                 state.emit("tool:pre")
             if plan.around is not None:
                 found: Any = await plan.around(state.call, state.context)
@@ -54,16 +55,16 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
                 found = await run_core(plan, state.call, state)
             else:  # skip `run_core`, which has nothing to do here: a third of the bare call
                 found = await _run_steps(plan, state.call, state)
-            result = seal(state, found)
-            if state.task.cancelling() > state.cancels:
-                result, interruption = settle_interrupted(state, result)
+            result = finish_result(state, found)
+            if state.task.cancelling() > state.cancels_before:
+                result, interruption = result_of_interruption(state, result)
         except BaseException as error:
-            result, interruption = settle_interrupted(state, error)
+            result, interruption = result_of_interruption(state, error)
     finally:
         end_call(state)
     if plan.journaled and has_open_intent(state) and not isinstance(interruption, GeneratorExit):
         result, interruption = await write_missing_outcome(plan, state, result, interruption)
-    if state.observers or origin.entry is not None:
+    if state.observers or origin.owner is not None:
         report_end(state, result)
     if interruption is not None:
         raise interruption from None
@@ -86,7 +87,7 @@ async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
 
 async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None) -> ToolResult:
     """Run the steps from `validate` to `release`. They start over each time that the handler has `wanted` input."""
-    answered, values = state.origin.answered, None
+    resumed, values = state.origin.resumed, None
     answer: Any = None
     try:
         if call is not state.call:
@@ -95,33 +96,33 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
             raise denial(plan.disabled)
         if wanted is not None:
             answer = await ask_for_input(plan, call, state, wanted)
-        elif answered is not None:
-            if isinstance(answer := await continue_suspended(plan, state, answered), ToolResult):
+        elif resumed is not None:
+            if isinstance(answer := await continue_suspended(plan, state, resumed), ToolResult):
                 return answer
         else:
             values, text = validate(plan, call, state)
-            if plan.judged:
+            if plan.needs_judged_arguments:
                 set_judged_arguments(plan, state, values, text)
                 if plan.journaled and (result := await replay_earlier_run(plan, state)) is not None:
                     return result
                 if (authorizing := authorize(plan, state)) is not None:
                     await authorizing
                 values = state.call.arguments.validated
-        ends_work = answered is not None and answered.ends_work  # no handler runs: the result is recorded, with no slot
-        acquiring = HeldSlots(()) if ends_work else acquire(plan, state)
+        answer_is_result = resumed is not None and resumed.answer_is_result  # no handler runs, so no slot is needed
+        acquiring = HeldSlots(()) if answer_is_result else acquire(plan, state)
         held = acquiring if isinstance(acquiring, HeldSlots) else await acquiring
     except Rejected as rejection:
         return reject(state, rejection)
     except asyncio.CancelledError:
-        if (stop := undo_cancellation(state)) is None:
+        if (runner_rejection := undo_cancellation(state)) is None:
             raise
-        return journaled_result(state) or reject(state, stop)
+        return journaled_result(state) or reject(state, runner_rejection)
     current_before: Any = state.parent and CURRENT.get()
     try:
-        if state.task is None or state.task.cancelling() > state.cancels:
+        if state.task is None or state.task.cancelling() > state.cancels_before:
             check_alive(state)
         state.held = held
-        if state.observers and not ends_work:
+        if state.observers and not answer_is_result:
             state.emit("tool:started")
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = (_invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
@@ -145,4 +146,4 @@ async def _invoke_once(plan: Plan, values: object, state: CallState, answer: Ans
     if isinstance(begun, ToolResult):
         return begun
     handling = invoke(plan, values, state, answer)
-    return await record_outcome(plan, state, begun, handling if isinstance(handling, ToolResult) else await handling)
+    return await commit_outcome(plan, state, begun, handling if isinstance(handling, ToolResult) else await handling)

@@ -40,7 +40,7 @@ class Settings:
 
     Attributes:
         disabled: For each disabled tool name, the reason.
-        runners: The runners that use these settings.
+        runners: The runners with these settings.
     """
 
     guards: tuple[Guard, ...]
@@ -76,24 +76,25 @@ class Plan:
     """A tool compiled for one runner.
 
     Attributes:
-        runner: The state that all calls of the runner share.
+        runner: The state shared by all calls of the runner.
         run: Runs the handler, by its executor.
         quick: Validates a text strictly. Raises anything if the text may need repairs.
         guards: Each guard as a function, with the guard itself; the runner's first.
         around, inside: The chain of middleware as one function, the first outermost; None if there is none.
         before_hooks, handler_hooks: The hooks next to `validate`, and next to the handler.
         limiters: The limits of which a call takes a slot, in this order: the tool's, then the runners', the executor's
-            last. A call that waits for a busy tool or runner then holds nothing that others want.
+            last. So a call waits for its tool before it takes a slot of the runner. `acquire` inserts the principal's
+            limit after the tool's.
         principal_limits: The limits for each principal.
         leases: Shares named limits and keys with other programs.
         executor_limiter: The last of `limiters`, if `leases` are used.
         has_call_limits: Whether a call takes more than `limiters`: a slot of its principal, keys, or a lease.
-        locks: Whether calls lock the keys of `resources`.
+        has_resources: Whether calls lock the keys of `resources`.
         hidden: Whether the tool has parameters that no model fills.
         has_middleware: Whether middleware may replace the kernel's result.
         max_input: Characters of JSON that are read at most; None for no limit.
         deps, secrets: Defaults for the context; None for nothing.
-        judged: Whether the judged call is needed: somebody reads it, or the handler's values are made from it.
+        needs_judged_arguments: Whether somebody reads the judged arguments, or the handler's values come from them.
         fingerprint: The tool's fingerprint, for the journal.
         job: For a background tool: the plan of the job itself.
         changes: Whether the tool may change something.
@@ -125,7 +126,7 @@ class Plan:
         self.quick = handler.parameters.validate_strictly
         self.output = tool.output
         self.changes = tool.read_only is not True
-        self.locks = tool.resources is not None
+        self.has_resources = tool.resources is not None
         executor = make_executor(tool)
         self.run: Callable[..., Awaitable[object]] = executor.run
         owners: tuple[Settings | Tool, ...] = (*outer_first, tool)
@@ -145,7 +146,7 @@ class Plan:
                 f"{tool.name!r} is mounted from a runner with limits=: leave them out there, and give them to the "
                 "runner that mounts it, whose limits, keys and tools hold among all programs then"
             )
-        self.has_call_limits = self.locks or bool(self.principal_limits) or self.leases is not None
+        self.has_call_limits = self.has_resources or bool(self.principal_limits) or self.leases is not None
         self.timeout: float | None = _first_set(tool.timeout, *(one.timeout for one in inner_first))
         if (idle := _first_set(tool.idle_timeout, *(one.idle_timeout for one in inner_first))) is not None:
             self.idle_timeout = idle
@@ -169,9 +170,10 @@ class Plan:
         self.journaled = has_journal and self.changes
         if self.journaled:
             self.fingerprint = tool.fingerprint
-        reads = bool(self.guards) or self.locks or self.hidden or handler.kwargs_call is None or self.has_middleware
-        isolated = tool.isolation is not None  # the process gets the judged text
-        self.judged = reads or isolated or has_journal or callable(tool.parallel) or not handler.parameters.exact
+        reads = bool(self.guards) or self.has_resources or self.hidden or self.has_middleware or callable(tool.parallel)
+        # A worker process gets the text of the judged arguments.
+        uses = handler.kwargs_call is None or not handler.parameters.exact or tool.isolation is not None
+        self.needs_judged_arguments = reads or uses or has_journal
 
     def check_input(self, raw: str | JsonObject | None) -> None:
         """Check the length of the arguments.

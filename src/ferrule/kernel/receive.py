@@ -11,7 +11,7 @@ from ferrule.kernel.journal_status import TICKET
 from ferrule.kernel.path import run_call
 from ferrule.kernel.results import NOTHING_RUN, Rejected, denial, problem
 from ferrule.kernel.state import NO_ORIGIN, Origin
-from ferrule.kernel.suspension import Answered
+from ferrule.kernel.suspension import ResumedCall
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean_text, truncate_text
@@ -37,18 +37,18 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
 
 
 def resume_call(
-    runner: RunnerState, answered: Answered, fields: ContextFields, observers: tuple[Observer, ...]
+    runner: RunnerState, resumed: ResumedCall, fields: ContextFields, observers: tuple[Observer, ...]
 ) -> Coro[ToolResult]:
     """Run a suspended call again, with its answer and with the tools that were offered then."""
-    call, record = answered.call, answered.record
+    call, record = resumed.call, resumed.record
     offered = None
     if record["offered"] is not None:
         names = frozenset(record["offered"])
         offered = Toolset(tool for tool in runner.tools if tool.name in names)
-    origin = Origin(observers=observers, answered=answered, offered=offered, turn=record["turn"])
+    origin = Origin(observers=observers, resumed=resumed, offered=offered, turn=record["turn"])
     plan = runner.plans.get(call.name)
     if plan is not None and plan.job is not None and call.id == TICKET + record["idempotency_key"]:
-        origin.entry = runner.jobs.get(call.id)  # a background job, which was suspended itself
+        origin.owner = runner.jobs.get(call.id)  # a background job, which was suspended itself
         return run_call(plan.job, call, fields, origin)
     return receive(runner, call, fields, origin)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError
 from ferrule.kernel.journal_status import JournalStatus
-from ferrule.kernel.journaling import MAY_GO_ON, is_over, is_repeatable, make_unknown_result, reconcile
+from ferrule.kernel.journaling import MAY_GO_ON, can_still_happen, is_repeatable, make_unknown_result, reconcile
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.receive import resume_call
 from ferrule.kernel.results import unsuccessful
-from ferrule.kernel.seal import seal
+from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import CallState
-from ferrule.kernel.suspension import NOT_SEALED, open_record
+from ferrule.kernel.suspension import NOT_SEALED, open_suspended_record
 from ferrule.types import Journal
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
@@ -61,7 +61,7 @@ async def _recover_one(runner: RunnerState, entry: JournalEntry) -> ToolResult |
     return None if at is None or at > runner.clock.now() else await _look_at_deferred(runner, entry, pending)
 
 
-async def deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None:
+async def find_deferred_record(runner: RunnerState, ticket: str) -> JsonObject | None:
     """Return the record of the deferred work with this ticket, or None unless there is exactly one.
 
     Raises:
@@ -80,12 +80,12 @@ def _require_journal(runner: RunnerState) -> Journal:
 
 async def _look_at_deferred(runner: RunnerState, entry: JournalEntry, pending: JsonObject) -> ToolResult | None:
     """Let the handler look at deferred work. Return its result, or None if the tool is unknown."""
-    answered = open_record({"pending": pending}, runner.resume_keys, True, None)
-    if answered is None:
+    resumed = open_suspended_record({"pending": pending}, runner.resume_keys, True, None)
+    if resumed is None:
         log.warning("deferred work of tool %r is not looked at: %s", entry.intent.tool_name, NOT_SEALED)
-    if answered is None or entry.intent.tool_name not in runner.plans:
+    if resumed is None or entry.intent.tool_name not in runner.plans:
         return None
-    return await resume_call(runner, answered, ContextFields(**answered.record["context"]), ())
+    return await resume_call(runner, resumed, ContextFields(**resumed.record["context"]), ())
 
 
 async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None:
@@ -99,11 +99,11 @@ async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None
     state.attempt.in_journal = JournalStatus(intent.key)
     found = await reconcile(plan, state)
     cut_off = entry.state == "cut_off"
-    if found is not None and not (found.executed or is_over(plan, entry.outcome)):
+    if found is not None and not found.executed and can_still_happen(plan, entry.outcome):
         found = None
     runs_again = cut_off and found is None and is_repeatable(plan, state, entry)
     make_result = _make_repeat_result if runs_again else make_unknown_result if cut_off else _make_expired_result
-    result = seal(state, found or make_result(state))
+    result = finish_result(state, found or make_result(state))
     state.task = None
     if runs_again:
         return result.replace(metadata={**result.metadata, "runs_again": True})
@@ -117,12 +117,12 @@ async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None
 
 
 def _make_repeat_result(state: CallState) -> ToolResult:
-    """Return the result of a call that was cut off and may run again."""
+    """Return the result of a cut-off call to run again."""
     text = f"{state.plan.name} was cut off. It runs again when the call comes again; nothing was run now."
     return unsuccessful(state, "unknown", text, executed=None)
 
 
 def _make_expired_result(state: CallState) -> ToolResult:
-    """Return the result of deferred work that has expired."""
+    """Return the result of expired deferred work."""
     text = f"{state.plan.name} has begun what ends elsewhere, and it was not said in time what came of that."
     return unsuccessful(state, "unknown", f"{text} Its effect may have happened.", executed=None)

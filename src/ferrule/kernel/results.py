@@ -33,6 +33,7 @@ from ferrule.values.input import InputRequired
 from ferrule.values.result import Status, ToolResult, get_original, make_success, set_slot
 
 NOTHING_RUN = "Nothing was run."
+"""The end of the error of a `Rejected`. `reject` replaces it if the handler ran in an earlier attempt."""
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
 RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
 _MAY_HAVE = "It had been started, so its effect may have happened."
@@ -43,9 +44,10 @@ _MAX_RETRY_SECONDS = 1 << 63
 
 
 class Rejected(Exception):
-    """Ends a call before its handler starts. A step raises it, and `reject` makes the result from it.
+    """Ends an attempt without a run, or another run, of the handler. A step raises it, and `reject` makes the result.
 
     Attributes:
+        error: The text for the model, complete if the handler has not run before; see `NOTHING_RUN`.
         own_words: Whether the text is the kernel's own, and not the sender's.
     """
 
@@ -61,7 +63,7 @@ class Suspended(Rejected):
 
     Attributes:
         decision: The question. With a schema it is the handler's, which has run until it asked.
-        handler_state: Data that the handler wants back with the answer.
+        handler_state: The handler's own data, to get back with the answer.
     """
 
     def __init__(self, plan: Plan, decision: Decision, handler_state: Any) -> None:
@@ -302,7 +304,7 @@ def copy_result(state: CallState, found: Any) -> ToolResult:
     return copied
 
 
-def bound_result(state: CallState, result: ToolResult) -> ToolResult:
+def limit_size(state: CallState, result: ToolResult) -> ToolResult:
     """Return the result within the limits of its runner. An unsuccessful one has stars for known secrets."""
     limit = state.plan.max_output
     if result.error is not None or not result.success:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, make_question, resume
+from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, judge_resumed_call, make_question
 from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.journaling import find_earlier_entry, replay
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, Rejected
 from ferrule.kernel.state import CallState
-from ferrule.kernel.suspension import Answered, claim_record, restore_arguments
+from ferrule.kernel.suspension import ResumedCall, mark_as_resumed, restore_arguments
 from ferrule.kernel.validate import set_judged_arguments, validate
 from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.input import Answer, InputRequired
@@ -31,20 +31,20 @@ async def replay_earlier_run(plan: Plan, state: CallState, *, resumed_before: bo
     return result
 
 
-async def continue_suspended(plan: Plan, state: CallState, answered: Answered) -> Answer | ToolResult | None:
+async def continue_suspended(plan: Plan, state: CallState, resumed: ResumedCall) -> Answer | ToolResult | None:
     """Judge a resumed call with its answer. Return the answer for the handler, or the result if nothing is to run.
 
     Raises:
         Rejected: The call may not run, or was resumed already.
     """
-    if not answered.ends_work:
-        state.call = make_judged_call(state.call, restore_arguments(plan, answered))
-    is_first = await claim_record(plan, state, answered)
+    if not resumed.answer_is_result:
+        state.call = make_judged_call(state.call, restore_arguments(plan, resumed))
+    is_first = await mark_as_resumed(plan, state, resumed)
     if plan.journaled and (result := await replay_earlier_run(plan, state, resumed_before=not is_first)) is not None:
         return result
-    if not is_first and journal_status(state).replaces is None:
+    if not is_first and journal_status(state).replaced_entry is None:
         raise Rejected("invalid", RESUMED_ALREADY)
-    return await resume(plan, state, answered)
+    return await judge_resumed_call(plan, state, resumed)
 
 
 async def ask_for_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:
@@ -55,6 +55,6 @@ async def ask_for_input(plan: Plan, call: ToolCall, state: CallState, wanted: In
     """
     if too_many := state.attempt.count_input():
         raise Rejected("failed", f"{plan.name} {too_many}. {NOTHING_RUN}")
-    if not plan.judged:
+    if not plan.needs_judged_arguments:
         set_judged_arguments(plan, state, *validate(plan, call, state))
     return await ask_and_judge(plan, state, make_question(state, wanted), plan.runner.approve, wanted.state)

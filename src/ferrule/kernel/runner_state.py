@@ -1,4 +1,4 @@
-"""The state that the calls of one runner share."""
+"""The state shared by the calls of one runner."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ class ResumedRecords:
         self._lock = Lock()
         self._expiries: OrderedDict[str, float] = OrderedDict()
 
-    async def take(self, key: str, expires_at: float) -> bool:
-        """Claim a record. Return False if it was claimed before."""
+    async def take(self, record_id: str, expires_at: float) -> bool:
+        """Mark a record as resumed. Return False if it was resumed before."""
         with self._lock:
             while self._expiries and next(iter(self._expiries.values())) <= self._clock.now():
                 self._expiries.popitem(last=False)
-            if key in self._expiries:
+            if record_id in self._expiries:
                 return False
-            self._expiries[key] = expires_at
+            self._expiries[record_id] = expires_at
             return True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunnerState:
-    """The state that the calls of one runner share.
+    """The state shared by the calls of one runner.
 
     Attributes:
         settings: The settings for each of its tools.
@@ -96,8 +96,8 @@ class RunnerState:
         locks: The locks of resource keys.
         waiting: The calls that wait for a slot or a key.
         writes: The journal writes of calls that were cancelled.
-        batches: The batches and background jobs in progress. The set keeps them alive.
-        idle: The future of whoever waits for the last call to end.
+        unfinished_work: The batches and background jobs in progress. The set keeps them alive.
+        idle: The future of `_wait_until_idle`.
     """
 
     settings: Settings
@@ -126,7 +126,7 @@ class RunnerState:
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
         self.writes: set[asyncio.Task[Any]] = set()
-        self.batches: set[object] = set()
+        self.unfinished_work: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
         if self.journal is not None:
             self.observers = (*self.observers, self.journal.note)
@@ -181,14 +181,14 @@ class RunnerState:
         return find_job(self, fields, ticket)
 
     def notify_idle(self) -> None:
-        """Wake whoever waits for the last call, if no call or batch runs."""
-        if self.idle is not None and not self.live and not self.batches and not self.idle.done():
+        """Wake `_wait_until_idle`, if no call, batch or job runs."""
+        if self.idle is not None and not self.live and not self.unfinished_work and not self.idle.done():
             self.idle.set_result(None)
 
     @property
     def busy_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop that calls of this process run on now; None if none runs."""
-        loop = self.loop if self.live or self.batches else None
+        loop = self.loop if self.live or self.unfinished_work else None
         return None if loop is None or loop.is_closed() or self.process != os.getpid() else loop
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -197,7 +197,7 @@ class RunnerState:
         Raises:
             RuntimeError: Calls run on another loop, ran on one that was closed, or ran when this process was forked.
         """
-        if self.live or self.batches:  # a batch may be between two calls
+        if self.live or self.unfinished_work:  # a batch may be between two calls
             raise RuntimeError(
                 "this runner is busy on another event loop: await it there, or make a runner anew here (also where "
                 "that loop was closed under its calls, or this process was forked while they ran)"
@@ -273,12 +273,12 @@ class RunnerState:
         inner: Any = find_running_call()
         if inner in self.live or any(call.task is here for call in self.live):
             raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
-        if (self.live or self.batches or self.writes) and self.loop is not asyncio.get_running_loop():
+        if (self.live or self.unfinished_work or self.writes) and self.loop is not asyncio.get_running_loop():
             raise RuntimeError("the calls of this runner run on another event loop: leave it there, or once they ended")
 
     async def _wait_until_idle(self, seconds: float | None) -> bool:
-        """Wait until no call and no batch runs, at most that long. Return whether none runs."""
-        if not self.live and not self.batches:
+        """Wait until no call, batch or job runs, at most that long. Return whether none runs."""
+        if not self.live and not self.unfinished_work:
             return True
         if self.idle is None or self.idle.done():
             self.idle = asyncio.get_running_loop().create_future()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ferrule.kernel.journal_status import JournalStatus
     from ferrule.kernel.plan import Plan
     from ferrule.kernel.results import Rejected
-    from ferrule.kernel.suspension import Answered
+    from ferrule.kernel.suspension import ResumedCall
 
 RELIABLE_CANCELLING = sys.version_info >= (3, 13)
 """Whether `Task.cancelling()` counts only cancellations from outside.
@@ -46,15 +46,15 @@ class Origin:
     parent: CallState | None = None
     """The call whose `context.run` made this one."""
     timeout: float | None = None
-    """Seconds that the call may take, in place of the tool's limit."""
-    entry: Entry | BackgroundJob | None = None
-    """The entry of the call in its batch, or its background job."""
+    """Seconds for the call, in place of the tool's limit."""
+    owner: Entry | BackgroundJob | None = None
+    """The entry of the call in its batch, or its background job. It gets the result."""
     observers: tuple[Observer, ...] = ()
     """Observers of this call, besides those of the runner."""
-    answered: Answered | None = None
-    """For a resumed call: its record and the answer."""
+    resumed: ResumedCall | None = None
+    """For a call that was suspended: its record and the answer."""
     offered: Toolset | None = None
-    """The tools that the model was offered; None allows all."""
+    """The tools offered to the model; None allows all."""
     turn: str | None = None
     """The turn of a loop, if call ids may repeat in another turn."""
 
@@ -71,24 +71,25 @@ class Attempt:
         answer: The answer to the handler's question, for this run.
         approved_by: The name of the person who approved the call, if the answer has one.
         asked: Whether a person was asked about the call, or about one that it made.
-        cancels: The count of `cancelling()` that earlier runs left behind, before Python 3.13.
-        chunks: The values that the handler has yielded so far.
+        cancels_left_over: The count of `cancelling()` after earlier runs, before Python 3.13.
+        chunks: The values yielded so far.
         deadline: The deadline of the run; None if it has no limit.
-        executed: Whether the handler has run: `False`, `None` after its start, `True` after its end.
+        executed: Whether the handler has run. `False` before its start, `None` while it runs, then as its result says:
+            `True` if it ran, `None` if its effect is not known, `False` if it did nothing.
         idle_deadlines: The deadlines that progress of this run extends: its own, and those of the calls that made it.
-        in_journal: The key of the call and its status in the journal; None until a step asks for it.
+        in_journal: The call key, and the status of the call in the journal; None until a step asks for it.
         in_next: Whether a middleware's `next` is in progress.
         inputs: How often the handler has asked for input.
-        journaled: The result that the journal has, or is about to get.
+        journaled: The result in the journal, or on its way there.
         left_running: Whether code of an abandoned run still ran.
         not_started: The exception with which the executor did not start the handler.
         pending: The sealed record of the call while it is suspended.
         raised: The exception that the handler made from a cancellation from outside.
         record_notes: Texts by middleware for the record of the suspended call.
-        refusal: The result that says, in the kernel's own words, why nothing was run.
-        result: The result that the kernel made.
+        refusal: The kernel's own result if nothing was run.
+        result: The kernel's result of this attempt.
+        runner_rejection: The rejection with which the runner stopped the call, until the cancellation is undone.
         runs: How often the handler was started.
-        stop: The rejection with which the runner stopped the call, until the cancellation is undone.
         wanted: The input that the handler asks for.
     """
 
@@ -97,7 +98,7 @@ class Attempt:
     answer: Answer | None = None
     approved_by: str | None = None
     asked: bool = False
-    cancels: int = 0
+    cancels_left_over: int = 0
     chunks: Any = ()
     idle_deadlines: tuple[Deadline, ...] = ()
     inputs: int = 0
@@ -110,7 +111,7 @@ class Attempt:
     raised: BaseException | None = None
     record_notes: Mapping[str, str] = FrozenDict()
     refusal: ToolResult | None = None
-    stop: Rejected | None = None
+    runner_rejection: Rejected | None = None
     wanted: InputRequired | None = None
 
     def __init__(self) -> None:
@@ -125,7 +126,7 @@ class Attempt:
         return f"asked for input more than {_MAX_INPUTS} times" if self.inputs > _MAX_INPUTS else ""
 
     def undo_start(self, error: BaseException | None) -> None:
-        """Record that the handler did not start after all. Earlier runs of it still count."""
+        """Take back the start of the handler. Its earlier runs still count."""
         self.not_started = error
         self.runs -= 1
         self.executed = None if self.runs else False
@@ -143,9 +144,9 @@ class CallState:
         parent: The call whose handler made this one.
         origin: The origin of the call.
         observers: The observers of its events.
-        run: The arrival time by `perf_counter`, which identifies the call in its events. A resumed call keeps its own.
+        run_id: Identifies the call in its events: its arrival time by `perf_counter`. A resumed call keeps its own.
         task: The task that runs the call; None after its end.
-        cancels: How often that task had been cancelled before.
+        cancels_before: The count of `cancelling()` of that task before the call.
 
     Written by the steps:
 
@@ -154,7 +155,7 @@ class CallState:
         repairs: The repairs, in words (`validate`).
         held: The slots and keys of the call while its handler may run (`acquire`).
         attempt: The facts of the present attempt to run its handler (`invoke`).
-        bound: The context of the call, made when it is first read.
+        cached_context: The context of the call, made at its first use.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class CallState:
         parent: CallState | None,
         origin: Origin = NO_ORIGIN,
     ) -> None:
-        self.run: float | str = perf_counter()
+        self.run_id: float | str = perf_counter()
         self.plan = plan
         self.fields = fields
         self.sent = sent
@@ -175,11 +176,11 @@ class CallState:
         self.origin = origin
         self.observers = plan.runner.observers
         self.task: Any = asyncio.current_task()
-        self.cancels: int = self.task.cancelling()  # type: ignore[union-attr]
+        self.cancels_before: int = self.task.cancelling()  # type: ignore[union-attr]
         self.repairs: tuple[str, ...] = ()
         self.held: HeldSlots | None = None
         self.attempt = Attempt()
-        self.bound: ToolContext | None = None
+        self.cached_context: ToolContext | None = None
 
     @property
     def tool(self) -> Tool:
@@ -190,8 +191,8 @@ class CallState:
         return self.task is None
 
     @property
-    def inside(self) -> bool:
-        """Whether the call has its slots, and its handler may run."""
+    def holds_slots(self) -> bool:
+        """Whether the call has its slots, so its handler may run."""
         return self.held is not None
 
     @property
@@ -203,9 +204,9 @@ class CallState:
     @property
     def context(self) -> ToolContext:
         """The context for guards, middleware and the handler."""
-        context = self.bound
+        context = self.cached_context
         if context is None:
-            context = self.bound = make_context(self.plan.fields(self.fields), self)  # type: ignore[arg-type]
+            context = self.cached_context = make_context(self.plan.fields(self.fields), self)  # type: ignore[arg-type]
         return context
 
     @property
@@ -216,15 +217,15 @@ class CallState:
     @property
     def may_run_again(self) -> bool:
         """Whether the handler may run once more."""
-        entry, runner = self.origin.entry, self.plan.runner
-        stopping = (runner.leaving and self.parent is None) or (entry is not None and entry.stopping)
+        owner, runner = self.origin.owner, self.plan.runner
+        stopping = (runner.leaving and self.parent is None) or (owner is not None and owner.stopping)
         return not (stopping or self.ended or self.plan.disabled is not None)
 
     def emit(self, kind: EventKind, about: About = None) -> None:
         """Emit an event of this call."""
         if self.observers:
             shown = self.redacted_call if self.plan.hidden else self.call
-            emit(self.observers, kind, shown, about, self.fields, self.run)
+            emit(self.observers, kind, shown, about, self.fields, self.run_id)
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 
@@ -240,7 +241,8 @@ class CallState:
             return True
         if not (RELIABLE_CANCELLING or error is None or isinstance(error, asyncio.CancelledError)):
             return False
-        return bool(task.cancelling() > max(self.cancels if task is self.task else 0, self.attempt.cancels))
+        before = self.cancels_before if task is self.task else 0
+        return bool(task.cancelling() > max(before, self.attempt.cancels_left_over))
 
     def is_closing(self, error: BaseException) -> bool:
         """Return whether a `GeneratorExit` closes the call's coroutine because its loop has ended."""

@@ -22,7 +22,7 @@ from ferrule.kernel.state import CallState
 from ferrule.kernel.tasks import run_within
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, format_run_id
-from ferrule.values.call_key import call_key
+from ferrule.values.call_key import make_call_key
 from ferrule.values.content import clean_text, to_jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import ALLOW, Decision, deny
@@ -41,19 +41,19 @@ NOT_SEALED = (
 )
 
 
-class Answered(NamedTuple):
-    """A suspended call with its answer.
+class ResumedCall(NamedTuple):
+    """A suspended call that goes on, with its answer.
 
     Attributes:
         record: The sealed record.
-        signed_with: The key of its seal.
+        signing_key: The key of its seal.
         answer: The decision of a person, or the result of deferred work.
         by: The name of the person.
         at: The time of the answer, by `perf_counter`.
     """
 
     record: dict[str, Any]
-    signed_with: bytes
+    signing_key: bytes
     answer: Decision | bool | ToolResult
     by: str | None
     at: float
@@ -65,13 +65,13 @@ class Answered(NamedTuple):
         return ToolCall(sent["id"], sent["name"], self.record["arguments"], data=sent["data"], parent=sent["parent"])
 
     @property
-    def ends_work(self) -> bool:
-        """Whether the answer ends deferred work, with a result or without one, and no handler runs."""
+    def answer_is_result(self) -> bool:
+        """Whether the answer ends deferred work, so no handler runs: it is the result, or gives the work up."""
         runs_handler = self.answer is True or (isinstance(self.answer, Decision) and self.answer.kind == "allow")
         return self.record["kind"] == "work" and not runs_handler
 
     async def run(self, values: object, call: CallState) -> object:
-        """Return the answer in place of the handler, whose deferred work has ended."""
+        """Return the answer in place of running the handler."""
         return self.answer
 
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
@@ -83,7 +83,7 @@ class Answered(NamedTuple):
 
 
 def refusal_by_person(asked: Decision) -> Decision:
-    """Return the deny of a person who said no. It quotes the reason of the question, which may name a way out."""
+    """Return the deny of a person. It quotes the reason of the question, because that may name a way out."""
     reason = f" ({asked.reason})" if asked.reason else ""
     return deny(f"refused by the person who was asked{reason}")
 
@@ -92,27 +92,27 @@ def make_deferred_record(state: CallState, work: Deferred) -> FrozenDict:
     """Return the record of a call whose work ends elsewhere."""
     poll_at = None if work.poll_after is None else state.plan.runner.clock.now() + work.poll_after
     kept = {"ticket": work.ticket, "poll_at": poll_at}
-    return make_record(state, "work", Decision("ask", redact(state, work.reason)), kept, work.expires_in)
+    return make_suspended_record(state, "work", Decision("ask", redact(state, work.reason)), kept, work.expires_in)
 
 
-def make_record(
+def make_suspended_record(
     state: CallState, kind: str, decision: Decision, handler_state: Any, within: float | None = None
 ) -> FrozenDict:
-    """Return the sealed record that resumes a suspended call, as plain JSON.
+    """Return the sealed record of a suspended call, as plain JSON.
 
     Args:
         kind: `"approval"`, `"input"` or `"work"`.
-        handler_state: Data that the handler wants back with the answer.
+        handler_state: The handler's own data, to get back with the answer.
         within: Seconds until the record expires; None for the runner's `waits.resume`.
     """
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
-    key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
+    record_id, asked_at, signing_key = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     offered = state.origin.offered
     judged = omit_names(plan.parameters.hidden, call.arguments)
     kept = {
         "version": _VERSION,
         "kind": kind,
-        "key": key,
+        "key": record_id,
         "call": to_jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
         "listed": plan.is_listed,
         "arguments": judged,
@@ -128,14 +128,14 @@ def make_record(
         "expires_at": asked_at + (plan.runner.waits.resume if within is None else within),
         "offered": None if offered is None else [tool.name for tool in offered],
         "turn": state.origin.turn,
-        "run": format_run_id(state.run),
-        "idempotency_key": journal_status(state).key,
-        "sent": call_key(
+        "run": format_run_id(state.run_id),
+        "idempotency_key": journal_status(state).call_key,
+        "sent": make_call_key(
             (), omit_names(plan.parameters.hidden, sent.raw) if isinstance(sent.raw, Mapping) else sent.raw
         ),
-        "tool": _tool_digest(plan, judged, key, secret),
+        "tool": _tool_digest(plan, judged, record_id, signing_key),
     }
-    return freeze(seal(kept, secret, _PENDING))  # type: ignore[no-any-return]
+    return freeze(seal(kept, signing_key, _PENDING))  # type: ignore[no-any-return]
 
 
 def find_supplied_names(plan: Plan, arguments: JsonObject) -> set[str]:
@@ -145,18 +145,18 @@ def find_supplied_names(plan: Plan, arguments: JsonObject) -> set[str]:
     return {name for name in present if name not in fixed or not is_same_json(thaw(fixed[name]), thaw(arguments[name]))}
 
 
-def open_record(
-    record: object, keys: Iterable[bytes], answer: Decision | bool | ToolResult, by: str | None
-) -> Answered | None:
-    """Return the suspended call of a record with its answer, or None if none of the keys has sealed the record.
+def open_suspended_record(
+    record: object, signing_keys: Iterable[bytes], answer: Decision | bool | ToolResult, by: str | None
+) -> ResumedCall | None:
+    """Return the suspended call of a record with its answer, or None if no key has sealed the record.
 
     Raises:
         DefinitionError: It is no record of a suspended call, or the answer does not fit it.
     """
-    opened = open_sealed(find_pending("resume", record), keys, _PENDING)
+    opened = open_sealed(find_pending("resume", record), signing_keys, _PENDING)
     if opened is None:
         return None
-    kept, key = opened
+    kept, signing_key = opened
     is_work, decision = kept["kind"] == "work", getattr(answer, "kind", None)
     if not is_work and isinstance(answer, ToolResult):
         raise DefinitionError("a ToolResult is what deferred work came to, and this call waits for a decision")
@@ -165,19 +165,19 @@ def open_record(
             "deferred work is resumed with the ToolResult that it came to, with True, which looks, or with False, "
             f"which gives it up; not with {answer!r}"
         )
-    return Answered(kept, key, answer, by, perf_counter())
+    return ResumedCall(kept, signing_key, answer, by, perf_counter())
 
 
-def restore_arguments(plan: Plan, answered: Answered) -> Arguments:
+def restore_arguments(plan: Plan, resumed: ResumedCall) -> Arguments:
     """Return the judged arguments of a suspended call, with values validated anew.
 
     Raises:
         Rejected: The tool has changed since, or validation does not give the judged arguments again.
     """
-    record = answered.record
+    record = resumed.record
     if record["kind"] == "background":
         return record["arguments"]  # type: ignore[no-any-return]
-    if _tool_digest(plan, record["arguments"], record["key"], answered.signed_with) != record["tool"]:
+    if _tool_digest(plan, record["arguments"], record["key"], resumed.signing_key) != record["tool"]:
         what = "its schema, its traits, its server or what is bound in it has changed"
         raise Rejected("invalid", f"{plan.name} is not what it was when this was asked: {what}. {NOTHING_RUN}")
     try:
@@ -191,15 +191,15 @@ def restore_arguments(plan: Plan, answered: Answered) -> Arguments:
     return arguments
 
 
-async def claim_record(plan: Plan, state: CallState, answered: Answered) -> bool:
-    """Claim the record of a suspended call, in the journal or else in memory. Return False if it was claimed before.
+async def mark_as_resumed(plan: Plan, state: CallState, resumed: ResumedCall) -> bool:
+    """Mark a suspended call as resumed, in the journal or else in memory. Return False if it was resumed before.
 
-    Deferred work in the journal is not claimed: its outcome replaces its entry in one step, so a crash loses nothing.
+    Deferred work in the journal is not marked: its outcome replaces its entry in one step, so a crash loses nothing.
 
     Raises:
-        Rejected: The record has expired, or the claim could not be made.
+        Rejected: The record has expired, or the mark could not be made.
     """
-    record, runner = answered.record, plan.runner
+    record, runner = resumed.record, plan.runner
     if record["kind"] == "background":
         return True
     taken: object = False
@@ -209,7 +209,7 @@ async def claim_record(plan: Plan, state: CallState, answered: Answered) -> bool
     if isinstance(taken, Raised):
         log_exception(state, "it could not be noted that a call of tool %r is resumed", plan.name, error=taken.error)
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
-    if record["expires_at"] <= runner.clock.now():  # checked last: an expired claim may be forgotten by now
+    if record["expires_at"] <= runner.clock.now():  # checked last: an expired mark may be forgotten by now
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
     return taken is True
 
@@ -219,12 +219,12 @@ def omit_names(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str,
     return {name: thaw(value) for name, value in arguments.items() if name not in names}
 
 
-def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes) -> str:
-    """Return a digest of the tool's name, server, schema, traits and bound values. `key` makes it unique per record."""
+def _tool_digest(plan: Plan, judged: Mapping[str, Any], record_id: str, signing_key: bytes) -> str:
+    """Return a digest of the tool's name, server, schema, traits and bound values, different for each record."""
     tool, parameters = plan.tool, plan.parameters
     arguments = freeze({**parameters.bound, **judged})
     facts = {
-        "key": key,
+        "key": record_id,
         "name": tool.name,
         "listed": plan.is_listed,
         "mounted": [mount.name for mount in tool.mounts],
@@ -234,4 +234,4 @@ def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes)
         "traits": {name: tool.trait(name, arguments) for name in JUDGED_TRAITS},
         **({} if tool.server is None else {"server": tool.server}),
     }
-    return sign(secret, "tool", canonical_json(facts))
+    return sign(signing_key, "tool", canonical_json(facts))

@@ -27,7 +27,7 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
             text = plan.parameters.write_json(text)
         if plan.max_input is None or len(text) <= plan.max_input:
             return plan.quick(text), text
-    except Exception:  # `decode` below repairs the arguments, or says what is wrong
+    except Exception:  # `validate_with_repairs` below repairs the arguments, or says what is wrong
         pass
     try:
         plan.check_input(call.raw)

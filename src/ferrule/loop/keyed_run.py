@@ -31,7 +31,7 @@ from ferrule.models import Message, Model, Reply
 from ferrule.providers import Stop
 from ferrule.providers._read import plain
 from ferrule.types import Journal
-from ferrule.values.call_key import call_key
+from ferrule.values.call_key import make_call_key
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.journal_entry import KEYED_RUN_NAME, Intent, JournalEntry
@@ -104,7 +104,7 @@ class SavedTurn(Part):
 
 def run_row(key: str, context: ToolContext) -> str:
     """Return what the journal knows a run by: its principal, its session and its key."""
-    return call_key((KEYED_RUN_NAME, context.principal, context.session, key), None)
+    return make_call_key((KEYED_RUN_NAME, context.principal, context.session, key), None)
 
 
 def request_digest(model: Model, messages: list[Message], tools: Toolset) -> str:
@@ -115,7 +115,7 @@ def request_digest(model: Model, messages: list[Message], tools: Toolset) -> str
         "messages": without_bytes(plain(messages, keep_bytes=True)),
         "tools": sorted([tool.name, tool.fingerprint] for tool in tools),
     }
-    return call_key(("request",), asked)
+    return make_call_key(("request",), asked)
 
 
 class KeyedRun:

@@ -15,7 +15,7 @@ KEY_CHARACTERS = 32
 _WRITE_SORTED = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` would make a new encoder for each text
 
 
-def call_key(place: tuple[str | None, ...], arguments: object) -> str:
+def make_call_key(place: tuple[str | None, ...], arguments: object) -> str:
     """Return the key of a call.
 
     Args:

@@ -67,7 +67,7 @@ class RunningCall(Protocol):
     def ended(self) -> bool: ...
 
     @property
-    def inside(self) -> bool: ...
+    def holds_slots(self) -> bool: ...
 
     @property
     def parent(self) -> RunningCall | None: ...
@@ -88,7 +88,7 @@ class RunningCall(Protocol):
     def may_run_again(self) -> bool: ...
 
     @property
-    def key(self) -> str: ...
+    def call_key(self) -> str: ...
 
     def pause_deadline(self) -> AbstractContextManager[None]: ...
 
@@ -278,7 +278,7 @@ class ToolContext(Generic[Deps]):
         """
         if self.running_call is None:
             raise AttributeError("context.idempotency_key works inside a call, and this context belongs to none")
-        return self.running_call.key
+        return self.running_call.call_key
 
     @property
     def asked(self) -> bool:
@@ -291,7 +291,7 @@ class ToolContext(Generic[Deps]):
 
         It is True outside a call, for instance in a test of a middleware by itself.
         """
-        return self.running_call is None or self.running_call.inside
+        return self.running_call is None or self.running_call.holds_slots
 
     def is_refusal(self, result: ToolResult) -> bool:
         """Return whether the runner itself made `result` because nothing was run.

@@ -19,7 +19,7 @@ class Decision:
         kind: `"allow"`, `"ask"` or `"deny"`.
         reason: For the person or the model; empty for a plain allow.
         arguments: For an allow: the arguments to use instead, or `None`.
-        into: For an ask: the parameter whose value a person supplies, or `None`.
+        into: For an ask: the name of the parameter that takes the person's answer, or `None` for a yes or no.
         schema: For the question of a running tool: the JSON Schema of the answer, an object; answer it with
             `allow({...})`. `None` for an ask whether the call may run.
         by: The name of the person who answered, if it is known.

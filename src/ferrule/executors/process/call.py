@@ -52,14 +52,14 @@ class DetachedCall:
     parent: RunningCall | None = None
     cancelled = False
     clock = None
-    inside = True
+    holds_slots = True
     may_run_again = True
 
     def __init__(self, tool: Tool, call: ToolCall, fields: ContextFields, key: str, remaining: float | None) -> None:
         self.tool = tool
         self.call = call
         self.fields = fields
-        self.key = key
+        self.call_key = key
         self.attempt = DetachedAttempt()
         self.ended = False
         self.deadline = None if remaining is None else monotonic() + remaining
