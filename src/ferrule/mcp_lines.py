@@ -255,11 +255,11 @@ class OpenRequests:
         """Yield the message of a server's line, after repair of its characters if it needs that, and an error for each
         request whose answer is lost. Anything else is noise, which is logged."""
         found = self.parse(line)
-        if isinstance(found, UnreadableLine) and b"\r" in (shown := line.rstrip()):
-            line = shown.rpartition(b"\r")[2]  # a terminal shows no more of it
-            found = self.parse(line)
-        if isinstance(found, UnreadableLine) and (repaired := repair_characters(line)) != line:
-            found = self.parse(repaired)
+        if isinstance(found, UnreadableLine):
+            shown = repair_characters(line).rstrip().rpartition(b"\r")[2]  # a terminal shows no more of it
+            if shown != line:
+                line = shown
+                found = self.parse(line)
         if isinstance(found, UnreadableLine):
             # What may be an answer is taken for one: a request of the server's is lost either way.
             answers = [one.id for one in found.envelopes if one.is_answer is not False]

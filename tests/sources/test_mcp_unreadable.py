@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp_servers import go, made, serving
 
@@ -321,7 +321,7 @@ async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]
             closed.set()
 
 
-LOCATIONS = {302: b"http://x/mcp", 307: b"?again"}
+LOCATIONS = {302: b"http://x/mcp", 307: b"?again", 308: b"http://[::1"}
 INFO = {"name": "odd", "version": "1"}
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-16"
 OPEN = b"(and the stream stays open)"
@@ -401,7 +401,8 @@ BROKEN_OFF = [
     (b"data: " + b"x" * 2_000_000 + OPEN, EVENTS, 200),
     (b"data: x\n" * 200_000 + OPEN, EVENTS, 200),
 ]
-NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302)]
+NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302), (b"", JSON, 308)]
+NOT_READABLE += [(body, JSON, 308) for body in NO_ANSWERS.values()]
 
 
 def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
@@ -569,6 +570,7 @@ seen = st.text(letters | st.sampled_from("é‹→"), min_size=1).map(str.encode
 
 
 @given(unseen, unseen, seen)
+@example(b"", b"\r\x1b[2K", b"0")
 def test_an_answer_counts_only_if_nothing_before_it_is_seen(before: bytes, after: bytes, text: bytes) -> None:
     answer = b'{"jsonrpc":"2.0","id":7,"result":{}}'
     found = read(before + answer + after + b"\n", opened=["7"])
