@@ -401,8 +401,8 @@ BROKEN_OFF = [
     (b"data: " + b"x" * 2_000_000 + OPEN, EVENTS, 200),
     (b"data: x\n" * 200_000 + OPEN, EVENTS, 200),
 ]
-NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302), (b"", JSON, 308)]
-NOT_READABLE += [(body, JSON, 308) for body in NO_ANSWERS.values()]
+NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302)]
+NOT_READABLE += [(body, JSON, 308) for body in (b"", *NO_ANSWERS.values())]
 
 
 def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
