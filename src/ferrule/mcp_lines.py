@@ -52,6 +52,8 @@ _TERMINAL_CODE = re.compile(
     rb"|[ !#-/]*+[0-~])"
 )
 """An escape sequence of ECMA-48, which valid JSON never has. It has no quotation mark, so it ends in its JSON text."""
+_UNSEEN = bytes([*range(1, 33), 127])
+"""Blanks, and control characters such as the bell."""
 _RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _HALF_PAIR = re.compile(
     r"(?P<before>(?:[^\\]++|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).)*+)"
@@ -256,7 +258,8 @@ class OpenRequests:
         request whose answer is lost. Anything else is noise, which is logged."""
         found = self.parse(line)
         if isinstance(found, UnreadableLine):
-            shown = repair_characters(line).rstrip().rpartition(b"\r")[2]  # a terminal shows no more of it
+            # A terminal shows no more of it.
+            shown = repair_characters(line).strip(_UNSEEN).rpartition(b"\r")[2].lstrip(_UNSEEN)
             if shown != line:
                 line = shown
                 found = self.parse(line)

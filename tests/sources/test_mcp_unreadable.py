@@ -564,13 +564,13 @@ def test_an_answer_cut_anywhere_fails_its_call_and_no_other(value: Any, order: l
 
 
 codes = [b"\x1b[2K", b"\x1b[1;32m", b"\x1b]0;a title\x07", b"\x1b]8;;x\x1b\\", b"\x1b(B", b"\x1b7", b"\x1bM"]
-unseen = st.lists(st.sampled_from([*codes, b" ", b"\t", b"\r"]), max_size=4).map(b"".join)
+unseen = st.lists(st.sampled_from([*codes, b" ", b"\t", b"\r", b"\a", b"\b"]), max_size=4).map(b"".join)
 letters = st.characters(codec="ascii", exclude_characters="[{\"'\\", exclude_categories=["C", "Z"])
 seen = st.text(letters | st.sampled_from("é‹→"), min_size=1).map(str.encode)
 
 
 @given(unseen, unseen, seen)
-@example(b"", b"\r\x1b[2K", b"0")
+@example(b"\a", b"\r\x1b[2K", b"0")
 def test_an_answer_counts_only_if_nothing_before_it_is_seen(before: bytes, after: bytes, text: bytes) -> None:
     answer = b'{"jsonrpc":"2.0","id":7,"result":{}}'
     found = read(before + answer + after + b"\n", opened=["7"])
