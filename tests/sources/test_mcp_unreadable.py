@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp_servers import go, made, serving
 
@@ -321,7 +321,7 @@ async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]
             closed.set()
 
 
-LOCATIONS = {302: b"http://x/mcp", 307: b"?again"}
+LOCATIONS = {302: b"http://x/mcp", 307: b"?again", 308: b"http://[::1"}
 INFO = {"name": "odd", "version": "1"}
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-16"
 OPEN = b"(and the stream stays open)"
@@ -402,6 +402,7 @@ BROKEN_OFF = [
     (b"data: x\n" * 200_000 + OPEN, EVENTS, 200),
 ]
 NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302)]
+NOT_READABLE += [(body, JSON, 308) for body in (b"", *NO_ANSWERS.values())]
 
 
 def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
@@ -563,12 +564,13 @@ def test_an_answer_cut_anywhere_fails_its_call_and_no_other(value: Any, order: l
 
 
 codes = [b"\x1b[2K", b"\x1b[1;32m", b"\x1b]0;a title\x07", b"\x1b]8;;x\x1b\\", b"\x1b(B", b"\x1b7", b"\x1bM"]
-unseen = st.lists(st.sampled_from([*codes, b" ", b"\t", b"\r"]), max_size=4).map(b"".join)
+unseen = st.lists(st.sampled_from([*codes, b" ", b"\t", b"\r", b"\a", b"\b"]), max_size=4).map(b"".join)
 letters = st.characters(codec="ascii", exclude_characters="[{\"'\\", exclude_categories=["C", "Z"])
 seen = st.text(letters | st.sampled_from("é‹→"), min_size=1).map(str.encode)
 
 
 @given(unseen, unseen, seen)
+@example(b"\a", b"\r\x1b[2K", b"0")
 def test_an_answer_counts_only_if_nothing_before_it_is_seen(before: bytes, after: bytes, text: bytes) -> None:
     answer = b'{"jsonrpc":"2.0","id":7,"result":{}}'
     found = read(before + answer + after + b"\n", opened=["7"])

@@ -6,7 +6,7 @@ import asyncio
 
 
 class Claims:
-    """The loops that calls were begun on, by their claims. What was begun on a loop that is closed goes on no more."""
+    """The loops that calls were begun on, by their claims. No outcome comes from a loop that is closed."""
 
     def __init__(self) -> None:
         self._loops: dict[str, asyncio.AbstractEventLoop] = {}

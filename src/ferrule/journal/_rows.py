@@ -79,8 +79,13 @@ def intent_row(intent: Intent) -> tuple[Column, ...]:
     return (*texts, _encode_as_shown(intent.arguments), intent.at)
 
 
-def kept_of(row: Row, *, lives: bool) -> JournalEntry:
-    """The call of the values of `CALL_COLUMNS`, whose owner lives or does not."""
+def kept_of(row: Row, *, lives: bool, is_left: bool) -> JournalEntry:
+    """Return the call of the values of `CALL_COLUMNS`.
+
+    Args:
+        lives: Whether its process lives.
+        is_left: Whether its loop was closed under it.
+    """
     key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint = map(read_column, row[:9])
     intent = Intent(
         key=key,
@@ -96,8 +101,14 @@ def kept_of(row: Row, *, lives: bool) -> JournalEntry:
         at=row[10],
         run=row[14],
     )
-    state: EntryState = row[12] if row[12] != "running" or lives else "cut_off"
-    return JournalEntry(intent=intent, state=state, outcome=None if row[11] is None else loads_finite(row[11]))
+    state: EntryState = row[12]
+    is_cut_off = state == "running" and (is_left or not lives)
+    return JournalEntry(
+        intent=intent,
+        state="cut_off" if is_cut_off else state,
+        outcome=None if row[11] is None else loads_finite(row[11]),
+        may_go_on=is_cut_off and lives,
+    )
 
 
 def state_of(outcome: JsonObject) -> EntryState:

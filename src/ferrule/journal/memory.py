@@ -159,11 +159,11 @@ class MemoryJournal(Journal):
             self._of_reference.pop(reference, None)
 
     def _kept(self, key: str) -> JournalEntry | None:
-        """What is kept of a call; it is cut off where its loop was closed under it."""
+        """What is kept of a call; it is cut off where its loop was closed under it, and may go on."""
         entry = self._calls.get(key)
         if entry is None or entry.state != "running" or not self._claims.is_left(entry.intent.claim):
             return entry
-        return dataclasses.replace(entry, state="cut_off")
+        return dataclasses.replace(entry, state="cut_off", may_go_on=True)
 
 
 def _is_still(found: JournalEntry, entry: JournalEntry | None) -> bool:
@@ -180,7 +180,7 @@ def _kept_end(intent: Intent, outcome: JsonObject) -> JournalEntry:
 def _copy(entry: JournalEntry) -> JournalEntry:
     """One that shares nothing with it that could be changed."""
     intent = dataclasses.replace(entry.intent, arguments=_plain_copy(entry.intent.arguments))
-    return JournalEntry(intent=intent, state=entry.state, outcome=entry.outcome and _plain_copy(entry.outcome))
+    return dataclasses.replace(entry, intent=intent, outcome=entry.outcome and _plain_copy(entry.outcome))
 
 
 def _plain_copy(value: JsonObject) -> Any:

@@ -161,7 +161,7 @@ class SQLiteJournal(Journal):
             if connection.execute(_NEW_CALL, row).rowcount == 0:
                 found = connection.execute(_GET_CALL, row[:1]).fetchone()
                 if read_column(found[2]) != intent.claim and not self._is_still(found, after):
-                    return Begun(kept_of(found, lives=self._lives(found)), other)
+                    return Begun(self._entry_of(found), other)
                 connection.execute(_PUT_CALL, row)
                 if found[14] != intent.run:  # the call that was cut off goes on as this one
                     connection.execute(_GO_ON, (intent.run, found[3], found[14]))
@@ -198,7 +198,7 @@ class SQLiteJournal(Journal):
         entries = list[JournalEntry]()
         for row in rows:
             try:
-                entries.append(kept_of(row, lives=row[13] not in self._dead and not self._is_left(row)))
+                entries.append(self._entry_of(row, lives=row[13] not in self._dead))
             except (ValueError, TypeError) as error:
                 log.error("the row of a call of tool %r cannot be read: %s", read_column(row[4]), error)
         return [call for call in entries if call.state != "running"]
@@ -261,7 +261,7 @@ class SQLiteJournal(Journal):
         """Whether a call that may be settled is as it was when `entry` was read; within a transaction."""
         if entry is None or not (entry.state in OPEN or is_unknown(entry)) or read_column(row[2]) != entry.intent.claim:
             return False
-        found = kept_of(row, lives=self._lives(row))
+        found = self._entry_of(row)
         return found.state == entry.state and json_text(found.outcome) == json_text(entry.outcome)
 
     def _look(self, key: str) -> JournalEntry | None:
@@ -276,14 +276,12 @@ class SQLiteJournal(Journal):
                 if not lives and not known:
                     self._dead.add(owner)
                     continue  # it may have ended the call before it died
-            return kept_of(rows[0], lives=lives and not self._is_left(rows[0]))
+            return self._entry_of(rows[0], lives=lives)
 
-    def _lives(self, row: Row) -> bool:
-        """Whether a process lives that is at the call, and the loop that it is on."""
-        return self._lock.lives(row[13]) and not self._is_left(row)
-
-    def _is_left(self, row: Row) -> bool:
-        return self._claims.is_left(read_column(row[2]))
+    def _entry_of(self, row: Row, *, lives: bool | None = None) -> JournalEntry:
+        """Return the call of a row; whether its process lives is looked up unless it is given."""
+        lives = self._lock.lives(row[13]) if lives is None else lives
+        return kept_of(row, lives=lives, is_left=self._claims.is_left(read_column(row[2])))
 
 
 class SQLiteStore:

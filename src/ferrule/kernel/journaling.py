@@ -101,10 +101,10 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
 
 
 def is_repeatable(plan: Plan, state: CallState, entry: JournalEntry) -> bool:
-    """Return whether a call that was cut off may run again: read-only or idempotent, and the same tool."""
+    """Return whether a call that was cut off may run again: read-only or idempotent, the same tool, and surely over."""
     tool, arguments = plan.tool, state.call.arguments
     is_harmless = tool.trait("read_only", arguments) or tool.trait("idempotent", arguments)
-    return is_harmless and entry.intent.fingerprint == plan.fingerprint
+    return is_harmless and not entry.may_go_on and entry.intent.fingerprint == plan.fingerprint
 
 
 async def replay(plan: Plan, state: CallState, entry: JournalEntry) -> ToolResult | None:
@@ -113,7 +113,7 @@ async def replay(plan: Plan, state: CallState, entry: JournalEntry) -> ToolResul
     if is_unknown(entry):
         found = await reconcile(plan, state)
         if found is not None and not found.executed:
-            if not can_still_happen(plan, outcome):
+            if not (can_still_happen(plan, outcome) or entry.may_go_on):
                 journal_status(state).replaced_entry = entry
                 return None
         elif found is not None:

@@ -89,10 +89,10 @@ async def _look_at_deferred(runner: RunnerState, entry: JournalEntry, pending: J
 
 
 async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None:
-    """Settle a call, and return its result. Return None if the tool is unknown, or somebody else has settled it."""
+    """Settle a call, and return its result. Return None if it may go on, its tool is unknown, or others settled it."""
     intent, journal = entry.intent, runner.journal
     plan = runner.plans.get(intent.tool_name)
-    if plan is None or journal is None:
+    if plan is None or journal is None or entry.may_go_on:
         return None
     call = ToolCall(intent.call_id, plan.name, intent.arguments, parent=intent.parent)
     state = LiveCall(plan, ContextFields(intent.session, intent.principal), call, call, None)

@@ -439,7 +439,7 @@ async def _readable(response: httpx2.Response, request: httpx2.Request, exchange
 
 
 def _is_refusal(response: httpx2.Response) -> bool:
-    return response.status_code >= 400 or response.has_redirect_location
+    return response.status_code >= 400 or response.next_request is not None  # it has none for a broken address
 
 
 def _has_type(response: httpx2.Response, kind: str) -> bool:

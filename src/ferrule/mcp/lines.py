@@ -52,6 +52,8 @@ _TERMINAL_CODE = re.compile(
     rb"|[ !#-/]*+[0-~])"
 )
 """An escape sequence of ECMA-48, which valid JSON never has. It has no quotation mark, so it ends in its JSON text."""
+_UNSEEN = bytes([*range(1, 33), 127])
+"""Blanks, and control characters such as the bell."""
 _RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _HALF_PAIR = re.compile(
     r"(?P<before>(?:[^\\]++|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).)*+)"
@@ -255,11 +257,12 @@ class OpenRequests:
         """Yield the message of a server's line, after repair of its characters if it needs that, and an error for each
         request whose answer is lost. Anything else is noise, which is logged."""
         found = self.parse(line)
-        if isinstance(found, UnreadableLine) and b"\r" in (shown := _TERMINAL_CODE.sub(b"", line).rstrip()):
-            line = shown.rpartition(b"\r")[2]  # a terminal shows no more of it
-            found = self.parse(line)
-        if isinstance(found, UnreadableLine) and (repaired := repair_characters(line)) != line:
-            found = self.parse(repaired)
+        if isinstance(found, UnreadableLine):
+            # A terminal shows no more of it.
+            shown = repair_characters(line).strip(_UNSEEN).rpartition(b"\r")[2].lstrip(_UNSEEN)
+            if shown != line:
+                line = shown
+                found = self.parse(line)
         if isinstance(found, UnreadableLine):
             # What may be an answer is taken for one: a request of the server's is lost either way.
             answers = [one.id for one in found.envelopes if one.is_answer is not False]

@@ -196,7 +196,8 @@ class JournalContract:
             assert kept is not None
             for one in begun:
                 if one.earlier is not None:
-                    _is_kept(one.earlier, replace(kept, state=one.earlier.state))  # the loop of the first may be closed
+                    # The loop of the first may be closed.
+                    _is_kept(one.earlier, replace(kept, state=one.earlier.state, may_go_on=one.earlier.may_go_on))
         finally:
             self._close(*both)
 

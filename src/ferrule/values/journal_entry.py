@@ -61,11 +61,14 @@ class JournalEntry:
         state: `"running"` while a living process runs it, `"cut_off"` if that process died before the outcome,
             `"deferred"` if its work goes on elsewhere, `"ended"` if it has an outcome.
         outcome: The stored result; for a deferred call with `"pending"`, its record.
+        may_go_on: Whether the handler of a cut-off call may still be at work, in a thread for instance: its loop was
+            closed, and its process lives.
     """
 
     intent: Intent
     state: EntryState
     outcome: JsonObject | None = None
+    may_go_on: bool = False
 
 
 def is_unknown(entry: JournalEntry) -> bool:
