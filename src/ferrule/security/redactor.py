@@ -20,15 +20,21 @@ _CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:beare
 """Match the password of a URL, or the token after the scheme of an `Authorization` header."""
 _READ_AS_NUMBER = re.compile(r"\+?0*+(\d++(?:\.\d*[1-9])?)\.?0*", re.ASCII).fullmatch
 """Match a number, and in it what is left if a program reads and writes it: `00471147` comes back as `471147`."""
+_ESCAPED_BREAK = rb"(?i)(?:%(?:25)*|\\u00)(0[ad]|20|2[bf]|3a|5c)"
+"""Matches what stands in base64 and hex, and the breaks in them, as URLs and JSON escape it."""
 _LONGEST_ESCAPED = 10_000
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Characters of a secret that is redacted inside words, too. A shorter one, such as `read`, must not cut `ready`."""
 _WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
-_BREAK = r"(?:[\s:]|\\+(?:[nrx]|(?=/)))*+"
-"""Matches breaks between the characters of base64 and hex, also as JSON and `repr` escape them."""
+_BREAK = r"(?:[\s:]|(?:\\|%(?:25)*5[Cc]){1,9}+[nrx]|%(?:25)*(?:0[ADad]|20|3[Aa]))*+"
+"""Matches breaks between the characters of base64 and hex, also as JSON, `repr` and URLs escape them."""
+_AND, _HASH, _SEMICOLON = r"(?:&|(?<=[\\Cc])u0026|%(?:25)*26)", r"(?:#|%(?:25)*23)", r"(?:;|%(?:25)*3b)"
+"""Match the signs of an HTML escape, also as JSON and URLs escape them."""
 _WORD_BEGINS = r"(?:(?<!\w)|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
 """Matches where a word begins, also after an escape that ends in a letter or a digit."""
+_NO_UTF8 = "".join(map(chr, range(0xDC80, 0xDD00)))
+"""Bytes that are no UTF-8, as `surrogateescape` decodes them."""
 _MANY_STEPS = 20_000_000
 """Bytes of a text times number of forms; beyond that, searching for all forms at once is faster."""
 
@@ -43,6 +49,7 @@ def make_redactor(secrets: object) -> Callable[[str], str]:
 
 def _iter_secrets(value: Any) -> Iterator[str | bytes]:
     """Yield the texts and bytes in `value` at any depth, without keys and field names."""
+    value = value.value if isinstance(value, Enum) else value
     unveiled = getattr(value, "get_secret_value", None)
     if unveiled is not None:
         yield from _iter_secrets(unveiled())
@@ -74,8 +81,6 @@ def _iter_secret_texts(text: str) -> Iterator[str]:
 
 
 def _iter_members(value: Any) -> Iterable[Any]:
-    if isinstance(value, Enum):
-        return (value.value,)
     value = get_fields(value) or value
     if isinstance(value, Mapping):
         return value.values()
@@ -88,7 +93,7 @@ def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], l
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
     number = _READ_AS_NUMBER(text)
     own = [one for one in (text, *(number.groups() if number else ())) if len(one) >= _SHORTEST]
-    if len(text) < _SHORTEST_ANYWHERE:
+    if len(secret) < _SHORTEST_ANYWHERE:
         return [(_find_plain_part(one), one) for one in own], []
     data, wide = secret, list[bytes]()
     if not isinstance(data, bytes):
@@ -97,6 +102,8 @@ def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], l
     wide_texts = [one.decode("utf-8", "surrogateescape") for one in wide]
     wide_texts += [repr(one)[1:-1] for one in wide_texts]
     lines = [line.strip() for line in text.splitlines() if sum(map(str.isalnum, line)) >= _SHORTEST_ANYWHERE]
+    inner = text.strip(_NO_UTF8)  # the bytes around may make characters with those at the ends
+    lines += [inner] if len(inner) >= _SHORTEST_ANYWHERE else []
     texts = [(_find_plain_part(one), one) for one in (*own, *lines)]
     texts += [(one.encode("utf-8", "surrogatepass"), one) for one in wide_texts]
     return texts, [
@@ -141,8 +148,8 @@ def _make_character_expression(char: str, slashes: int) -> str:
     after_slash += [f"x{number:02x}"] if number < 256 else []
     ways = [
         "".join(rf"[%=](?:25)*{octet}" for octet in octets),
-        rf"&(?:amp;)*(?:#0*{number}|#x0*{number:x}|{_HTML_NAMES.get(char, '#')});",
-        *((r"\+", r"%(?:25)*2b") if char == " " else ()),
+        rf"{_AND}(?:amp{_SEMICOLON})*(?:{_HASH}(?:0*{number}|x0*{number:x})|{_HTML_NAMES.get(char, '#')}){_SEMICOLON}",
+        *((r"\+", r"%(?:25)*2b", r"(?<=\\)u002b") if char == " " else ()),
     ]
     plain = rf"{_make_slashes(slashes, most)}(?:{re.escape(char)}|(?i:{'|'.join(ways)}))"
     return rf"(?:{plain}|{_make_slashes(slashes or 1, most)}(?i:{'|'.join(after_slash)}))"
@@ -166,15 +173,22 @@ def _redact_text(texts: list[tuple[bytes, str]], encoded: list[bytes], text: str
     if found := [secret for part, secret in texts if part in parts]:  # to compile all would take 8 ms
         text = re.sub("|".join(map(_make_expression, found)), SECRET_STARS, text)
     if present := _find_forms(_remove_breaks(text), encoded):
-        text = re.sub("|".join(_BREAK.join(map(re.escape, one.decode())) for one in present), SECRET_STARS, text)
+        expressions = [_BREAK.join(map(_make_encoded_expression, one.decode())) for one in present]
+        text = re.sub("|".join(expressions), SECRET_STARS, text)
     return text
 
 
+def _make_encoded_expression(char: str) -> str:
+    """Return a pattern for a character of base64 or hex."""
+    return char if char.isalnum() else _make_character_expression(char, 0)
+
+
 def _remove_breaks(text: str) -> bytes:
-    data = text.encode("ascii", "replace").translate(None, b" \t\n\r\v\f:")
+    data = text.encode("ascii", "replace")
+    data = re.sub(_ESCAPED_BREAK, lambda found: bytes.fromhex(found[1].decode()), data).translate(None, b" \t\n\r\v\f:")
     while b"\\\\" in data:
         data = data.replace(b"\\\\", b"\\")
-    for escaped, plain in ((b"\\n", b""), (b"\\r", b""), (b"\\x", b""), (b"\\/", b"/")):
+    for escaped, plain in ((b"\\n", b""), (b"\\r", b""), (b"\\x", b""), (b"\\/", b"/"), (b"\\+", b"+")):
         data = data.replace(escaped, plain)
     return data
 
