@@ -84,7 +84,7 @@ async def judge_replayed_call(plan: Plan, state: CallState) -> None:
 
 def _emit_decision(plan: Plan, state: CallState, decision: Decision) -> Decision:
     """Emit the decision of the guards, and return it."""
-    if plan.guards:
+    if plan.guards and state.observers:
         state.emit("tool:decided", decision)
     return decision
 

@@ -12,7 +12,7 @@ from ferrule.kernel.results import copy_result, limit_size
 from ferrule.kernel.state import CallState
 from ferrule.values.result import ToolResult, set_duration, set_kernel_facts, set_slot
 
-_INT_RANGE = -(1 << 63), 1 << 63
+_MIN_INT, _MAX_INT = -(1 << 63), 1 << 63
 _SHORT_TYPES = frozenset({float, bool, type(None)})
 
 
@@ -40,5 +40,5 @@ def _is_within_limit(result: ToolResult, limit: int) -> bool:
     output = result.output
     kind = output.__class__
     if kind is int:
-        return _INT_RANGE[0] < output < _INT_RANGE[1]  # type: ignore[no-any-return]
+        return _MIN_INT < output < _MAX_INT  # type: ignore[no-any-return]
     return len(output) <= limit if kind is str else kind in _SHORT_TYPES

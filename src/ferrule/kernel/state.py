@@ -223,9 +223,8 @@ class CallState:
 
     def emit(self, kind: EventKind, about: About = None) -> None:
         """Emit an event of this call."""
-        if self.observers:
-            shown = self.redacted_call if self.plan.hidden else self.call
-            emit(self.observers, kind, shown, about, self.fields, self.run_id)
+        shown = self.redacted_call if self.plan.hidden else self.call
+        emit(self.observers, kind, shown, about, self.fields, self.run_id)
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 
