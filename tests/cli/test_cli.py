@@ -447,7 +447,8 @@ def test_a_runner_without_guards_is_under_the_programs_policy(here: Path) -> Non
 
 
 LOGGED = """
-from ferrule import Runner, events
+from ferrule import Runner
+from ferrule.journal import events
 from tools import note
 
 runner = Runner([note], observers=[events.to_file("calls.jsonl")])
