@@ -184,7 +184,8 @@ def test_a_new_file_is_for_nobody_else_and_one_that_is_there_is_gone_on_with(tmp
 
 WRITER = """
 import asyncio, sys
-from ferrule import Runner, ToolContext, events, tool
+from ferrule import Runner, ToolContext, tool
+from ferrule.journal import events
 
 @tool
 async def note(text: str) -> str:
@@ -234,7 +235,8 @@ def test_where_the_disk_is_full_calls_go_on_and_it_is_said_once(caplog: pytest.L
 
 NARROW = """
 import asyncio, resource, sys
-from ferrule import Runner, events, tool
+from ferrule import Runner, tool
+from ferrule.journal import events
 
 @tool
 async def ping() -> str:
