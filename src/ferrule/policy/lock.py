@@ -26,7 +26,7 @@ from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"
 NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
-"""If this is a list, toolsets are not locked. Instead, each toolset is added to it with its file, to write the file."""
+"""If this is a list, toolsets are not locked. Each toolset and its file are added here, for writing that file."""
 
 Definition: TypeAlias = Mapping[str, Any]
 """The parts of a tool's definition by name, as JSON, and their `digest`."""

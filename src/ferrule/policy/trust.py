@@ -45,7 +45,7 @@ class Trusted:
     def hold_key(self) -> None:
         """Fix the key in this process, so that it rejects a list sealed later with another key.
 
-        Creates the key if there is none, unless its folder belongs to another account.
+        Create the key if there is none, unless its folder belongs to another account.
         """
         if self._key_file in _held_keys:
             return

@@ -182,7 +182,7 @@ def _in_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
 
 
 def _names_text(decisions: Iterable[Decision]) -> str:
-    """Return the positions of the rules, each once."""
+    """Return the positions of the first five rules, each once."""
     return "; ".join(dict.fromkeys(str(one.rule) for one in [*decisions][:_MOST_REASONS]))
 
 
