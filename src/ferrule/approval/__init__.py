@@ -1,12 +1,12 @@
-"""Who answers when a guard asks.
+"""Approvers: the answer when a guard asks.
 
-The person at the terminal, by `console`; a function of the program's own, by `callback`; nobody now, by `later`, so
-that the call waits, perhaps in the queue of a page, which is `web`. `remembered` asks once for what a person allows for
-a while, and keeps it as `Grants`. `Asked`, `Question` and `preview_lines` are what a person is shown; `printable` is
-for whatever a program prints that others have written.
+`console` asks the person at the terminal, and `callback` a function of your program. `later` suspends the call, and
+`web` is a queue of suspended calls for a page. `remembered` asks once and stores the answer for a while in `Grants`.
+`Asked`, `Question` and `preview_lines` hold the contents of a question. `printable` makes text from others safe to
+print.
 
-An approver takes the call, the decision that asks and the context: `allow(…)` or `True` lets the call run, `ask(…)`
-suspends it, and everything else, breaking too, denies. The smallest one of your own:
+An approver takes the call, the decision to ask and the context. `allow(…)` or `True` lets the call run, and `ask(…)`
+suspends it. Any other result denies it, and so does an exception. The smallest approver of your own:
 
     def only_in_tests(call, decision, context):
         return context.principal == "tests"

@@ -1,7 +1,7 @@
-"""What a person is asked, and what may be answered: an `Asked` is shown, and an `Answer` comes back.
+"""A question to a person and the answer: `Asked` is shown, and an `Answer` comes back.
 
-Every approver of this folder is an object that is called as any approver is, `(call, decision, context)`, and has
-`answer(asked)` beside it, which takes offers for "always", and says which one was chosen.
+Each approver of this folder is called like any other, as `(call, decision, context)`. Its second method `answer(asked)`
+takes offers for "always" as well, and returns the chosen one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _THREADS_EACH = 8
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a person has said to an `Asked`. See docs/approvals.md.
+    """A person's answer to an `Asked`. See docs/approvals.md.
 
     Attributes:
         decision: `allow(…)`, `deny(…)`, or `ask(…)` for "not now".
-        offer: The offer that was chosen, as it was narrowed; `None` for this once.
+        offer: The chosen offer, narrowed by the person; `None` for this call only.
     """
 
     decision: Decision
@@ -58,7 +58,7 @@ class Answer:
 
 
 class AskedApprover(Protocol):
-    """An approver that may be asked with offers, as those of `ferrule.approval` may. See docs/approvals.md."""
+    """An approver that takes offers, as those of `ferrule.approval` do. See docs/approvals.md."""
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision: ...
 
@@ -67,18 +67,18 @@ class AskedApprover(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question: a call, the decision that asks, and all that a person is shown of them. See docs/approvals.md.
+    """One question: a call, the decision to ask, and everything to show to a person. See docs/approvals.md.
 
     Attributes:
-        call: What would run, with stars for what is hidden.
-        decision: What asks: its `reason`, `rule`, `into` and `schema`.
-        context: For whom.
-        offers: What may be chosen for "always"; the first is numbered 1.
-        tool: What the tool is, with its `preview` and its `hidden` parameters; `None` where that is not known.
-        preview: What the call would do, as lines; a text that says why that cannot be told; `None` for a tool without
-            a preview, and before `previewed()`.
-        binds: Values for private parameters of the tool that hold the call to what was shown.
-        problem: Why the call cannot work, so that nobody has to be asked.
+        call: The call in question, with stars for hidden values.
+        decision: The decision to ask, with its `reason`, `rule`, `into` and `schema`.
+        context: The context of the call.
+        offers: The choices for "always"; the first is number 1.
+        tool: The tool for these arguments, with its `preview` and its `hidden` parameters; `None` if it is unknown.
+        preview: The lines of the preview, or a text with the reason why there is none; `None` for a tool without a
+            preview, and before `previewed()`.
+        binds: Values for private parameters of the tool. They tie the call to the preview.
+        problem: The reason why the call cannot work; nobody is asked then.
         edited: Whether a person has changed the arguments.
     """
 
@@ -94,22 +94,22 @@ class Asked:
 
     @classmethod
     def of(cls, call: ToolCall, decision: Decision, context: ToolContext, offers: tuple[Offer, ...] = ()) -> Asked:
-        """The question that an approver is given, without its preview."""
+        """Return the question for an approver, without its preview."""
         return cls(call, decision, context, offers, getattr(context, "tool", None))
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The names of the arguments that are shown as stars."""
+        """The names of the arguments to show as stars."""
         into = self.decision.into
         return (*getattr(self.tool, "hidden", ()), *((into,) if into else ()))
 
     @property
     def arguments(self) -> JsonObject:
-        """The arguments as they are shown."""
+        """The arguments as shown to the person."""
         return redact_hidden(self.call.arguments, self.hidden)
 
     def question(self, *, whole: bool = False) -> Question:
-        """The question as it is written for a terminal; what is long is cut, or not."""
+        """Return the question as text for a terminal. Long values are shortened unless `whole` is true."""
         offers = [offer.text for offer in self.offers]
         return Question(
             self.call, self.decision, self.hidden, self.preview, offers=offers, edited=self.edited, whole=whole
@@ -122,9 +122,11 @@ class Asked:
 
     @property
     def digest(self) -> str:
-        """Of all that is shown, of the working directory, and of what the preview was compared with: SHA-256, as 64
-        hexadecimal digits."""
-        from hashlib import sha256  # loads OpenSSL, which most programs never need
+        """The SHA-256 of the question, as 64 hexadecimal digits.
+
+        It covers everything shown, the working directory, and the values bound by the preview.
+        """
+        from hashlib import sha256  # this import loads OpenSSL, and most programs never need it
 
         shown = {
             "name": self.call.name,
@@ -147,21 +149,21 @@ class Asked:
         return getattr(self.tool, "preview", None) is not None and self.decision.schema is None
 
     def previewed(self, meanwhile: Callable[[], object] = lambda: None) -> Asked:
-        """Return the question with its preview as it is now; `meanwhile` is called while it is made, and may raise.
+        """Return the question with a new preview. `meanwhile` is called during the preview, and may raise.
 
         A preview that raises or takes longer than 10 s is left out, and the question says so.
         """
         return preview_all([self], meanwhile)[0]
 
     def _make_preview(self) -> Asked:
-        """Return the question with its preview, whatever the tool gives or raises. What is returned is plain data."""
+        """Return the question with its preview as plain data, whatever the tool returns or raises."""
         unseen = self._without_preview("")
         try:
             given = self.tool.preview(self.arguments)
             return replace(unseen, preview=tuple(preview_lines(given)), binds=self._binds_of(given))
         except NoPreview as error:
             return self._without_preview(str(error))
-        except BaseException as error:  # a `SystemExit` of the tool's, too
+        except BaseException as error:  # also a `SystemExit` of the tool
             problem = safe_str(error) if isinstance(error, ToolError) else None
             if problem is None:
                 self._log_preview(error)
@@ -188,11 +190,13 @@ class Asked:
         return binds
 
     def with_arguments(self, arguments: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Asked:
-        """The question about the call with other arguments, as a person wants them, with what is on disk now; a path
-        among them becomes the real one. It has no offers: what is allowed for always is what the model asked for.
+        """Return the question about the call with other arguments from a person, with a new preview.
+
+        A changed path becomes a real path. The question has no offers, because "always" is for the arguments of the
+        model only.
 
         Raises:
-            ValueError: where they do not fit, or the call cannot work with them; it says why.
+            ValueError: The arguments do not fit, or the call cannot work with them. The text has the reason.
         """
         given = self._fitting({name: thaw(value) for name, value in arguments.items()})
         call = self.call.replace(arguments=freeze({**self._left_hidden(), **given}))
@@ -206,7 +210,11 @@ class Asked:
         return {name: value for name, value in self.call.arguments.items() if name in self.hidden}
 
     def _fitting(self, given: dict[str, Any]) -> dict[str, Any]:
-        """What is shown of arguments that fit the tool's schema, with what they leave out filled in."""
+        """Return the shown arguments, validated by the tool's schema and with its defaults.
+
+        Raises:
+            ValueError: The arguments do not fit.
+        """
         given = {name: value for name, value in given.items() if name not in self.hidden}
         tool = getattr(self.tool, "definition", self.tool)
         parameters = getattr(getattr(tool, "handling", None), "parameters", None)
@@ -226,18 +234,22 @@ class Asked:
         return {name: real_ones.get(name, thaw(made[name])) for name in names}
 
     def yes(self, *, by: str | None = None, offer: Offer | None = None) -> Answer:
-        """The call may run as it is shown, and nothing else: with the arguments that a person has changed, and with
-        what its preview was compared with."""
+        """Return the answer that the call may run exactly as shown.
+
+        The answer has the arguments changed by the person, and the values bound by the preview.
+        """
         changed = self.edited or self.binds
         return Answer(allow({**self.call.arguments, **self.binds} if changed else None, by=by), offer)
 
     def no(self, reason: str = "the person who was asked said no") -> Answer:
-        """The call may not run; the model reads the reason."""
+        """Return the answer that the call may not run. The model reads the reason."""
         return Answer(deny(reason))
 
     def answered(self, given: object, by: str | None = None) -> Answer:
-        """What somebody has said, as an answer to what was shown: an `Answer`, a `Decision`, or `True`; everything else
-        is a no."""
+        """Return a result of an approver as an answer: an `Answer`, a `Decision` or `True`. Any other result is a no.
+
+        An allow without other arguments is bound to the arguments as shown.
+        """
         if given is True:
             return self.yes(by=by)
         answer = given if isinstance(given, Answer) else Answer(given) if isinstance(given, Decision) else self.no()
@@ -247,8 +259,11 @@ class Asked:
         return replace(answer, decision=replace(self._bound(decision), by=decision.by or by))
 
     def barred(self, by: str | None) -> str | None:
-        """Why a yes of this person does not count where nobody may allow a call of their own; `None` where it does. A
-        name that is written otherwise, or looks the same, is the same one."""
+        """Return why a yes by this person does not count when nobody may allow their own call, or None if it does.
+
+        A yes does not count if its author or the principal is unknown. Names with other spellings or the same look are
+        one name.
+        """
         if not by:
             return "it is not known who allowed this, and nobody may allow a call of their own"
         whose = self.context.principal
@@ -258,7 +273,7 @@ class Asked:
         return f"{by!r} may not allow a call of their own" if is_same else None
 
     def _bound(self, decision: Decision) -> Decision:
-        """An allow of what was shown holds the call to it; one with other arguments says what it wants itself."""
+        """Bind an allow to the arguments as shown. Other arguments, or an answer to a `schema`, stay as they are."""
         if self.decision.schema is not None:
             return decision
         if decision.arguments is None:
@@ -275,10 +290,10 @@ class Asked:
 
 
 def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = lambda: None) -> list[Asked]:
-    """Return the questions with their previews, made side by side within 10 s for all of them.
+    """Return the questions with their previews, made in parallel within 10 s for all of them.
 
-    Each principal has eight threads at most, so slow previews of one delay the previews of no other. `meanwhile` is
-    called while they are made, and may raise.
+    Each principal has at most eight threads, so slow previews of one do not delay those of another. `meanwhile` is
+    called during the previews, and may raise.
     """
     made: dict[int, Asked] = {}
     queues: defaultdict[str | None, deque[int]] = defaultdict(deque)
@@ -287,7 +302,7 @@ def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = la
             queues[getattr(asked.context, "principal", None)].append(number)
 
     def make_previews(queue: deque[int]) -> None:
-        with suppress(IndexError):  # another thread took the last one, or the time is over
+        with suppress(IndexError):  # another thread took the last one, or time is up
             while True:
                 number = queue.popleft()
                 made[number] = questions[number]._make_preview()
@@ -316,12 +331,15 @@ def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = la
 
 
 async def previewed(asked: Asked) -> Asked:
-    """`asked` with its preview, made in a thread. See docs/approvals.md."""
+    """Return `asked` with its preview, made in a thread. See docs/approvals.md."""
     return await off_the_loop(asked.previewed)
 
 
 async def off_the_loop(function: Callable[[], _T]) -> _T:
-    """What a function gives or raises that may block, as previews and stores do: in a thread of its own."""
+    """Run a blocking function, such as a preview or a store, in its own thread.
+
+    Return its result or raise its exception.
+    """
     given: Any = await run_in_thread(function)
     if isinstance(given, Raised):
         raise given.error

@@ -1,4 +1,4 @@
-"""A function of the program's own answers, and is told all that a person would be shown."""
+"""A function of your program answers. It gets everything that a person would see."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ferrule.values.decision import Decision
 
 Said: TypeAlias = Answer | Decision | bool
 AnswerFunction: TypeAlias = Callable[[Asked], Said | Awaitable[Said]]
-"""What `callback` takes. See docs/approvals.md."""
+"""A function for `callback`. See docs/approvals.md."""
 
 
 class Callback:
-    """What `callback` makes."""
+    """The approver made by `callback`."""
 
     def __init__(self, function: AnswerFunction, own: bool) -> None:
         self.function = function
@@ -30,7 +30,7 @@ class Callback:
         return (await self.answer(Asked.of(call, decision, context))).decision
 
     async def answer(self, asked: Asked) -> Answer:
-        """What the function says to this question, with its preview."""
+        """Return the function's answer to this question with its preview."""
         asked = await previewed(asked)
         if asked.problem is not None:
             return asked.no(asked.problem)
@@ -50,20 +50,20 @@ class Callback:
 
 
 def callback(function: AnswerFunction, *, own: bool = True) -> Callback:
-    """An approver that asks a function of yours; see docs/approvals.md.
+    """Make an approver that calls your function. See docs/approvals.md.
 
-    What it allows is bound to what it was shown, by `asked.yes()` and `True` alike. Where it raises, the call is
+    An allow is bound to the question as shown, with `asked.yes()` and `True` alike. If the function raises, the call is
     denied.
 
     Args:
-        function: Gets an `Asked`, and gives an `Answer` (`asked.yes(by="ann")`, `asked.no("why")`), a `Decision` or a
-            bool; a coroutine of it, or a plain function, which is called in a thread of its own, because it may wait
-            for a person.
-        own: Whether a principal may allow its own calls. Where it may not, a yes has to say by whom it is:
-            `asked.yes(by=…)`, `allow(by=…)`.
+        function: A function of an `Asked`. It returns an `Answer` (`asked.yes(by="ann")`, `asked.no("why")`), a
+            `Decision` or a bool. It may be a coroutine function. A plain function runs in its own thread, because it
+            may wait for a person.
+        own: Whether a principal may allow its own calls. If not, a yes must name the person: `asked.yes(by=…)`,
+            `allow(by=…)`.
 
     Raises:
-        DefinitionError: for what cannot be called.
+        DefinitionError: `function` is not callable.
     """
     if not callable(function):
         raise DefinitionError(f"callback(…) takes a function of an Asked, not {function!r}")

@@ -1,4 +1,4 @@
-"""A person at the terminal answers, one question at a time."""
+"""The person at the terminal answers, one question at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ except ImportError:  # pragma: no cover
 else:
     termios = _termios
 
-# A terminal belongs to the process and not to a loop, so one lock of threads is for all loops.
+# The terminal belongs to the process and not to an event loop, so all loops share one lock for threads.
 _ONE_AT_A_TIME = threading.Lock()
 _LOOK_AGAIN = 0.1
 _GOES_ON = "    ┆ "
@@ -46,7 +46,7 @@ class _Stopped(Exception):
 
 
 class Console:
-    """What `console` makes."""
+    """The approver made by `console`."""
 
     def __init__(self, input: TextIO | None, output: TextIO | None, by: str | None) -> None:
         self.input = input
@@ -57,7 +57,7 @@ class Console:
         return (await self.answer(Asked.of(call, decision, context))).decision
 
     async def answer(self, asked: Asked) -> Answer:
-        """What the person says; its preview is made when it is this question's turn."""
+        """Return the person's answer. The preview is made when the question has its turn."""
         source: TextIO | None = self.input or sys.stdin
         shown: TextIO | None = self.output or sys.stderr
         if source is None or shown is None or not _is_terminal(source):
@@ -68,31 +68,36 @@ class Console:
 
 
 def console(input: TextIO | None = None, output: TextIO | None = None, *, by: str | None = None) -> Console:
-    """An approver that shows the call on the terminal and asks y/N; all but a plain yes denies. See docs/approvals.md.
+    """Make an approver that shows the call on the terminal and asks y/N. See docs/approvals.md.
 
-    What is long is cut, and `m` shows the whole of it and asks again. `e` lets the person change the arguments, which
-    are then shown and asked about anew; `n WHY` says no, and the model reads why; a number takes an offer for "always",
-    which may be narrowed before. What a `Diff` of the preview binds is looked at once more after a yes: where it has
-    changed, the new one is shown. Where the tool has a `preview`, what that says is
-    shown instead of the arguments: a text, or a unified diff of a `Diff`. It is called with the arguments as this
-    approver sees them, with stars for what is hidden; where it breaks, or takes longer than 10 s, the arguments are
-    shown. Where it raises a `ToolError`, the call cannot work: nobody is asked, and the model is told that.
+    The person may type the following, and any other answer denies the call:
 
-    Where the decision has an `into`, the value is asked for instead, and not shown as it is typed; where it has a
-    `schema`, one property after another. The question waits
-    in a thread, concurrent ones one after another, and ends when the call is cancelled.
-    Without a terminal to ask on and one to answer on the call is denied.
+    - `y` or `yes`: allow the call
+    - `m`: show long values in full, and ask again
+    - `e`: edit the arguments; the question is then asked again with them
+    - `n WHY`: deny the call; the model reads the reason
+    - a number: choose an offer for "always", and narrow it first
+
+    If the tool has a `preview`, its text or the unified diff of its `Diff` replaces the arguments. The preview is
+    called with the arguments of this approver, with stars for hidden values. If it raises or takes longer than 10 s,
+    the arguments are shown. If it raises a `ToolError`, the call cannot work: nobody is asked, and the model reads the
+    error. After a yes, the preview of a `Diff` with `binds` is made again; if these have changed, the new one is shown.
+
+    If the decision has an `into`, the person is asked for that value instead, without echo. If it has a `schema`, the
+    person is asked for one property after another. The question waits in a thread. Concurrent questions wait for each
+    other, and a question ends when its call is cancelled. Without a terminal for both the question and the answer, the
+    call is denied.
 
     Args:
-        input: Where the answer is read; standard input where it is left out.
-        output: Where the question is shown; standard error where it is left out.
-        by: Who is at the terminal, for the record of what was allowed; the user of the system where it is left out.
+        input: The stream of the answer; standard input by default.
+        output: The stream of the question; standard error by default.
+        by: The name of the person at the terminal, for the record; the system user by default.
     """
     return Console(input, output, _user_name() if by is None else by)
 
 
 def _user_name() -> str | None:
-    """Who the process belongs to; `None` where the system has no name for them."""
+    """Return the owner of the process, or None if the system has no name for them."""
     with contextlib.suppress(OSError, KeyError, ImportError):
         return getpass.getuser()
     return None
@@ -101,18 +106,18 @@ def _user_name() -> str | None:
 def _is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty()
-    except ValueError:  # it was closed
+    except ValueError:  # the stream is closed
         return False
 
 
 async def _answer_in(dialogue: _Dialogue) -> Answer:
-    """What the person says, asked in a thread that does not keep the program from ending."""
+    """Return the person's answer. It is asked in a thread that does not keep the program from ending."""
     asking = run_in_thread(dialogue.put)
     try:
         answer: Any = await asking
     finally:
         dialogue.stopped.set()
-        # The program may end next, and would leave a terminal behind that shows nothing that is typed.
+        # If the program ended first, the terminal would stay without echo.
         dialogue.ended.wait(5 * _LOOK_AGAIN)
     if isinstance(answer, Raised):
         return dialogue.asked.no(f"the question could not be asked ({type(answer.error).__name__})")
@@ -193,7 +198,7 @@ class _Dialogue:
         return question
 
     def _still(self, asked: Asked) -> Asked:
-        """`asked`, where what it was compared with is as it was shown; else the question as it is now."""
+        """Return `asked` if its bound values are unchanged, otherwise the question as it is now."""
         now = asked.previewed(self._go_on) if asked.binds else asked
         if now.binds == asked.binds:
             return asked
@@ -201,7 +206,7 @@ class _Dialogue:
         return now
 
     def _always(self, asked: Asked, offer: Offer) -> Answer | Asked:
-        """The answer with the offer as the person narrows it, or the question as it is to be put again."""
+        """Return the answer with the offer narrowed by the person, or the question to ask again."""
         self._tell("Narrow it, or press Enter to keep each as it is.")
         for part in offer.parts:
             while True:
@@ -224,7 +229,7 @@ class _Dialogue:
     # -- editing ------------------------------------------------------------------------------------------------------
 
     def _editable(self, asked: Asked) -> list[str]:
-        """The arguments that are shown, and so may be changed."""
+        """Return the names of the shown arguments. Only these may be edited."""
         return (
             []
             if asked.decision.schema is not None
@@ -232,8 +237,10 @@ class _Dialogue:
         )
 
     def _edit(self, asked: Asked) -> Asked:
-        """The question with the arguments as the person has changed them, as often as it takes until they fit; the
-        question as it was, where nothing is changed."""
+        """Return the question with the arguments edited by the person, or unchanged if there is no edit.
+
+        The person edits until the arguments fit.
+        """
         arguments = {name: asked.call.arguments[name] for name in self._editable(asked)}
         schema = getattr(asked.tool, "input_schema", None) or {}
         self._tell("Press Enter to keep an argument as it is.")
@@ -247,7 +254,7 @@ class _Dialogue:
                 return asked if arguments == unchanged else asked.with_arguments(arguments, self._go_on)
             except ValueError as error:
                 self._tell(f"That cannot be: {error}")
-            if arguments == before:  # it was left as it does not fit
+            if arguments == before:  # the person left it although it does not fit
                 return asked
 
     def _changed_argument(self, name: str, value: Any, node: object) -> Any:
@@ -270,12 +277,15 @@ class _Dialogue:
             return value
 
     def _tell(self, text: str) -> None:
-        """Show one line, whoever wrote what is in it."""
+        """Show one line of text from anybody."""
         self._show(printable(text.replace("\n", "\\n")))
 
     def _answer(self, prompt: str, *, strip: bool = True, echoes: bool = True) -> str | None:
-        """What is typed; `None` at the end of input. A line with control characters, such as an arrow key leaves, is
-        asked for again: nobody sees what of it would count."""
+        """Return the typed line, or None at the end of input.
+
+        A line with control characters, such as from an arrow key, is asked for again, because its real contents are
+        invisible.
+        """
         while True:
             self._forget_what_was_typed()
             self._say(prompt)
@@ -308,7 +318,7 @@ class _Dialogue:
         return asked.answered(allow({**asked.call.arguments, into: value}), self.by)
 
     def _object(self, schema: Mapping[str, Any], asked: Asked) -> Answer:
-        """What is typed for one property after another."""
+        """Ask for one property after another, and return the answer."""
         question = self._show_question(asked)
         given: dict[str, Any] = {}
         for name, node in schema["properties"].items():
@@ -324,7 +334,7 @@ class _Dialogue:
         return asked.answered(allow(given), self.by)
 
     def _line(self) -> str | None:
-        """The line that is typed now, or `None` at the end of input: what nobody has ended with Enter is no answer."""
+        """Return the next line, or None at the end of input. Text without a final Enter is no answer."""
         fd = self._descriptor()
         if fd is not None and termios is not None:
             while not select.select([fd], [], [], _LOOK_AGAIN)[0]:
@@ -343,16 +353,16 @@ class _Dialogue:
             return None
 
     def _forget_what_was_typed(self) -> None:
-        """What was typed before the question was shown is no answer to it."""
+        """Discard input from before the question. It is no answer to it."""
         fd = self._descriptor()
         if fd is not None and termios is not None:
             termios.tcflush(fd, termios.TCIFLUSH)
 
     def _show(self, text: str) -> None:
-        """Each line in the width of the terminal, which would begin a new one with whatever comes next."""
+        """Show each line in parts that fit the terminal, so that no wrapped part can pass for a line of its own."""
         width = max(self._columns() - 4, 3 * len(_GOES_ON))
         for line in self._writable(text).removesuffix("\n").split("\n"):
-            self._go_on()  # the whole may be long
+            self._go_on()  # the whole text may be long
             self._say("\n".join(_lines_of_width(line, width, self._writable(_GOES_ON))) + "\n")
 
     def _columns(self) -> int:
@@ -370,7 +380,7 @@ class _Dialogue:
 
     @contextlib.contextmanager
     def _as_it_was(self) -> Iterator[None]:
-        """The terminal afterwards as it is now, whatever is run meanwhile."""
+        """Restore the terminal's current mode afterwards, whatever runs meanwhile."""
         fd = self._descriptor()
         before = None if termios is None or fd is None else termios.tcgetattr(fd)
         try:
@@ -394,17 +404,17 @@ class _Dialogue:
 
 
 def _controls_in(text: str) -> set[str]:
-    """The control characters of a text but those of its lines, and what stands for bytes that are no text."""
+    """Return the control characters of a text except line breaks and tabs, and the surrogates for undecodable bytes."""
     return {character for character in text if unicodedata.category(character) in {"Cc", "Cs"}} - {"\t", "\n", "\r"}
 
 
 def _numbered(offers: Sequence[Offer], chosen: str) -> Offer | None:
-    """The offer of that number, as it is shown."""
+    """Return the offer with the number shown for it, or None."""
     return next((offer for number, offer in enumerate(offers, 1) if chosen == str(number)), None)
 
 
 def _json_or_text(text: str, node: object) -> Any:
-    """What was typed, as JSON where the schema does not want a text; the runner says whether it fits."""
+    """Parse a typed value as JSON unless the schema wants a text. The runner checks whether it fits."""
     if isinstance(node, Mapping) and node.get("type") == "boolean" and text.lower() in {"y", "yes", "n", "no"}:
         return text.lower() in {"y", "yes"}
     if isinstance(node, Mapping) and node.get("type", "string") == "string":
@@ -413,11 +423,11 @@ def _json_or_text(text: str, node: object) -> Any:
 
 
 def _lines_of_width(line: str, width: int, mark: str) -> list[str]:
-    """The line in parts of at most `width` columns, each after the first beginning with `mark`."""
+    """Split a line into parts of at most `width` columns. Each part after the first begins with `mark`."""
     parts: list[str] = []
     start, left = 0, width
     for place, character in enumerate(line):
-        # Whether an ambiguous one takes two columns is for the terminal's font to say.
+        # The terminal's font decides whether an ambiguous character takes two columns.
         columns = 2 if unicodedata.east_asian_width(character) in "WFA" else 1
         if columns > left:
             parts.append(line[start:place])

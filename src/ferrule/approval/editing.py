@@ -1,4 +1,4 @@
-"""A person changes a text: in the editor that they have chosen, or what they typed as one line."""
+"""Edit a text: in the person's own editor, or as one typed line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ferrule.values.json_text import json_or_text
 _EDITOR_POLL = 0.1
 _EDITOR_GRACE = 2.0
 LONG = 200
-"""Characters from which on a text is changed in an editor, where there is one."""
+"""A text with more characters than this is edited in an editor, if there is one."""
 
 
 def editor() -> list[str] | None:
-    """The words of `$VISUAL` or `$EDITOR`; `None` where there is none."""
+    """Return the words of `$VISUAL` or `$EDITOR`, or None if both are empty."""
     for name in ("VISUAL", "EDITOR"):
-        with contextlib.suppress(ValueError):  # a quote that is not closed
+        with contextlib.suppress(ValueError):  # an unclosed quote
             if words := shlex.split(os.environ.get(name, "")):
                 return words
     return None
@@ -30,14 +30,16 @@ def editor() -> list[str] | None:
 def edited(
     text: str, words: list[str], source: TextIO, shown: TextIO, meanwhile: Callable[[], object] = lambda: None
 ) -> str:
-    """What the editor leaves of `text`, in a file of mode 0600 in a folder of its own, which is gone afterwards with
-    all that the editor has put beside it.
+    """Return `text` after the person has edited it.
+
+    The editor gets a file of mode 0600 in a folder of its own. The folder is removed afterwards, with everything the
+    editor has put there.
 
     Args:
-        meanwhile: Called while the editor runs; where it raises, the editor is ended.
+        meanwhile: A function to call while the editor runs. If it raises, the editor is ended.
 
     Raises:
-        ValueError: where the editor does not run or fails, or what it leaves is not UTF-8; it says why.
+        ValueError: The editor does not run, fails, or leaves text other than UTF-8. The text has the reason.
     """
     with tempfile.TemporaryDirectory(prefix="ferrule-", ignore_cleanup_errors=True) as folder:  # its mode is 0700
         path = os.path.join(folder, "argument.txt")
@@ -52,7 +54,7 @@ def edited(
             raise ValueError("it is not UTF-8 text") from None
         except OSError as error:
             raise ValueError(f"{error.strerror or error}: {words[0]}") from None
-    # Most editors end the last line, where nothing ended it before.
+    # Most editors add a final line break if there was none.
     return left if text.endswith("\n") else left.removesuffix("\n")
 
 
@@ -75,8 +77,10 @@ def _run_editor(words: list[str], source: TextIO, shown: TextIO, meanwhile: Call
 
 
 def typed_value(text: str, node: object) -> Any:
-    """What was typed for an argument: JSON, or the text itself where a text is wanted and it is no text in quotes. The
-    schema says whether it fits."""
+    """Return a typed argument as JSON, or as plain text if the schema wants a text and it is not in quotes.
+
+    The schema decides later whether it fits.
+    """
     wants_text = isinstance(node, Mapping) and node.get("type") == "string"
     if wants_text and not (text.startswith('"') and text.endswith('"')):
         return text

@@ -1,7 +1,8 @@
-"""Grants: what a person has allowed for a while.
+"""Grants: answers of a person that stay valid for a while.
 
-Each is bound to the tool as it was, to who called it and where, to the rule that asked, and to what the person was
-shown of the arguments. A grant for a shell line or for code covers the exact arguments that the person was shown.
+Each grant is bound to the version of the tool, to the principal and the working directory, to the rule that asked, and
+to the arguments as the person saw them. A grant for a shell line or for code covers the exact arguments of the
+question.
 """
 
 from __future__ import annotations
@@ -36,36 +37,36 @@ from ferrule.values.json_text import SECRET_STARS, is_same_json
 
 log = logging.getLogger("ferrule")
 HALF_A_DAY = 12 * 3600.0
-"""Seconds that a grant for a session or a destructive call lasts at most. See docs/approvals.md#remembered-answers."""
+"""The most seconds of a grant for a session or a destructive call. See docs/approvals.md#remembered-answers."""
 ALWAYS = 30 * 86_400.0
-"""Seconds that an "always" lasts at most. See docs/approvals.md#remembered-answers."""
+"""The most seconds of an "always". See docs/approvals.md#remembered-answers."""
 _KEPT_AS = "grant/"
 _OF_A_POLICY = re.compile(r":\d+(?:; |$)")
-"""In the name of a rule: the line of a policy file, on which several rules may stand, and others tomorrow."""
+"""The line of a policy file in the name of a rule. Several rules may stand on that line, and other rules tomorrow."""
 _MOST_OF_ARGUMENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a person has allowed for a while. See docs/approvals.md#remembered-answers.
+    """A permission by a person for a while. See docs/approvals.md#remembered-answers.
 
     Attributes:
-        id: What it is revoked by.
+        id: The id for revoking it.
         tool: The name of the tool.
-        fingerprint: Of the tool as it was, of its traits for the arguments of the question, and of what the rule says,
-            where it is one of a policy file.
-        rule: What asked, as `Decision.rule`; a question by another rule is put again.
-        principal: For whom.
-        session: In which session; `None` for any.
-        directory: In which working directory.
-        exactly: The arguments, and no others; `None` where it goes by `arguments`.
-        paths: Beside `exactly`: the real paths that these arguments led to.
-        arguments: For each argument its condition as JSON, or `None` for any text that is no path and no URL. A call
+        fingerprint: A digest of the tool's definition, of its traits for the arguments of the question, and of the
+            rule's text if it is a rule of a policy file.
+        rule: The rule that asked, as in `Decision.rule`. A question by another rule is asked again.
+        principal: The principal of its calls.
+        session: The session of its calls; `None` for any.
+        directory: The working directory of its calls.
+        exactly: The only covered arguments; `None` if `arguments` decides.
+        paths: The real paths of the arguments in `exactly`.
+        arguments: The condition for each argument, as JSON, or `None` for any text other than a path or a URL. A call
             with other arguments than these is not covered.
         made_at, expires_at: Seconds since the epoch.
-        uses: How many calls it still answers; `None` for any number.
-        by: Who has given it, where that is known.
-        text: What it covers, as the person read it.
+        uses: The number of calls it still answers; `None` for any number.
+        by: The name of the person, if known.
+        text: The text of the grant as the person read it.
     """
 
     id: str
@@ -87,15 +88,15 @@ class Grant:
 
     @property
     def decision(self) -> Decision:
-        """The answer that it gives."""
+        """The answer to a covered call."""
         return Decision("allow", f"granted before: {self.text}", by=self.by, rule=f"grant {self.id}")
 
     def is_in_force(self, now: float) -> bool:
-        """Whether it has not expired."""
+        """Return whether the grant has not expired."""
         return now < self.expires_at
 
     def covers(self, subject: Subject, now: float) -> bool:
-        """Whether it answers the question about this call, at this time."""
+        """Return whether the grant answers the question about this call at this time."""
         return (
             self.made_at <= now
             and self.is_in_force(now)
@@ -118,15 +119,15 @@ class Grant:
         return all(fits(condition, name, given, subject.context) for name, condition in self.arguments.items())
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept."""
+        """Return the grant as JSON for the store."""
         return {field.name: thaw(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Grant:
-        """Of what `to_json` gave.
+        """Return the grant from the result of `to_json`.
 
         Raises:
-            ValueError: for anything else.
+            ValueError: `kept` is anything else.
         """
         return _grant_reader().validate_json(json.dumps(kept))
 
@@ -138,7 +139,7 @@ def _grant_reader() -> TypeAdapter[Grant]:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a question is about, as a grant is compared with it: all of it was shown to a person, or is the tool's."""
+    """The facts about a question that a grant is compared with. They come from the tool, or a person saw them."""
 
     tool: str
     fingerprint: str
@@ -152,8 +153,10 @@ class Subject:
 
 
 def subject_of(call: ToolCall, decision: Decision, context: ToolContext) -> Subject | None:
-    """What a question is about; `None` where no grant may answer it: a value is asked for, or a person is not shown all
-    of the arguments, or nothing is known of the tool."""
+    """Return the facts about a question, or None if no grant may answer it.
+
+    The result is None if the question asks for a value, the person does not see all arguments, or the tool is unknown.
+    """
     if decision.into is not None or decision.schema is not None or context.call is None:
         return None
     tool = context.tool.definition
@@ -180,7 +183,7 @@ def subject_of(call: ToolCall, decision: Decision, context: ToolContext) -> Subj
 
 
 def _led_to(path: str, directory: str) -> str:
-    """The real path; the text itself where it can be none."""
+    """Return the real path, or the text itself if it cannot be a path."""
     try:
         return real(path, directory)
     except (OSError, ValueError):
@@ -188,13 +191,13 @@ def _led_to(path: str, directory: str) -> str:
 
 
 def _path_texts(given: Mapping[str, Any], context: ToolContext) -> list[str]:
-    """What is a path among the arguments, by its type or by its name."""
+    """Return the paths among the arguments, by type or by name."""
     by_name = [text for name, text in given.items() if isinstance(text, str) and has_name_of(name, PATH_NAMES)]
     return [*(found.text for found in context.paths if found.place[0] in given), *by_name]
 
 
 def _is_all_shown(tool: Any, arguments: JsonObject) -> bool:
-    """Whether nothing is bound, and what is private is as the tool itself fills it in."""
+    """Return whether nothing is bound, and every private value is the tool's own default."""
     parameters = tool.handling.parameters
     given = tool.hidden & arguments.keys()
     return not parameters.bound and all(
@@ -204,7 +207,7 @@ def _is_all_shown(tool: Any, arguments: JsonObject) -> bool:
 
 
 def _has_secret(schema: Any) -> bool:
-    """Whether a schema says anywhere that a value is secret."""
+    """Return whether a schema declares a secret value at any depth."""
     if isinstance(schema, Mapping):
         return (
             schema.get("writeOnly") is True
@@ -215,9 +218,8 @@ def _has_secret(schema: Any) -> bool:
 
 
 def _fingerprint(tool: Any, decision: Decision, context: ToolContext) -> str:
-    """Of all that the tool says of itself and where it comes from, of its traits for the arguments of the call, and of
-    the text of a policy's rule."""
-    from hashlib import sha256  # loads OpenSSL, which most programs never need
+    """Return a digest of the tool, its origin, its traits for the arguments, and the text of a policy's rule."""
+    from hashlib import sha256  # this import loads OpenSSL, and most programs never need it
 
     parameters = tool.handling.parameters
     facts = {
@@ -235,14 +237,14 @@ def _now(context: ToolContext) -> float:
 
 
 class Grants:
-    """All that was granted, in a store. See docs/approvals.md#remembered-answers.
+    """The stored grants. See docs/approvals.md#remembered-answers.
 
     Its methods may block, as the store does, and may be called from any thread.
 
     Args:
-        store: Where grants are kept; in the memory of this process where it is left out.
-        scope: What is offered at least: a grant for the session of the call, or one for its working directory. A
-            program whose sessions never come again offers the latter.
+        store: The store for grants; the memory of this process by default.
+        scope: The narrowest grant to offer: for the session of the call, or for its working directory. Use `"folder"`
+            if your sessions never come again.
     """
 
     def __init__(self, store: Store | None = None, *, scope: Literal["session", "folder"] = "session") -> None:
@@ -250,13 +252,13 @@ class Grants:
         self._scope = scope
 
     def listed(self, clock: Clock = MONOTONIC) -> list[Grant]:
-        """The grants that are in force, the oldest first."""
+        """Return the active grants, the oldest first."""
         now = clock.now()
         found = [grant for grant, _ in self._kept(lambda grant: grant.is_in_force(now))]
         return sorted(found, key=lambda grant: (grant.made_at, grant.id))
 
     def revoke(self, id: str) -> Grant | None:
-        """Take a grant back, for good; the grant, or `None` where there is none of this id."""
+        """Revoke a grant for good. Return the grant, or None if there is none with this id."""
         key = _KEPT_AS + id
         while (kept := self.store.get(key)) is not None:
             if self.store.compare_and_set(key, kept, None):
@@ -265,12 +267,14 @@ class Grants:
         return None
 
     def find(self, call: ToolCall, decision: Decision, context: ToolContext) -> Grant | None:
-        """The grant that would answer this question; nothing is used up."""
+        """Return the grant for this question, if any, without using it up."""
         return next((grant for grant, _ in self._answering(call, decision, context)), None)
 
     def use(self, call: ToolCall, decision: Decision, context: ToolContext) -> Grant | None:
-        """The grant that answers this question. One for so many uses has one less then: of several calls at once, no
-        more are answered than it has."""
+        """Return the grant for this question, if any, and use it once.
+
+        Concurrent calls never get more answers than the grant has uses.
+        """
         while found := self._answering(call, decision, context):
             grant, kept = found[0]
             if grant.uses is None:
@@ -281,7 +285,7 @@ class Grants:
         return None
 
     def offers(self, asked: Asked) -> tuple[Offer, ...]:
-        """What a person may be offered beside a yes for this once; nothing for a question that no grant may answer."""
+        """Return the offers for a question beside a single yes; none if no grant may answer it."""
         subject = subject_of(asked.call, asked.decision, asked.context)
         if subject is None:
             return ()
@@ -302,14 +306,14 @@ class Grants:
         return tuple(found)
 
     def grant(self, asked: Asked, offer: Offer, *, by: str | None = None) -> Grant:
-        """Keep what a person has chosen of what was offered, perhaps narrowed.
+        """Store a grant for the person's choice among the offers, perhaps narrowed.
 
         Args:
             asked: The question, with its offers.
-            by: Who has chosen it.
+            by: The name of the person.
 
         Raises:
-            ValueError: where it is no part of what was offered; it says what would be right.
+            ValueError: The choice goes beyond the offers. The text has the right form.
         """
         subject = subject_of(asked.call, asked.decision, asked.context)
         offered = next((one for one in asked.offers if one.key == offer.key), None)
@@ -339,7 +343,7 @@ class Grants:
         return made
 
     def _kept(self, fits: Callable[[Grant], bool]) -> list[tuple[Grant, Any]]:
-        """The grants that fit, each with the value that is kept of it. What cannot be read hides no other."""
+        """Return the grants that fit, each with its stored value. An unreadable one does not hide the others."""
 
         def grant_of(row: Any) -> Grant | None:
             grant = Grant.from_json(row)
@@ -356,7 +360,7 @@ class Grants:
         return found
 
     def _answering(self, call: ToolCall, decision: Decision, context: ToolContext) -> list[tuple[Grant, Any]]:
-        """The grants that answer a question: those for any number of calls first, then those that end first."""
+        """Return the grants for a question: those with unlimited uses first, then by expiry."""
         subject = subject_of(call, decision, context)
         if subject is None:
             return []
@@ -370,10 +374,10 @@ class Grants:
 
 
 def _check_part(offer: Offer, offered: Offer, subject: Subject) -> None:
-    """Refuse what is no part of what was offered.
+    """Refuse a choice beyond the offer.
 
     Raises:
-        ValueError: with what would be right.
+        ValueError: The choice covers more than the offer. The text has the right form.
     """
     seconds: Any = offer.seconds
     uses: Any = offer.uses
@@ -399,7 +403,7 @@ def _check_part(offer: Offer, offered: Offer, subject: Subject) -> None:
 
 
 def _granted_text(offer: Offer, subject: Subject) -> str:
-    """What is granted, with the arguments where it is for these."""
+    """Return the text of the grant, with the arguments if it is for exactly these."""
     if not offer.exactly:
         return offer.text
     written = ", ".join(f"{shown_name(name)}={json.dumps(value)}" for name, value in subject.arguments.items())

@@ -1,4 +1,4 @@
-"""Nobody is asked now: the call is suspended, and is taken up when somebody has answered. See docs/approvals.md."""
+"""Ask nobody now: the call is suspended, and resumes after an answer. See docs/approvals.md."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ferrule.values.decision import Decision
 
 
 class Later:
-    """What `later` is.
+    """The approver behind `later`.
 
     Attributes:
-        suspends: That a call about which it is asked waits for an answer, and is not answered at once.
+        suspends: Always true: a call in question waits for an answer instead of getting one at once.
     """
 
     suspends: Final = True
@@ -23,7 +23,7 @@ class Later:
         return decision
 
     async def answer(self, asked: Asked) -> Answer:
-        """Not now."""
+        """Return "not now"."""
         return Answer(asked.decision)
 
 

@@ -1,4 +1,4 @@
-"""An "always for …" that a person may choose, and narrow before."""
+"""An offer of "always for …". A person may choose it, and narrow it first."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ferrule.policy.reading import read_short_form
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 
 UNTIL = "for"
-"""The part of an offer that says for how long."""
+"""The name of the part with the duration of an offer."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"(\d{1,6})\s*([smhd])[a-z]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What would be allowed without another question, as a person is offered it. See docs/approvals.md.
+    """Calls that a person may allow without further questions. See docs/approvals.md.
 
     Attributes:
-        key: Which of the offers it is, such as `"session"`: it stays the same when it is narrowed.
+        key: The kind of offer, such as `"session"`. It stays the same when the offer is narrowed.
         tool: The name of the tool.
-        exactly: Whether with the very arguments of the question, and no others; `arguments` is empty then.
-        arguments: For each argument the condition that it has to meet, as JSON (`{"within": ["notes"]}`); `None` for
-            any value. A call with an argument that is not named is not covered.
-        session: Whether for this session alone.
-        seconds: For how long; `None` for until it is revoked.
-        uses: How often; `None` for any number of times.
+        exactly: Whether only the exact arguments of the question are covered; `arguments` is empty then.
+        arguments: The condition for each argument, as JSON (`{"within": ["notes"]}`); `None` for any value. A call with
+            any other argument is not covered.
+        session: Whether only this session is covered.
+        seconds: The duration; `None` for no end before it is revoked.
+        uses: The number of calls; `None` for any number.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Offer:
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """What may be narrowed, by its name, as `narrowed` reads it."""
+        """The parts for a person to narrow, by name, in the form that `narrowed` reads."""
         conditions = {
             name: "any" if condition is None else _condition_text(condition)
             for name, condition in self.arguments.items()
@@ -54,7 +54,7 @@ class Offer:
 
     @property
     def text(self) -> str:
-        """All that it covers, in one line."""
+        """Everything that the offer covers, in one line."""
         limits = [
             "in this session" if self.session else "in this folder",
             "" if self.seconds is None else f"for {span(self.seconds)}",
@@ -72,10 +72,10 @@ class Offer:
         return f"with {' and '.join(texts)}" if texts else "without arguments"
 
     def narrowed(self, part: str, text: str) -> Offer:
-        """The offer with less: of one of its `parts`, what is written there instead.
+        """Return the offer with one of its `parts` narrowed to `text`.
 
         Raises:
-            ValueError: where that cannot be read, or is not part of what was offered; it says what would be right.
+            ValueError: The text cannot be read, or covers more than the offer. The error has the right form.
         """
         if part == UNTIL and self.seconds is not None:
             seconds = read_span(text)
@@ -97,16 +97,17 @@ class Offer:
 
 
 _WORD_OF = {"within": "within ", "hosts": "host "}
-"""How the short form of a policy file begins for each kind of list."""
+"""The first word of each kind of list in the short form of policy files."""
 _SHORT_FORM = re.compile(r"[<>=]|(in|within|host)\s")
 
 
 def _read_condition(text: str, offered: Any) -> Condition:
-    """What a person has written in the place of a condition: as a policy file has it (`<=50`, `within notes|src`), or
-    the values alone.
+    """Return the condition that a person has written.
+
+    It may have the short form of a policy file (`<=50`, `within notes|src`), or be values alone.
 
     Raises:
-        DefinitionError: where it is none.
+        DefinitionError: The text is no condition.
     """
     for kind, word in _WORD_OF.items():
         if offered is not None and kind in offered:
@@ -118,21 +119,21 @@ def _read_condition(text: str, offered: Any) -> Condition:
 def _condition_text(given: Any) -> str:
     try:
         return condition(given).text
-    except DefinitionError:  # a list or an object, which stands for itself
+    except DefinitionError:  # a list or an object, shown as it is
         return json.dumps(thaw(given.get("equals", given)), ensure_ascii=False)
 
 
 def span(seconds: float) -> str:
-    """A span of time as a person writes it: `8h`, `30m`."""
+    """Return a span of time in the form for people: `8h`, `30m`."""
     unit = next((unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0 and seconds >= _UNITS[unit]), "s")
     return f"{seconds / _UNITS[unit]:g}{unit}"
 
 
 def read_span(text: str) -> float:
-    """The seconds of a span of time.
+    """Return the seconds of a span of time.
 
     Raises:
-        ValueError: where it is none.
+        ValueError: The text is no span of time.
     """
     found = _SPAN.fullmatch(text.strip().lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""Decide what "always" may cover for a call: for each argument a condition that what the person was shown bounds."""
+"""Decide how much "always" may cover for a call: one condition per argument, bounded by the shown arguments."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ from ferrule.values.json_text import is_same_json, json_or_text
 _CODE_NAMES = frozenset(
     {"code", "program", "source", "snippet", "sql", "statement", "statements", "expression", "expr"}
 )
-"""More names of parameters that an interpreter reads, so that no bound is known. A grant is more careful than a guard:
-a `zip_code` counts too."""
+"""More names of parameters for an interpreter. Their values have no known bound.
+
+A grant is more careful than a guard: a `zip_code` counts too.
+"""
 _APPLIES_OTHERS = {"$ref", "anyOf", "oneOf", "allOf"}
 _URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
 _PASSED_OVER = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
-"""What readers of paths and URLs may pass over."""
+"""Characters that readers of paths and URLs may skip."""
 _LIKE_URL = rf"{_PASSED_OVER}(?:[A-Za-z][A-Za-z0-9+.-]+:(?!\s|\Z)|\S*://)"
-"""How a text begins that may be a URL, also one whose slashes are left out or turned, which browsers take for one."""
+"""The beginning of a text that may be a URL. Its slashes may be missing or turned, as browsers accept."""
 _LIKE_PATH = rf"{_PASSED_OVER}(?:[/~\\]|[A-Za-z]:[\\/])"
-"""How a text begins that may be a path which leaves its folder."""
+"""The beginning of a text that may be a path to another folder."""
 
 
 class _Unbounded(Exception):
-    """Nothing that was shown bounds this argument."""
+    """The shown arguments set no bound for this argument."""
 
 
 def covers_exactly(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> bool:
-    """Whether a grant for a call covers these exact arguments alone, because the call is or may be a command line.
+    """Return whether a grant covers these exact arguments alone, because the call is or may be a command line.
 
     It is one if the name of the tool or of an argument says so. It may be one if the tool may reach the open world and
     has an argument of free text or a list. See docs/approvals.md#remembered-answers.
@@ -65,20 +67,22 @@ def _may_be_line(name: str, value: Any, tool: Traits, context: ToolContext) -> b
 
 
 def _names_code(tool: str, arguments: Any) -> bool:
-    """Whether arguments hold a shell line or code, by their names at any depth or by the name of the tool."""
+    """Return whether arguments hold a shell line or code, by their names at any depth or by the name of the tool."""
     return may_run_code(tool) or any(
         may_be_code(name) or has_name_of(name, _CODE_NAMES) for name in _keys_in(arguments)
     )
 
 
 def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any] | None:
-    """The condition of each argument, as JSON; `None` where these very arguments in this session are all that may be
-    offered: for a destructive tool, and where something runs a shell, an interpreter, or what cannot be known.
+    """Return the condition of each argument, as JSON, or None if only these exact arguments may be offered.
 
-    A number may be as large, a choice the same, a path in the same folder, a host the same; other text may be any that
-    is no path and no URL. The arguments of a call that is or may be a command line stay the same.
+    The result is None for a destructive tool, and if the call runs a shell, an interpreter or something unknown.
 
-    A tool that does not say whether it is destructive counts as that, but where it runs commands: then these say so.
+    A number may be at most as large. A choice stays the same, a path stays in its folder, and a URL on its host. Other
+    text may be any text other than a path or a URL. The arguments of a call that is or may be a command line stay the
+    same.
+
+    A tool without a `destructive` declaration counts as destructive. If it runs commands, they decide instead.
     """
     declared = tool.definition.options.get("destructive")
     if tool.destructive and (declared is not None or not any(map(is_command_name, arguments))):
@@ -91,12 +95,12 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
         made = {name: _bound(name, value, tool, context) for name, value in arguments.items()}
     except (_Unbounded, DefinitionError, OSError, ValueError):
         return None
-    # What is offered covers at least the call that it is offered for.
+    # An offer covers at least its own call.
     return made if all(fits(made[name], name, arguments, context) for name in arguments) else None
 
 
 def _is_known_whole(arguments: Mapping[str, Any]) -> bool:
-    """Whether a call runs shell lines alone, whose words say all that runs."""
+    """Return whether a call runs only shell lines whose words say everything that runs."""
     commands = {name: value for name, value in arguments.items() if is_command_name(name) and value is not None}
     others = {name: value for name, value in arguments.items() if name not in commands}
     lines = [line for name, value in commands.items() for line in lines_of(name, value, arguments)]
@@ -114,7 +118,7 @@ def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
 def _text_kind(
     name: str, text: str, tool: Traits, context: ToolContext
 ) -> Literal["choice", "url", "host", "path", "number", "text"]:
-    """What the text of an argument is, by its schema, its type or its name."""
+    """Return the kind of text in an argument, by its schema, its type or its name."""
     schema = tool.input_schema
     forms = find_forms([schema.get("properties", {}).get(name, {})], schema)
     texts = [form for form in forms if "string" in form.get("type", "string") and not _APPLIES_OTHERS & form.keys()]
@@ -143,13 +147,13 @@ def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> 
         return {"equals": text}
     if kind == "path" or leads_elsewhere(text):
         return {"within": [_folder(text, context)]}
-    if kind == "number":  # a decimal, which is text in JSON
+    if kind == "number":  # a decimal, sent as text in JSON
         return {"at_least": 0, "at_most": _plain_number(text)}
     return None
 
 
 def _plain_number(text: str) -> int | float | None:
-    """The number that a numeral stands for, where it is more than 0."""
+    """Return the number in a numeral if it is greater than 0, otherwise None."""
     number = json_or_text(text)
     return number if type(number) in {int, float} and number > 0 else None
 
@@ -161,10 +165,10 @@ def _host(text: str) -> str:
 
 
 def _folder(text: str, context: ToolContext) -> str:
-    """The folder of a path, which it may be itself; the path itself where that would be everything.
+    """Return the folder of a path. The path itself is the result if it is a folder, or lies directly in the root.
 
     Raises:
-        _Unbounded: where the path is everything.
+        _Unbounded: The path is the root, which holds everything.
     """
     path = real(text, context.working_directory)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
@@ -174,7 +178,7 @@ def _folder(text: str, context: ToolContext) -> str:
 
 
 def _keys_in(value: Any) -> Iterable[str]:
-    """The keys at every depth."""
+    """Yield the keys at every depth."""
     if isinstance(value, Mapping):
         yield from value
         value = value.values()
@@ -185,7 +189,7 @@ def _keys_in(value: Any) -> Iterable[str]:
 
 
 def leads_elsewhere(text: str) -> bool:
-    """Whether a text, as a whole, may be a path that leaves its folder, or a URL."""
+    """Return whether a whole text may be a path out of its folder, or a URL."""
     return _is_like_url(text) or bool(re.match(_LIKE_PATH, text)) or ".." in re.split(r"[/\\]", text.strip())
 
 
@@ -194,13 +198,16 @@ def _is_like_url(text: str) -> bool:
 
 
 def _is_no_path(text: str) -> bool:
-    """Whether a program may read a text in the place of a path as something else: a URL or an option."""
+    """Return whether a program may read a text as a URL or an option instead of a path."""
     return text.startswith("-") or _is_like_url(text)
 
 
 def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool:
-    """Whether an argument is as the condition says, of which `given` is the JSON; `None` is any text that does not lead
-    elsewhere. What cannot be known is not so."""
+    """Return whether an argument meets a condition, or False if that is unknown.
+
+    Args:
+        given: The condition as JSON; `None` for any text except a path out of its folder or a URL.
+    """
     value = arguments[name]
     if given is None:
         return isinstance(value, str) and not leads_elsewhere(value)
@@ -214,7 +221,7 @@ def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolConte
 
 
 def _is_real(root: str) -> bool:
-    """Whether a folder that was granted is still itself, and no link that was put in its place."""
+    """Return whether a granted folder is still itself, and not replaced by a link."""
     try:
         return real(root, os.sep) == root
     except (OSError, ValueError):
@@ -222,10 +229,10 @@ def _is_real(root: str) -> bool:
 
 
 def with_real_roots(given: Any, directory: str) -> Any:
-    """A condition with the folders that it names by their real paths.
+    """Return a condition with its folders as real paths.
 
     Raises:
-        ValueError: where one can be no path.
+        ValueError: A folder cannot be a path.
     """
     if given is None or "within" not in given:
         return given
@@ -233,10 +240,10 @@ def with_real_roots(given: Any, directory: str) -> Any:
 
 
 def is_narrower(given: Any, offered: Any) -> bool:
-    """Whether one condition lets nothing through that the other does not.
+    """Return whether one condition allows nothing beyond another.
 
     Raises:
-        DefinitionError: for what is none.
+        DefinitionError: `given` or `offered` is no condition.
     """
     if given is None:
         return offered is None

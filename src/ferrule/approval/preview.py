@@ -1,4 +1,4 @@
-"""What a tool's `preview` says that a call would do, as lines: its text, or a unified diff."""
+"""Turn the result of a tool's `preview` into lines: its text, or a unified diff."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from difflib import SequenceMatcher
 from ferrule.values.content import clean_text
 
 _LINES_AROUND = 3
-_MOST_COMPARED = 1000  # lines; what difflib takes grows with the square of them, and a model has written one side
+_MOST_COMPARED = 1000  # lines; difflib's time grows with their square, and a model has written one side
 
 
 class NoPreview(Exception):
-    """What a preview gave is neither a text nor a `Diff`. See docs/approvals.md."""
+    """The result of a preview is neither a text nor a `Diff`. See docs/approvals.md."""
 
 
 def preview_lines(given: object) -> list[str]:
-    """The lines of a text, or the differences of a `Diff`. See docs/approvals.md.
+    """Return the lines of a text, or the differences of a `Diff`. See docs/approvals.md.
 
     Raises:
-        NoPreview: for anything else.
+        NoPreview: `given` is anything else.
     """
     if isinstance(given, str):
         return clean_text(given).removesuffix("\n").split("\n")
@@ -30,7 +30,7 @@ def preview_lines(given: object) -> list[str]:
 
 
 def _with_ends(text: str) -> list[str]:
-    """The lines with their ends; `splitlines` would also split where a file goes on in the same line."""
+    """Return the lines with their ends. `splitlines` would also split at characters within a line of a file."""
     *lines, last = text.split("\n")
     return [*(f"{line}\n" for line in lines), *([last] if last else [])]
 
@@ -53,10 +53,10 @@ def _differences(name: str, before: Sequence[str], after: Sequence[str]) -> Iter
 
 
 def _hunks(old: Sequence[str], new: Sequence[str], first: int, start: int, end: int) -> Iterator[str]:
-    """The differences of two parts that begin at the line `first` of both."""
+    """Yield the differences of two parts. Both begin at line `first` of their text."""
     if max(len(old), len(new)) <= _MOST_COMPARED:
         groups = list(SequenceMatcher(None, old, new).get_grouped_opcodes(_LINES_AROUND))
-    else:  # all between what is the same at the beginning and at the end
+    else:  # treat everything between the common beginning and end as changed
         left, right = start - first, min(end, _LINES_AROUND)
         middle = ("replace", left, len(old) - right, left, len(new) - right)
         same = ("equal", len(old) - right, len(old), len(new) - right, len(new))
@@ -73,7 +73,7 @@ def _hunks(old: Sequence[str], new: Sequence[str], first: int, start: int, end: 
 
 
 def _range(start: int, stop: int) -> str:
-    """As `diff -u` writes it: counted from 1, and nothing is after the line before it."""
+    """Return a range in the form of `diff -u`: counted from 1, and an empty one has the line before it."""
     length = stop - start
     return f"{start + 1}" if length == 1 else f"{start + 1 if length else start},{length}"
 

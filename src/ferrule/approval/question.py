@@ -1,4 +1,4 @@
-"""The text of a question: what would run, and why it is asked. Nothing in it can leave its line or move the cursor."""
+"""The text of a question: the call and the reason. Its contents cannot leave their line or move the cursor."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ _BESIDE = "  │ "
 
 
 class Question:
-    """What is asked; the first time what is long is cut, and the `whole` of it is shown to those who want it. See
-    docs/approvals.md.
+    """A question in words. Long values are shortened; the `whole` text is there for those who want it.
+
+    See docs/approvals.md.
 
     Args:
-        call: What would run.
-        decision: What asks.
-        hidden: The names of the arguments that are shown as stars.
-        preview: The lines that say what it would do, which are shown instead of the arguments; or a text that says
-            why there are none; or `None` for a tool that has no preview.
-        offers: What may be chosen for "always", as lines that are numbered from 1.
+        call: The call in question.
+        decision: The decision to ask.
+        hidden: The names of the arguments to show as stars.
+        preview: The lines of the preview, shown instead of the arguments; or a text with the reason why there are none;
+            or `None` for a tool without a preview.
+        offers: The choices for "always", as lines. They are numbered from 1.
         edited: Whether a person has changed the arguments.
-        whole: Whether nothing is cut.
+        whole: Whether to show everything in full.
 
     Attributes:
-        text: Complete lines.
-        has_more: Whether the whole of it shows more, or shows it in another way.
+        text: The question, as complete lines.
+        has_more: Whether the whole question shows more, or shows it in another form.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Question:
         self.text = _seen("\n".join(lines)) + "\n"
 
     def hint(self, name: str, node: object) -> str:
-        """What is asked for as one property: its name, and what its schema says of it."""
+        """Return the text for one requested property: its name, its choices or type, and its description."""
         said = node if isinstance(node, Mapping) else {}
         choices = said.get("enum")
         kind = " or ".join(map(str, choices)) if isinstance(choices, Sequence) else said.get("format", said.get("type"))
@@ -78,7 +79,7 @@ class Question:
         return _seen(" ".join(filter(None, parts)))
 
     def _lines_beside(self, lines: Sequence[str]) -> list[str]:
-        """A text of several lines, each marked, so that none is taken for a line of the question."""
+        """Return a text of several lines, each with a mark, so that it cannot pass for a line of the question."""
         left_out = 0 if self._whole else max(len(lines) - _MOST_LINES, 0)
         if not left_out:
             return [_BESIDE + self._escaped(line) for line in lines]
@@ -88,7 +89,7 @@ class Question:
         return [*self._lines_beside(first), note, *self._lines_beside(last)]
 
     def _argument_names(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The names alone, where a preview stands for the values."""
+        """Return the names alone, because a preview replaces the values."""
         if not arguments:
             return []
         self.has_more = True
@@ -118,7 +119,7 @@ class Question:
         return self._ends(text, lambda part: "".join(c if c.isprintable() else repr(c)[1:-1] for c in part))
 
     def _ends(self, text: str, written: Callable[[str], str]) -> str:
-        """`text` as it is written; where it is long, its beginning and its end, which is where something hides."""
+        """Return `text` as `written` formats it. A long text is reduced to its beginning and end, where things hide."""
         if self._whole or len(text) <= _MOST_CHARACTERS_SHOWN:
             return written(text)
         self.has_more = True
@@ -127,10 +128,10 @@ class Question:
 
 
 def _seen(text: str) -> str:
-    """`text` with what no terminal shows as escapes."""
+    """Return `text` with escapes for characters that no terminal shows."""
     return re.sub(HIDDEN, lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shown_name(name: str) -> str:
-    """The name of a tool or an argument, which a model may have made up."""
+    """Return the name of a tool or an argument, safe to show even if a model invented it."""
     return name if name.isidentifier() and name.isprintable() and len(name) <= 100 else repr(name[:100])

@@ -1,4 +1,4 @@
-"""Answers by what a person has granted before, and asks another approver about all else."""
+"""Answer from earlier grants, and ask another approver about all other calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("ferrule")
 
 
 class Remembered:
-    """What `remembered` makes."""
+    """The approver made by `remembered`."""
 
     def __init__(self, inner: Approver, grants: Grants) -> None:
         self.inner: Any = inner
@@ -30,14 +30,14 @@ class Remembered:
 
     @property
     def suspends(self) -> bool:
-        """Whether what was not granted before is suspended."""
+        """Whether a call without a grant is suspended."""
         return getattr(self.inner, "suspends", False) is True
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return (await self.answer(Asked.of(call, decision, context))).decision
 
     async def answer(self, asked: Asked) -> Answer:
-        """What was granted before, or what the other approver says to the question with what it may offer."""
+        """Return the answer of a grant, or the other approver's answer to the question with offers."""
         try:
             grant = await off_the_loop(lambda: self.grants.use(asked.call, asked.decision, asked.context))
             if grant is not None:
@@ -51,7 +51,7 @@ class Remembered:
         return await self._keep(asked, answer, answer.offer)
 
     async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | None:
-        """What was granted before, of which nothing is used up; or what the other approver foresees."""
+        """Return the answer of a grant without using it up, or the decision that the other approver foresees."""
         grant: Grant | None = await off_the_loop(lambda: self.grants.find(call, decision, context))
         if grant is not None:
             return grant.decision
@@ -68,7 +68,7 @@ class Remembered:
         return asked.answered(await given if inspect.isawaitable(given) else given)
 
     async def _keep(self, asked: Asked, answer: Answer, offer: Offer) -> Answer:
-        """The answer, once what was chosen is kept; a deny where that is no part of what was offered."""
+        """Store the chosen grant, and return the answer; a deny if the choice goes beyond the offers."""
         if not _is_as_asked(asked, answer.decision):
             return Answer(deny("the arguments were changed, and what a person changes is not remembered"))
         try:
@@ -81,7 +81,7 @@ class Remembered:
 
 
 def _is_as_asked(asked: Asked, decision: Decision) -> bool:
-    """Whether an allow is of the arguments that were shown."""
+    """Return whether an allow is for the arguments as shown."""
     if decision.arguments is None:
         return True
     given, shown = (
@@ -92,15 +92,14 @@ def _is_as_asked(asked: Asked, decision: Decision) -> bool:
 
 
 def remembered(inner: Approver, grants: Grants | None = None) -> Remembered:
-    """An approver that asks `inner` once for what a person says is to be remembered. See
-    docs/approvals.md#remembered-answers.
+    """Make an approver that asks `inner` once, and then remembers the answer if the person wants it.
 
-    What a grant covers is answered by it: `allow(by=…)` of who gave it, with the rule `grant ID`. All else is asked of
-    `inner`, where that is one of `ferrule.approval` with offers: for these arguments, for this session, always. What is
-    chosen is kept as a grant.
+    See docs/approvals.md#remembered-answers. A grant answers each call it covers: `allow(by=…)` with the name of its
+    author, and the rule `grant ID`. `inner` answers the other calls. If it is an approver of `ferrule.approval`, it
+    gets offers: for these arguments, for this session, always. The chosen offer is stored as a grant.
 
     Args:
-        inner: Who is asked.
-        grants: Where grants are kept; in the memory of this process where it is left out.
+        inner: The approver to ask.
+        grants: The stored grants; in the memory of this process by default.
     """
     return Remembered(inner, Grants() if grants is None else grants)

@@ -1,4 +1,4 @@
-"""What a terminal is told before a question, and what of somebody else's text it may be given at all."""
+"""Reset a terminal before a question, and make text from others safe to print."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ferrule.security.characters import HIDDEN
 
 RESET = "".join(
     [
-        "\x1b\\",  # the end of a title or another string that was begun, and would take in all that follows
+        "\x1b\\",  # ends an unfinished title or other string, which would swallow all later text
         "\x1b7\x1b[?69l\x1b[r\x1b8",  # margins; setting them moves the cursor
-        "\x1b7\x1b[?1049l",  # another screen; where this is none of those, the cursor goes to where it is
-        "\x1b[m\x1b[4l\x1b[?5l\x1b[?7h\x1b[?25h\x1b[?2026l",  # colours and what is concealed, modes, updates held back
-        "\x0f\x1b(B",  # letters that are drawn as lines
-        "\x1b]110\x1b\\\x1b]111\x1b\\",  # a foreground that was given the colour of the background
-        "\r\x1b[J",  # what stands below, where a question is to be read
+        "\x1b7\x1b[?1049l",  # the main screen; if it is already shown, the cursor stays in place
+        "\x1b[m\x1b[4l\x1b[?5l\x1b[?7h\x1b[?25h\x1b[?2026l",  # colours, concealed text, modes, held-back updates
+        "\x0f\x1b(B",  # letters drawn as lines
+        "\x1b]110\x1b\\\x1b]111\x1b\\",  # a foreground with the colour of the background
+        "\r\x1b[J",  # text below, in the place of the question
     ]
 )
-"""Takes back what text that was written before may have set, as in xterm's "Control Sequences" and ECMA-48."""
+"""The sequences that undo the settings of earlier text, from xterm's "Control Sequences" and ECMA-48."""
 
 
 def reset() -> str:
-    """`RESET`, for a terminal that reads such sequences: of one that does not, nothing can have been set."""
+    """Return `RESET`, or "" for a terminal that does not read such sequences: nothing can have been set there."""
     return RESET if os.environ.get("TERM") != "dumb" and _reads_sequences() else ""
 
 
 def _reads_sequences() -> bool:
-    """A console of Windows does where something has turned it on, as many programs do for their colours."""
+    """Return whether the terminal reads sequences. A Windows console does if a program has turned it on, as many do."""
     reads: bool = True
     if sys.platform == "win32":  # pragma: no cover
         import ctypes
@@ -41,10 +41,10 @@ def _reads_sequences() -> bool:
 
 
 def printable(text: str) -> str:
-    """`text` as a terminal may be given it: each character but line breaks and tabs that could move the cursor, set
-    colours, hide or turn round what stands beside it, or is not seen itself, is a replacement character.
+    """Return `text` without harmful characters for a terminal. Each becomes a replacement character.
 
-    What models, tools and servers say goes through this wherever a program prints it; see docs/approvals.md.
+    A harmful character may move the cursor, set colours, hide or reverse the text beside it, or is invisible. Line
+    breaks and tabs stay. Print all text of models, tools and servers through this function; see docs/approvals.md.
     """
     shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
     return re.sub(HIDDEN, "\N{REPLACEMENT CHARACTER}", shown)

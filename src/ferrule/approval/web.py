@@ -1,4 +1,4 @@
-"""A queue of suspended calls that a page or a chat bot drains, each answered once."""
+"""A queue of suspended calls for a page or a chat bot. Each call is answered once."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from ferrule.values.result import ToolResult, find_pending
 
 
 class AnswerRefused(FerruleError):
-    """An answer that does not count; nothing was taken. See docs/approvals.md#a-page-or-a-chat-bot."""
+    """An answer that does not count. It takes no call from the queue. See docs/approvals.md#a-page-or-a-chat-bot."""
 
 
 class NotWaiting(AnswerRefused):
-    """No call of this id waits: it is not known, or has expired. See docs/approvals.md#a-page-or-a-chat-bot."""
+    """No call with this id waits: it is unknown or has expired. See docs/approvals.md#a-page-or-a-chat-bot."""
 
 
 class AlreadyAnswered(AnswerRefused):
-    """Somebody else has answered before. See docs/approvals.md#a-page-or-a-chat-bot."""
+    """Somebody else has answered first. See docs/approvals.md#a-page-or-a-chat-bot."""
 
 
 class NotAsShown(AnswerRefused):
-    """What would be answered is not what was shown; show it anew. See docs/approvals.md#a-page-or-a-chat-bot."""
+    """The question differs from the one shown. Show it again. See docs/approvals.md#a-page-or-a-chat-bot."""
 
 
 class OwnCall(AnswerRefused):
-    """Nobody may allow a call of their own here. See docs/approvals.md#a-page-or-a-chat-bot."""
+    """Nobody may allow their own call here. See docs/approvals.md#a-page-or-a-chat-bot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A suspended call that waits for an answer. See docs/approvals.md#a-page-or-a-chat-bot.
+    """A suspended call without an answer. See docs/approvals.md#a-page-or-a-chat-bot.
 
     Attributes:
-        id: Of its record.
-        asked: The question, with the preview as it is now.
-        record: What takes it up again.
+        id: The id of its record.
+        asked: The question, with a current preview.
+        record: The record for resuming the call.
         expires_at: Seconds since the epoch.
-        problem: Why the stored record cannot be read, or `None`. Such a call can be denied and nothing else.
+        problem: The reason why the stored record cannot be read, or `None`. Such a call can only be denied.
     """
 
     id: str
@@ -65,13 +65,15 @@ class Waiting:
 
     @property
     def digest(self) -> str:
-        """Of all that is to be shown, which comes back with the answer."""
+        """The digest of everything shown. It comes back with the answer."""
         return self.asked.digest
 
 
 class Taken(NamedTuple):
     """The one answer that counts, for `runner.resume(taken.record, taken.decision, by=taken.by)`.
-    See docs/approvals.md#a-page-or-a-chat-bot."""
+
+    See docs/approvals.md#a-page-or-a-chat-bot.
+    """
 
     record: JsonObject
     decision: Decision
@@ -79,7 +81,7 @@ class Taken(NamedTuple):
 
 
 class Web:
-    """What `web` makes."""
+    """The queue made by `web`."""
 
     def __init__(self, store: Store, tools: Mapping[str, Tool], own: bool, name: str) -> None:
         self.store = store
@@ -88,11 +90,12 @@ class Web:
         self._prefix = f"waiting-{name} " if name else "waiting "
 
     async def put(self, suspended: ToolResult | JsonObject) -> str:
-        """Add a suspended call, as a result, its `.pending` or its `.record()`, and return its id. A call that is put
-        again waits again; the runner resumes it once all the same.
+        """Add a suspended call, as a result, its `.pending` or its `.record()`, and return its id.
+
+        A call added twice waits again, but the runner resumes it only once.
 
         Raises:
-            DefinitionError: if it is no suspended call, or cannot be stored or shown.
+            DefinitionError: It is no suspended call, or it cannot be stored or shown.
         """
         pending = find_pending("put", suspended)
         read = read_row(pending, lambda pending: self._read(pending["key"], {"pending": thaw(pending)}))
@@ -102,24 +105,26 @@ class Web:
         return read.id
 
     async def waiting(self) -> list[Waiting]:
-        """Return all calls that wait, the oldest first, each with its preview as it is now. The previews are made side
-        by side, within 10 s for all. Records that cannot be read come first, with their `problem`."""
+        """Return all waiting calls, the oldest first, each with a current preview.
+
+        The previews are made in parallel, within 10 s for all. Unreadable records come first, with their `problem`.
+        """
         return await off_the_loop(self._all_waiting)
 
     async def answer(self, id: str, digest: str, given: Decision | bool, *, by: str) -> Taken:
-        """Take the call of this id with its answer, once: the first answer wins.
+        """Take the call with this id and its answer, once: the first answer wins.
 
         Args:
-            id: Of the record that was shown.
-            digest: Of what was shown.
+            id: The id of the record shown.
+            digest: The digest of the question shown.
             given: `True`, `False`, or `allow(…)` or `deny(…)`.
-            by: Who answers, as your application's sign-in says; never what a body says.
+            by: The name of the person, from your application's sign-in and never from a request body.
 
         Raises:
-            AnswerRefused: where the answer does not count; nothing is taken then.
-            DefinitionError: for what is no answer, and without `by`.
+            AnswerRefused: The answer does not count, and takes no call from the queue.
+            DefinitionError: `given` is no answer, or `by` is missing.
         """
-        answer: object = given  # perhaps of a body
+        answer: object = given  # perhaps from a request body
         if not isinstance(answer, bool) and not (isinstance(answer, Decision) and answer.kind != "ask"):
             raise DefinitionError(f"an answer is True, False, allow(…) or deny(…), not {answer!r}")
         who: object = by
@@ -168,7 +173,11 @@ class Web:
         return Waiting(id, asked, freeze({"pending": None}), time.time() + _BROKEN_SECONDS, problem)
 
     def _read(self, id: str, row: Any) -> Waiting:
-        """Return a stored record without its preview. Raise if it cannot be shown, or was stored under another id."""
+        """Return a stored record without its preview.
+
+        Raises:
+            Exception: The record cannot be shown, or was stored under another id.
+        """
         pending = row["pending"]
         name = pending["call"]["name"]
         call = ToolCall(pending["call"]["id"], name, pending["arguments"], parent=pending["call"]["parent"])
@@ -178,12 +187,12 @@ class Web:
         asked = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
         if pending["key"] != str(id) or not (asked.text and asked.digest):
             raise ValueError(f"it is the record of {pending['key']!r}")
-        0.0 + pending["asked_at"] + pending["expires_at"]  # both are numbers, and no texts
+        0.0 + pending["asked_at"] + pending["expires_at"]  # both are numbers, not texts
         return Waiting(id, asked, freeze(row), pending["expires_at"])
 
 
 _BROKEN_SECONDS = 86_400.0
-"""How long the denial of an unreadable record is remembered."""
+"""The number of seconds to remember the denial of an unreadable record."""
 
 
 def _is_answered(row: Any) -> bool:
@@ -195,18 +204,19 @@ def _has_expired(row: Any) -> bool:
 
 
 def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True, name: str = "") -> Web:
-    """A queue of suspended calls for a page or a chat bot, of a runner that has `approval.later` as its approver.
-    See docs/approvals.md#a-page-or-a-chat-bot.
+    """Make a queue of suspended calls for a page or a chat bot.
+
+    The runner has `approval.later` as its approver. See docs/approvals.md#a-page-or-a-chat-bot.
 
     Args:
-        store: Where they wait; in the memory of this process if you leave it out.
-        tools: Whose previews are shown, such as `runner.tools`. What a yes says yes to is bound to them.
+        store: The store of the queue; the memory of this process by default.
+        tools: The tools for previews, such as `runner.tools`. A yes is bound to the preview.
         own: Whether a principal may allow its own calls.
         name: The queue within the store. Give each runner's queue a name if several runners share a store; queues with
             the same name are one queue.
 
     Raises:
-        DefinitionError: for a name that has other characters than letters, digits, `_`, `.` and `-`.
+        DefinitionError: The name has characters other than letters, digits, `_`, `.` and `-`.
     """
     if not re.fullmatch(r"[\w.-]*", name):
         raise DefinitionError(f"web(name=…) takes letters, digits, '_', '.' and '-', not {name!r}")

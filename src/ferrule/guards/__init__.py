@@ -1,8 +1,8 @@
-"""May this call run? A file is one guard, named as the answer reads in a list.
+"""May this call run? Each file holds one guard, named as the answer reads in a list.
 
-A guard takes the judged call and its context, and says `allow`, `ask` or `deny`, returns a mapping of changed
-arguments, or returns nothing, which means that it has no objection. It changes nothing outside its answer; where it
-breaks, the call is denied. The smallest one of your own:
+A guard takes a validated call and its context. It returns `allow`, `ask` or `deny`, a mapping of changed arguments, or
+nothing if it has no objection. It has no other effects. If it raises, the call is denied. The smallest guard of your
+own:
 
     def at_most_ten(call, context):
         if call.arguments.get("count", 0) > 10:

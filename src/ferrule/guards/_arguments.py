@@ -1,5 +1,4 @@
-"""What guards that go through the arguments of a call have in common: names that they are given, the kinds of text that
-a schema speaks of, and how a value is quoted to the model."""
+"""Shared steps of guards for arguments: check options, read the schema at a place, quote a value for the model."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ QUOTE_LENGTH: Final = 120
 QUOTES_AND_BLANKS: Final = "'\"` \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-"""Quotes and blanks, which do not count at the ends of a text."""
+"""Quotes and blanks. They do not count at the ends of a text."""
 _OF_OTHERS = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
 
 def given_names(guard: str, **options: Iterable[str]) -> list[frozenset[str]]:
-    """The names of parameters that a guard was given by each of two or more options.
+    """Return the parameter names passed to a guard, one set for each option.
 
     Raises:
-        DefinitionError: where one is no name, or is in two of them.
+        DefinitionError: A value is not a name, or a name is in two options.
     """
     found: dict[str, frozenset[str]] = {}
     for option, given in options.items():
@@ -37,8 +36,7 @@ def given_names(guard: str, **options: Iterable[str]) -> list[frozenset[str]]:
 
 
 def says_text(forms: Iterable[Schema]) -> bool:
-    """Whether a schema says what kind of text stands somewhere (`contentMediaType`, or base64), in each of the forms
-    that the text may have."""
+    """Return whether the schema declares the kind of text, by `contentMediaType` or base64, in every form of text."""
     forms = [form for form in forms if not _OF_OTHERS & form.keys()]
     of_text = [form for form in forms if "string" in form.get("type", "string")]
     told = ("contentMediaType" in form or form.get("contentEncoding") == "base64" for form in of_text)
@@ -46,13 +44,13 @@ def says_text(forms: Iterable[Schema]) -> bool:
 
 
 def lists_values(schema: Schema, place: Place) -> bool:
-    """Whether a tool's schema lists the values that may stand at a place, so that it is no free text."""
+    """Return whether a tool's schema lists the values for a place. Such a place holds no free text."""
     forms = [form for form in forms_at(schema, place) if not _OF_OTHERS & form.keys()]
     return bool(forms) and all("enum" in form or "const" in form for form in forms)
 
 
 def forms_at(schema: Schema, place: Place) -> list[Schema]:
-    """What a tool's schema says of a place, in each form that the value may have."""
+    """Return the schemas that a tool's schema has for a place, one for each form of the value."""
     nodes: list[Any] = [schema]
     for part in place:
         forms = find_forms(nodes, schema)
@@ -62,20 +60,22 @@ def forms_at(schema: Schema, place: Place) -> list[Schema]:
 
 
 def quoted_value(place: Place, text: str) -> str:
-    """`place='text'`, shortened."""
+    """Return `place='text'`, shortened."""
     return f"{place_text(place)}={text[:QUOTE_LENGTH]!r}"
 
 
 def place_text(place: Place) -> str:
-    """`a.b[0]`, shortened, in one line."""
+    """Return `a.b[0]`, shortened, in one line."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= QUOTE_LENGTH else f"{text[:QUOTE_LENGTH]}…"
 
 
 def remedy(guard: str, place: Place, unnamed: Collection[Place]) -> str:
-    """What the program has to say where a text is not what a guard takes it for: the name nearest to it that the schema
-    knows."""
+    """Return a hint for the program: how to exempt a text from the guard.
+
+    The hint has the nearest name in the place with an entry in the schema.
+    """
     for end in range(len(place), 0, -1):
         if isinstance(place[end - 1], str) and place[:end] not in unnamed:
             return f" (if it is none: {guard}(…, text=({place[end - 1]!r},)))"

@@ -1,4 +1,4 @@
-"""Reading is free; whatever changes things is asked about first."""
+"""Reads run without a question; a person is asked before every change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _EACH = 80
 
 
 def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
-    """Ask a person before a call that is not read-only for its arguments. See docs/guards.md.
+    """Ask a person before a call unless it is read-only for its arguments. See docs/guards.md.
 
-    A tool that says nothing about itself changes things. The arguments are not part of the reason: whoever is asked
-    has the call, and shows them once.
+    A tool without a declaration is not read-only. The reason leaves out the arguments, because the approver has the
+    call and shows them once.
     """
     tool = getattr(context, "tool", None)
     if tool is not None and tool.read_only is True:
@@ -24,7 +24,7 @@ def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
 
 
 def _may_ask(tool: Tool) -> bool:
-    """Whether it may ask about a call of a tool."""
+    """Return whether the guard may ask about a call of the tool."""
     return tool.read_only is not True
 
 

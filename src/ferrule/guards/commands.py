@@ -1,4 +1,4 @@
-"""Shell lines run the commands that are named, and no others."""
+"""Shell lines run only the commands that you name."""
 
 from __future__ import annotations
 
@@ -37,29 +37,31 @@ def commands(
     text: Iterable[str] = (),
     harmless: Iterable[str] = (),
 ) -> Callable[[ToolCall, ToolContext], Decision | None]:
-    """A guard that judges the commands of shell lines, and asks about those that no pattern names.
+    """Make a guard for the commands of shell lines. It asks about commands without a pattern.
+
     See docs/guards.md#commands.
 
-    Judged is what stands, at any depth and in any tool, under one of `ferrule.security.commands.COMMAND_NAMES` or of
-    `parameters`: text as a shell line, a list of texts as an argument vector. What cannot be known is never allowed,
-    and asked about where it may be one of `ask` or of `deny`. Deny wins over ask, and ask over allow. A call without a
-    command has no objection from here.
+    The guard checks each value under one of `ferrule.security.commands.COMMAND_NAMES` or of `parameters`, at any depth
+    and in any tool: text as a shell line, a list of texts as an argument vector. It never allows an unknown command,
+    and asks about it if it may match `ask` or `deny`. Deny wins over ask, and ask over allow. The guard has no
+    objection to a call without a command.
 
-    A runner refuses this guard for a tool that it cannot judge: one with a parameter that may be a shell line by its
-    name, such as `script`, and one with a parameter beside a command that may change what runs, such as `executable`.
+    A runner refuses this guard for a tool if the guard cannot check it: a parameter has the name of a shell line, such
+    as `script`, or a parameter beside a command may change what runs, such as `executable`.
 
     Args:
-        allow: Patterns such as `git status`, `pytest *`: a line runs where each of its commands matches one.
-        ask: Patterns of commands that a person is asked about.
-        deny: Patterns of commands that do not run.
-        within: Folders or files that redirections of an allowed line may read and write; none where there are none.
-        parameters: More names of parameters that are shell lines.
-        text: Names of parameters that are none; one whose schema lists its values (`enum`) is none anyway.
-        harmless: Names of parameters that stand beside a command and change nothing about what it runs. Numbers, and
-            names such as `description`, are known to be harmless.
+        allow: Patterns such as `git status`, `pytest *`. A line runs if each of its commands matches one.
+        ask: Patterns of commands to ask a person about.
+        deny: Patterns of forbidden commands.
+        within: Folders or files for the redirections of an allowed line, to read and write; none by default.
+        parameters: More names of parameters for shell lines.
+        text: Names of parameters for other text. A parameter with listed values (`enum`) in its schema never is a shell
+            line.
+        harmless: Names of parameters beside a command without influence on what it runs. Numbers, and names such as
+            `description`, are harmless anyway.
 
     Raises:
-        DefinitionError: where a pattern, a root or a name is none.
+        DefinitionError: A pattern, a root or a name is invalid.
     """
     patterns = (_read_patterns("allow", allow), _read_patterns("ask", ask), _read_patterns("deny", deny))
     names, texts, declared = given_names("commands", parameters=parameters, text=text, harmless=harmless)
@@ -110,10 +112,10 @@ def _read_patterns(option: str, given: Iterable[str]) -> Patterns:
 
 
 def _check_tool(tool: Tool, found: LineParameters, *, is_own: bool) -> None:
-    """Refuse a tool whose calls may run what this guard does not see.
+    """Refuse a tool if its calls may run something hidden from this guard.
 
     Raises:
-        DefinitionError: with the parameter, and how to declare it.
+        DefinitionError: The tool has such a parameter; the text says how to declare it.
     """
     if found.options:
         names = tuple(dict.fromkeys(found.options))
@@ -132,7 +134,7 @@ def _check_tool(tool: Tool, found: LineParameters, *, is_own: bool) -> None:
 
 
 def _ask_what_runs(places: list[Place]) -> Decision | None:
-    """Ask about arguments that decide what runs, and are no shell line that can be read."""
+    """Ask about arguments that are unreadable as a shell line and decide about the command."""
     return decision.ask(f"it cannot be known what runs; in doubt is {place_text(places[0])!r}") if places else None
 
 
@@ -143,7 +145,7 @@ def _holds(files: Roots, path: str, directory: str | None) -> bool:
         return False
 
 
-# -- what is decided of them -------------------------------------------------------------------------------------------
+# -- decide on the commands --------------------------------------------------------------------------------------------
 
 
 def _decide_on(
@@ -169,7 +171,7 @@ def _decide_on(
 
 
 def _not_allowed(line: Line, allows: Patterns, may_open: Callable[[str], bool]) -> str:
-    """Which of its commands is the first that nothing allows."""
+    """Return the reason to ask, with the first command, redirection or variable without a pattern."""
     for command in line.commands:
         if not command.through and not allowed(Line((command,)), allows, lambda path: True):
             return f"nothing allows {command_text(command)}"

@@ -1,7 +1,7 @@
-"""URLs lead to allowed hosts only, whatever tool they are given to.
+"""URLs lead to allowed hosts only, in the arguments of every tool.
 
-Judged are, in every tool and at every depth: what a type or a schema says is a URL or a host; what stands under the
-name of one; and any other whole text that begins as a URL. A URL within a longer text is not.
+The guard checks, in every tool and at every depth, values with the type or schema of a URL or a host, values under the
+name of one, and any other whole text if it begins as a URL. It does not look for a URL within a longer text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROLE_OF_FORMAT: Final[Mapping[str, _Role]] = {
     **dict.fromkeys(("uri-reference", "iri-reference"), "reference"),
     **dict.fromkeys(("hostname", "idn-hostname", "ipv4", "ipv6", "ipvanyaddress"), "host"),
 }
-"""JSON Schema's formats, and Pydantic's own."""
+"""Formats of JSON Schema, and Pydantic's own."""
 _WITHOUT_HOST: Final = frozenset({"data", "mailto", "tel", "urn"})
 """Schemes whose URLs reach no host: RFC 2397, RFC 6068, RFC 3966, RFC 8141."""
 _RELATIVE = re.compile(r"[^:/?#]+(?:[/?#].*)?")
@@ -36,16 +36,19 @@ _BEGINS_AS_URL = re.compile(
     r"|[/\\]{2,}(?=[^\s/\\])[^/\\?#\s]+(?:[/\\?#]|\Z))",
     re.IGNORECASE,
 )
-"""How a text begins that may be a URL, to clients that take backslashes for slashes, or any number of them, as curl
-does, or that open what stands behind a scheme of their own: `view-source:`, `jar:`, urllib's `URL:`. Where there is no
-scheme, a blank in what would be the host makes it none: `//TODO this`."""
+"""The beginning of a text that may be a URL.
+
+It covers clients that take backslashes for slashes or accept any number of them, as curl does. It also covers clients
+with a scheme of their own before the URL: `view-source:`, `jar:`, urllib's `URL:`. Without a scheme, a text with a
+blank in place of the host is no URL: `//TODO this`.
+"""
 _NOT_COUNTED: Final = QUOTES_AND_BLANKS + "<>\ufeff\u200b" + "".join(map(chr, range(32)))
-"""What the URL Standard, RFC 3986's appendix C, and those who strip a text, take away at its ends."""
+"""Characters removed at the ends of a URL by the URL Standard, RFC 3986's appendix C, and clients that strip a text."""
 _SENTENCE_ENDS: Final = _NOT_COUNTED + ",;:!)}"
 _DROPPED: Final = str.maketrans("", "", "\t\r\n")
-"""What the URL Standard takes out of a URL, wherever it stands."""
+"""Characters that the URL Standard removes from a URL at any position."""
 _LEAST_ADDRESS: Final = 2**24
-"""The least number that is an IPv4 address of something: 0.0.0.0/8 is none (RFC 1122)."""
+"""The least number that is the IPv4 address of something: 0.0.0.0/8 is none (RFC 1122)."""
 
 
 def hosts(
@@ -57,27 +60,28 @@ def hosts(
     parameters: Iterable[str] = (),
     text: Iterable[str] = (),
 ) -> Callable[[ToolCall, ToolContext], Decision | None]:
-    """A guard that denies every URL that leads elsewhere than to allowed hosts. See docs/guards.md#hosts.
+    """Make a guard that denies every URL unless it leads to an allowed host. See docs/guards.md#hosts.
 
-    A pattern is a host, `*.example.org` for all below one, or `*`, each with a port or for all of them. What `*` stands
-    for is never an address that is not global, a name of one machine or network (`localhost`, `db`, `x.internal`), or
-    one with `xn--`. What cannot be read in one way is denied. It does not matter whether a tool is read-only.
+    A pattern is a host, `*.example.org` for all hosts below it, or `*`. Each may have a port; without one it matches
+    every port. In an allowed pattern, `*` never stands for a non-global address, a name of one machine or network
+    (`localhost`, `db`, `x.internal`) unless the pattern has its zone (`*.internal`), or a name with `xn--`. The guard
+    denies a text with more than one reading. Read-only tools are checked too.
 
-    A name is judged as it is written, whatever it resolves to: a handler opens it with `ferrule.security.http`, which
-    checks the addresses, or reaches what the name's owner likes.
+    The guard checks a name as it is written, whatever it resolves to. A handler should open it with
+    `ferrule.security.http`, which checks the addresses; otherwise the owner of the name chooses the destination.
 
     Args:
-        allowed: Patterns of hosts; `*` where there are none.
-        ask: Patterns of hosts that a person is asked about, allowed or not.
-        deny: Patterns of hosts that are denied, whatever else is said of them. Here, and in `ask`, `*` is everything.
-        schemes: The schemes of URLs. Of `data`, `mailto`, `tel` and `urn` nothing more is judged.
-        ports: The ports; `None` for every one.
-        parameters: More names of parameters that are URLs or hosts, at every depth.
-        text: Names of parameters that are neither, with all that is in them, at every depth, whatever a schema says.
-            Only where the tool's schema has the name: no key of a model's making is text.
+        allowed: Patterns of hosts; `*` by default.
+        ask: Patterns of hosts to ask a person about, allowed or not.
+        deny: Patterns of hosts to deny, even if another pattern matches. Here, and in `ask`, `*` is everything.
+        schemes: The schemes of URLs. An allowed `data`, `mailto`, `tel` or `urn` URL needs no other check.
+        ports: The ports; `None` for every port.
+        parameters: More names of parameters for URLs or hosts, at every depth.
+        text: Names of parameters for other text, with everything in them, at every depth, whatever a schema says. The
+            name counts only if the tool's schema has it, so a model cannot invent a key for text.
 
     Raises:
-        DefinitionError: where a pattern, a scheme, a port or a name is none.
+        DefinitionError: A pattern, a scheme, a port or a name is invalid.
     """
     rules = Destinations.of(allowed, ask, deny, schemes, ports)
     named, texts = given_names("hosts", parameters=parameters, text=text)
@@ -87,13 +91,13 @@ def hosts(
         judge.mapping(call.arguments, [judge.schema], (), None)
         return judge.decision
 
-    vars(guard)["asks"] = bool(rules.ask or rules.deny)  # it may not be known whether a URL is one to be denied
+    vars(guard)["asks"] = bool(rules.ask or rules.deny)  # a URL may or may not match a pattern of `deny`
     guard.__name__ = guard.__qualname__ = f"hosts({', '.join(map(repr, allowed))})"
     return guard
 
 
 class _HostJudge:
-    """Goes through the arguments of one call, and keeps the strictest decision, of several the first."""
+    """A walk through the arguments of one call. `decision` is the strictest one, and the first if several are equal."""
 
     def __init__(self, rules: Destinations, named: frozenset[str], texts: frozenset[str], tool: Any) -> None:
         self.rules = rules
@@ -154,7 +158,7 @@ class _HostJudge:
             self.keep(kind, place, f"{given} {why}")
 
     def reaches_no_host(self, text: str, role: _Role) -> bool:
-        """Whether a URL is one of a scheme that has no hosts, or a reference that stays on the host where it is."""
+        """Return whether a URL has a scheme without hosts, or is a reference that stays on its host."""
         if not text or stays_on_its_host(text):
             return True
         if "\\" in text or not text.isprintable():
@@ -187,7 +191,7 @@ def _role_of_forms(forms: Iterable[Schema]) -> _Role | None:
 
 
 def _is_constant(text: str, forms: Iterable[Schema]) -> bool:
-    """Whether a schema writes this text out."""
+    """Return whether a schema contains this exact text as an `enum` value or `const`."""
     return any(text in form.get("enum", ()) or text == form.get("const") for form in forms)
 
 
@@ -196,8 +200,10 @@ def _read_as(text: str, role: _Role) -> Url:
 
 
 def _readings_as_url(text: str) -> Iterator[str]:
-    """What a text begins with as a URL, to a client that takes it as it is, strips it, takes line breaks out, or opens
-    what stands in it behind another scheme."""
+    """Yield the URLs at the beginning of a text.
+
+    A client may take the text as it is, strip it, remove line breaks, or open the URL behind another scheme.
+    """
     plain = text.strip(_NOT_COUNTED)
     for read in dict.fromkeys((plain, plain.translate(_DROPPED))):
         if begins := _BEGINS_AS_URL.match(read):

@@ -1,4 +1,4 @@
-"""What a team wrote into a file decides: `rules("policy.toml")`."""
+"""Policy files of a team decide: `rules("policy.toml")`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def rules(
     shadow: str | os.PathLike[str] | None = None,
     trusted: Trusted | str | os.PathLike[str] | None = None,
 ) -> Policy:
-    """A guard that decides by the rules in policy files: deny, then ask, then allow, in whatever order they stand. What
-    no rule speaks of is asked about where it changes things. See docs/policy.md.
+    """Make a guard from the rules in policy files: deny, then ask, then allow, in any order in the files.
+
+    It asks about a call without a rule if the call changes things. See docs/policy.md.
 
     Args:
-        files: The program's own, of the scope `managed`.
-        managed, user, project, session: More files by scope. A `deny` and an `ask` count from any; an `allow` of a
-            project file, and of a file that has changed since it was trusted, counts once a person trusts the file.
-        tools: What the rules may speak of, such as a toolset: a rule that cannot speak of any call of theirs is an
-            error.
-        shadow: A file that is tried in the place of the program's own and never counts; see `Policy.differences`.
-        trusted: What was trusted, or the file of that list; `$XDG_STATE_HOME/ferrule/trusted.json` if it is left out.
+        files: The program's own files, with the scope `managed`.
+        managed, user, project, session: More files by scope. A `deny` and an `ask` count from any scope. An `allow` of
+            a project file, or of a file changed since a person trusted it, counts once a person trusts the file.
+        tools: The tools for the rules, such as a toolset. A rule that cannot match any call of theirs is an error.
+        shadow: A file to try in place of the program's own. It never decides; see `Policy.differences`.
+        trusted: The list of trusted files, or the path of that list; `$XDG_STATE_HOME/ferrule/trusted.json` by default.
 
     Raises:
-        DefinitionError: with all that is wrong in the files, with file and line.
+        DefinitionError: The files have errors; the text lists all of them with file and line.
     """
     scopes: dict[Scope, Files] = {"managed": managed, "user": user, "project": project, "session": session}
     given: list[tuple[Scope, str | os.PathLike[str]]] = [("managed", file) for file in files]

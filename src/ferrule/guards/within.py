@@ -1,7 +1,7 @@
-"""Paths stay inside the given folders, and what was judged is what is opened.
+"""Paths stay inside the given folders, and the tool opens the checked path.
 
-Three kinds of text are judged, in every tool: what a type or a schema says is a path; what stands under the name of
-one; and any other whole text that reads as one: absolute, with `~` in front, with a `..` part, or a `file:` URL.
+The guard checks three kinds of text in every tool: values with the type or schema of a path; values under the name of
+one; and any other whole text if it reads as a path: absolute, with `~` in front, with a `..` part, or a `file:` URL.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ferrule.values.decision import Decision, allow, deny
 
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _WRITTEN_FILE_URL = r"(?:file:|<*(?:[a-z][a-z0-9+.-]*+:)*?file:[/\\])"
-"""In angle brackets too, and behind another scheme: RFC 3986's appendix C, and what urllib opens."""
+"""A file URL, also in angle brackets (RFC 3986's appendix C) or behind another scheme, as urllib opens it."""
 _FILE_URL = re.compile(_WRITTEN_FILE_URL, re.IGNORECASE)
 _READS_AS_PATH = re.compile(
     rf"[{QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|{_WRITTEN_FILE_URL})", re.IGNORECASE
 )
-"""How a text begins that may be a path; what has a `..` part may be one too."""
+"""The beginning of a text that may be a path. A text with a `..` part may be one too."""
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
 _LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
 
@@ -44,27 +44,33 @@ _LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
 def within(
     *roots: str | os.PathLike[str], parameters: Iterable[str] = (), text: Iterable[str] = ()
 ) -> Callable[[ToolCall, ToolContext], Decision | None]:
-    """A guard that denies every path outside `roots`, and makes every other one its real path.
+    """Make a guard that denies every path outside `roots`, and replaces every other one by its real path.
+
     See docs/guards.md#paths.
 
-    Judged are, at every depth: what `context.paths` tells of, by type or schema; text, a list of texts, and the keys of
-    a mapping, under one of `PATH_NAMES` or of `parameters`; and any other whole text, key or value, that is absolute,
-    begins with `~`, has a `..` part or is a `file:` URL, blanks and quotes around it not counted. These last are denied
-    outside, and stay as they are written inside. So do shell lines, of which redirections are judged.
+    The guard checks, at every depth:
 
-    Symbolic links are followed before a path is judged, and the tool is given what they led to. Roots are fixed when
-    the guard is made. Paths, and roots that are relative, start at `context.working_directory` where the caller gave
-    one, and else where the program was when the guard was made.
+    - paths by type or schema, listed in `context.paths`
+    - text, a list of texts, and the keys of a mapping, under one of `PATH_NAMES` or of `parameters`
+    - any other whole text, key or value, if it is absolute, begins with `~`, has a `..` part or is a `file:` URL;
+      blanks and quotes around it do not count
+    - the redirections of shell lines
+
+    If they lead inside, the last two stay as they are written.
+
+    The guard follows symbolic links before it checks a path, and gives the tool the resulting path. It fixes the roots
+    when it is made. Paths and relative roots start at `context.working_directory` if the caller sets one, and otherwise
+    at the program's directory when the guard was made.
 
     Args:
-        roots: Folders or files that may be reached; the working directory where there are none.
-        parameters: More names of parameters that are paths, at every depth.
-        text: Names of parameters that hold text and no path, with all that is in them, at every depth; what the type
-            says is a path stays one. Only where the tool's schema has the name: no key of a model's making is text. A
-            schema says the same of its own by `contentMediaType`, or by `contentEncoding: base64`, as that of bytes is.
+        roots: Folders or files that may be reached; the working directory by default.
+        parameters: More names of parameters for paths, at every depth.
+        text: Names of parameters for text other than paths, with everything in them, at every depth. A path by type
+            stays a path. The name counts only if the tool's schema has it, so a model cannot invent a key for text. A
+            schema declares the same for a value by `contentMediaType`, or by `contentEncoding: base64`, as for bytes.
 
     Raises:
-        DefinitionError: where a root or a name is none.
+        DefinitionError: A root or a name is invalid.
     """
     fixed = Roots(*roots)
     paths, texts = given_names("within", parameters=parameters, text=text)
@@ -81,14 +87,14 @@ def within(
             ALLOWED_PATHS[context.running_call] = frozenset(judge.found_paths)
         return allow(arguments=arguments) if judge.changed else None
 
-    vars(guard)["roots"] = tuple(fixed.seen_from(None))  # for who has to keep something apart from them
+    vars(guard)["roots"] = tuple(fixed.seen_from(None))  # read by code with files to keep apart from the roots
     vars(guard)["asks"] = False
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
     return guard
 
 
 class _Outside(Exception):
-    """A path that may not be reached; the text is for the model."""
+    """A path that may not be reached. The text is for the model."""
 
     def __init__(self, place: Place, text: str) -> None:
         super().__init__(text)
@@ -99,7 +105,7 @@ _HIDDEN_OUTSIDE = "a path that only the program knows is outside of what may be 
 
 
 class _Judge:
-    """Goes through the arguments of one call, and notes whether any path changed."""
+    """A walk through the arguments of one call. `changed` is true if a path changed."""
 
     def __init__(
         self,
@@ -138,7 +144,7 @@ class _Judge:
                 raise _Outside(inner, f"two keys of {place_text(place)} are one path: {key[:QUOTE_LENGTH]!r}")
             text = is_text or (key in self.texts and inner not in self.unnamed)
             below = not (text or is_path) and (key in self.paths or has_name_of(key, PATH_NAMES))
-            # What the program itself fills in is judged where it is known to be a path, and not for how it reads.
+            # A value from the program is checked only if it is declared a path, however it reads.
             judged[name] = self.value(value, inner, named=below, is_text=text or inner[0] in self.hidden)
             if has_name_of(key, COMMAND_NAMES) and not text:
                 self.shell_lines(value, inner, is_elsewhere(values))
@@ -156,7 +162,7 @@ class _Judge:
         return value
 
     def shell_lines(self, value: Any, place: Place, elsewhere: bool) -> None:
-        """Refuse what a redirection opens outside."""
+        """Raise `_Outside` if a redirection opens something outside."""
         for line in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
             for target in targets(line, elsewhere) if isinstance(line, str) else ():
                 given = f"{place_text(place)}: a redirection in {line[:QUOTE_LENGTH]!r}"
@@ -165,12 +171,16 @@ class _Judge:
                 self.real_path(target, place, f"{given} opens what")
 
     def must_be_text(self, value: Any, place: Place) -> bool:
-        """Whether no number may stand there: `path` is never one, `max_files` may be."""
+        """Return whether the value must be text: a number is never `path`, but may be `max_files`."""
         key = next(part for part in reversed(place) if isinstance(part, str))
         return value is not None and (key in self.paths or key in PATH_NAMES)
 
     def path(self, value: Any, place: Place) -> str:
-        """The real path of one that is known to be a path."""
+        """Return the real path of a value declared as a path.
+
+        Raises:
+            _Outside: The value is not a path as text, is a URL, or leads outside.
+        """
         if not isinstance(value, str):
             kind = "true or false" if isinstance(value, bool) else "a number"
             raise _Outside(place, f"{place_text(place)} must be a path as text, and is {kind}")
@@ -182,7 +192,7 @@ class _Judge:
         return found
 
     def not_outside(self, text: str, place: Place, *, is_key: bool = False) -> None:
-        """Refuse text that leads outside, as a whole, where somebody takes it for a path."""
+        """Raise `_Outside` if some client may read the whole text as a path to somewhere outside."""
         for read in _readings(text):
             way_out = remedy("within", place, self.unnamed)
             try:
@@ -201,7 +211,11 @@ class _Judge:
         self.real_path(read, place, given)
 
     def real_path(self, text: str, place: Place, given: str) -> str:
-        """What a path names, which is inside."""
+        """Return the real path of a text.
+
+        Raises:
+            _Outside: It leads outside, or cannot be resolved.
+        """
         try:
             found = real(text, self.base)
             found.encode()
@@ -213,8 +227,10 @@ class _Judge:
         return found
 
     def is_prose(self, text: str) -> bool:
-        """Whether the first part of a text names nothing that is there, and it has a blank or the whole is too long for
-        a path: `// a comment`, a picture in base64."""
+        """Return whether a text is prose: `// a comment`, a picture in base64.
+
+        Its first part names no existing file. It has a blank there, or the whole text is too long for a path.
+        """
         drive, rest = os.path.splitdrive(text)
         first = re.split(r"[\\/]" if os.name == "nt" else "/", rest.lstrip(f"/{os.sep}"), maxsplit=1)[0]
         above = self.base if rest and rest[0] not in {"/", os.sep} else drive + os.sep
@@ -222,13 +238,15 @@ class _Judge:
         return (has_blank or len(text) > _LONGEST_OPENED) and not os.path.lexists(os.path.join(above, first))
 
     def is_declared_text(self, place: Place) -> bool:
-        """Whether the tool's schema says what kind of text stands there, in each form that the text may have."""
+        """Return whether the tool's schema declares the kind of text at a place, in each form of the text."""
         return says_text(forms_at(getattr(self.tool, "input_schema", {}), place))
 
 
 def _readings(text: str) -> Iterator[str]:
-    """What a text may mean as a path, to a handler that takes it as it is, strips it, takes its dots out, or takes
-    backslashes for slashes; nothing where it reads as none."""
+    """Yield the readings of a text as a path; nothing if it reads as none.
+
+    A handler may take it as it is, strip it, resolve its dots, or take backslashes for slashes.
+    """
     if ".." not in text and not _READS_AS_PATH.match(text):
         return
     plain = text.strip(QUOTES_AND_BLANKS)

@@ -1,9 +1,9 @@
-"""Journals: where calls are kept, so that none that changes something is run twice. See docs/journal.md.
+"""Journals: records of calls, so a call that changes something runs only once. See docs/journal.md.
 
     runner = Runner(tools, journal=Journal.open("calls.db"))
 
-`memory()` is one that lasts as long as its process. One of your own is a subclass of `ferrule.Journal`, and passes
-`JournalContract` of `ferrule.testing`.
+`memory()` makes a journal for the lifetime of its process. One of your own is a subclass of `ferrule.Journal`, and
+passes `JournalContract` of `ferrule.testing`.
 """
 
 from __future__ import annotations

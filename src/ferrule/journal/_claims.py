@@ -1,4 +1,4 @@
-"""Which calls this process has begun and not ended, and on which loops."""
+"""The unfinished calls of this process, and their event loops."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 
 
 class Claims:
-    """The loops that calls were begun on, by their claims. No outcome comes from a loop that is closed."""
+    """The loops of the begun calls, by claim. A call on a closed loop never gets an outcome."""
 
     def __init__(self) -> None:
         self._loops: dict[str, asyncio.AbstractEventLoop] = {}
 
     def add(self, claim: str) -> None:
-        """It is begun here."""
+        """Add a call that begins on the current loop."""
         self._loops[claim] = asyncio.get_running_loop()
 
     def remove(self, claim: str) -> None:
-        """It was not begun, or has ended."""
+        """Remove a call that was not begun, or has ended."""
         self._loops.pop(claim, None)
 
     def is_left(self, claim: str) -> bool:
-        """Whether its loop was closed under it."""
+        """Return whether the loop of the call was closed before the call ended."""
         loop = self._loops.get(claim)
         return loop is not None and loop.is_closed()

@@ -1,16 +1,16 @@
-"""The locks of a journal: which process commits now, and which processes live.
+"""The locks of a journal: the process that commits now, and the processes that live.
 
 The system releases these locks when their process ends, however it ends. They belong to an open file and not to the
-process, so that nothing else that the process opens and closes can drop them: POSIX drops every lock of `fcntl.lockf`
+process, so the process cannot drop them by opening and closing other files: POSIX drops every lock of `fcntl.lockf`
 when a process closes any descriptor of the file.
 
 On Linux they are locks of the database itself, on bytes that it never reaches: nobody can remove them and keep the
 calls. Other systems have no such locks, and use a file beside the database, `PATH-lock`.
 
-A process that has a copy of the open file holds its locks. A forked child closes its copy. The supervisor of a worker
-gets one while the worker has a call (`executors/liveness.py`), so a program lives until its workers have ended. For the
-same reason an owner is never unlocked: Ferrule closes its descriptor, or leaves that to the system when the program
-ends, because handlers in threads run until then.
+A process with a copy of the open file holds its locks. A forked child closes its copy. The supervisor of a worker gets
+one while the worker has a call (`executors/liveness.py`), so a program lives until its workers have ended. For the same
+reason an owner is never unlocked: Ferrule closes its descriptor, or leaves that to the system when the program ends,
+because handlers in threads run until then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ else:
     fcntl = _fcntl
 
 WAIT_SECONDS = 5.0
-"""How long a commit waits for other processes: less than what the kernel waits for a commit."""
+"""Seconds that a commit waits for other processes: less than the kernel waits for a commit."""
 _TRY_AGAIN_AFTER = 0.001  # a process that commits without a pause leaves gaps of a tenth of that
 _COMMITTING = 0
 _FIRST_BYTE = 1 << 62  # of the locks in a database: SQLite's own are at 2**30, and no file is as large
@@ -47,10 +47,10 @@ _opening = threading.Lock()
 
 
 class OpenFileLocks:
-    """Numbered locks of one journal: 0 for commits, each further one for an owner. On Linux they are bytes of the
-    database, as open file description locks.
+    """Numbered locks of one journal: 0 for commits, each further one for an owner.
 
-    Each lock has a descriptor of its own, so that a worker's supervisor can hold owners without holding up commits.
+    On Linux they are bytes of the database, as open file description locks. Each lock has a descriptor of its own, so a
+    worker's supervisor can hold owners without blocking commits.
     """
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -58,7 +58,7 @@ class OpenFileLocks:
         self._held = {_COMMITTING: descriptor}
 
     def take(self, number: int) -> bool:
-        """Take a lock; whether nobody else had it."""
+        """Try to take a lock, and return whether it was free."""
         if number in self._held:
             return self._lock(self._held[number], number)
         descriptor = self._open(number)
@@ -73,24 +73,24 @@ class OpenFileLocks:
         lock_open_file(self._held[_COMMITTING], fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _FIRST_BYTE)
 
     def close(self, number: int) -> None:
-        """Close the descriptor of a lock, which stays locked while a supervisor has a copy."""
+        """Close the descriptor of a lock. It stays locked while a supervisor has a copy."""
         os.close(self._held.pop(number))
 
     def is_taken(self, number: int) -> bool:
-        """Whether somebody else has the lock."""
+        """Return whether somebody else has the lock."""
         return self.is_locked(_FIRST_BYTE + number, 1)
 
     def is_locked(self, start: int, length: int) -> bool:
-        """Whether somebody else has locked some of these bytes, SQLite included."""
+        """Return whether somebody else, SQLite included, has locked some of these bytes."""
         answer = lock_open_file(self._held[_COMMITTING], fcntl.F_OFD_GETLK, fcntl.F_WRLCK, start, length)
         return bool(answer != fcntl.F_UNLCK)
 
     def owners(self) -> list[int]:
-        """The descriptors of the locks of owners."""
+        """Return the descriptors of the locks of owners."""
         return [descriptor for number, descriptor in self._held.items() if number != _COMMITTING]
 
     def close_all(self) -> None:
-        """Close all descriptors, and unlock nothing."""
+        """Close all descriptors without unlocking anything."""
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -106,7 +106,7 @@ class OpenFileLocks:
 
 
 def has_open_file_locks(descriptor: int) -> bool:
-    """Whether the system has them, for a file that lies there: Linux, but gVisor and WSL 1 have not."""
+    """Return whether the system has these locks for this file. Linux has them, but gVisor and WSL 1 do not."""
     if sys.platform != "linux":
         return False
     try:
@@ -117,11 +117,11 @@ def has_open_file_locks(descriptor: int) -> bool:
 
 
 def lock_open_file(descriptor: int, command: int, kind: int, start: int, length: int = 1) -> int:
-    """Ask Linux for an open file description lock; the kind of the lock in its answer.
+    """Ask Linux for an open file description lock, and return the kind of the lock in its answer.
 
     Raises:
-        BlockingIOError: where somebody else has the lock.
-        OSError: where the file system has no locks.
+        BlockingIOError: Somebody else has the lock.
+        OSError: The file system has no locks.
     """
     asked = struct.pack(_LOCK_OF_LINUX, kind, os.SEEK_SET, start, length, 0)
     answer: int = struct.unpack(_LOCK_OF_LINUX, fcntl.fcntl(descriptor, command, asked))[0]
@@ -129,25 +129,27 @@ def lock_open_file(descriptor: int, command: int, kind: int, start: int, length:
 
 
 class WholeFileLocks(OpenFileLocks):
-    """The same by `flock`, on macOS, BSD and gVisor. It locks a whole file: each owner has one, `PATH.OWNER`, which is
-    removed when somebody finds it unlocked."""
+    """The same by `flock`, on macOS, BSD and gVisor.
+
+    It locks whole files: each owner has one, `PATH.OWNER`. A process that finds such a file unlocked removes it.
+    """
 
     def unlock_commits(self) -> None:
         """Release the lock for commits."""
         fcntl.flock(self._held[_COMMITTING], fcntl.LOCK_UN)
 
     def is_locked(self, start: int, length: int) -> bool:
-        """Whether SQLite has locked some of these bytes of the database: `flock` cannot tell."""
+        """Return False: `flock` cannot see the locks of SQLite in the database."""
         return False
 
     def is_taken(self, number: int) -> bool:
-        """Whether somebody else has the lock."""
+        """Return whether somebody else has the lock."""
         try:
             descriptor = os.open(self._name(number), os.O_RDONLY | _FLAGS)
         except FileNotFoundError:
             return False
         try:
-            return not _flock(descriptor, fcntl.LOCK_SH)  # shared, so that two who look do not see each other
+            return not _flock(descriptor, fcntl.LOCK_SH)  # shared, so two simultaneous checks do not see each other
         finally:
             os.close(descriptor)
 
@@ -178,7 +180,7 @@ def _flock(descriptor: int, kind: int) -> bool:
 
 
 class WindowsLocks:  # pragma: no cover
-    """The same as bytes of the file, which Windows drops with the handle that took them, and with no other."""
+    """The same as bytes of the file. Windows drops them only with the handle that took them."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         import msvcrt
@@ -188,7 +190,7 @@ class WindowsLocks:  # pragma: no cover
         self._seeking = threading.Lock()
 
     def take(self, number: int) -> bool:
-        """Take a lock; whether nobody else had it."""
+        """Try to take a lock, and return whether it was free."""
         try:
             self._lock(number, self._system.LK_NBLCK)
         except (BlockingIOError, PermissionError):
@@ -204,18 +206,18 @@ class WindowsLocks:  # pragma: no cover
         self._lock(number, self._system.LK_UNLCK)
 
     def is_taken(self, number: int) -> bool:
-        """Whether somebody else has the lock."""
+        """Return whether somebody else has the lock."""
         if not self.take(number):
             return True
         self.close(number)
         return False
 
     def is_locked(self, start: int, length: int) -> bool:
-        """Whether SQLite has locked some of these bytes of the database, which Windows lets nobody rename meanwhile."""
+        """Return False: Windows lets nobody rename the database while SQLite has it open."""
         return False
 
     def owners(self) -> list[int]:
-        """The descriptors of the locks of owners: there are no workers here to hold them."""
+        """Return no descriptors of owners: there are no workers here to hold them."""
         return []
 
     def close_all(self) -> None:
@@ -242,7 +244,7 @@ def _open_locks(path: str, make: bool) -> OpenFileLocks | WholeFileLocks | Windo
 
 
 class LockFile:
-    """The locks that this process has on one journal; made by `open_lock_file`."""
+    """The locks of this process on one journal, made by `open_lock_file`."""
 
     def __init__(self, path: str, make: bool) -> None:
         self.path = path
@@ -256,12 +258,14 @@ class LockFile:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this process has the locks, and not the one that it was forked from."""
+        """Whether the locks belong to this process, and not to its parent before a fork."""
         return os.getpid() == self._process
 
     def check_process(self) -> None:
-        """Raises:
-        JournalError: in a process that was forked from the one that has the locks.
+        """Check that this process was not forked from the owner of the locks.
+
+        Raises:
+            JournalError: It was.
         """
         if not self.is_of_this_process:
             raise JournalError(
@@ -274,7 +278,7 @@ class LockFile:
         """Let one thread of one process in at a time.
 
         Raises:
-            JournalError: where others are at it for too long.
+            JournalError: Others hold the lock for too long.
         """
         ends = time.monotonic() + WAIT_SECONDS
         if not self._committing.acquire(timeout=WAIT_SECONDS):
@@ -292,7 +296,7 @@ class LockFile:
             self._committing.release()
 
     def own(self, owner: int) -> None:
-        """Live as `owner` from now on. Called while committing, with a number that nobody else has heard of."""
+        """Live as `owner` from now on. Call it while committing, with a number unknown to all others."""
         with LIVENESS_FILES.lock:
             if not self._locks.take(owner):
                 raise JournalError(f"{self.path!r}: lock {owner} is held by another process, which cannot know of it")
@@ -300,7 +304,7 @@ class LockFile:
             LIVENESS_FILES.replace(self, self._locks.owners())
 
     def disown(self, owner: int) -> None:
-        """Stop living as `owner`; at the end of the program the system does it, with all threads."""
+        """Stop living as `owner`. At the end of the program the system does it, with all threads."""
         self._owned.discard(owner)
         if not _is_ending():
             with LIVENESS_FILES.lock:
@@ -308,15 +312,18 @@ class LockFile:
                 LIVENESS_FILES.replace(self, self._locks.owners())
 
     def lives(self, owner: int) -> bool:
-        """Whether a process lives as `owner`."""
+        """Return whether a process lives as `owner`."""
         return owner in self._owned or self._locks.is_taken(owner)
 
     def identities(self) -> list[tuple[int, int] | None]:
-        """Which files of the journal lie at its path now: SQLite and the locks keep each as long as it is open."""
+        """Return the identities of the journal's files at its path now.
+
+        SQLite and the locks hold each as long as it is open.
+        """
         return [identity(f"{self.path}{end}") for end in self._endings]
 
     def has_sqlite(self, start: int, length: int) -> bool:
-        """Whether somebody has locked some of these bytes of the database."""
+        """Return whether somebody has locked some of these bytes of the database."""
         return self._locks.is_locked(start, length)
 
     def open(self) -> LockFile:
@@ -325,7 +332,7 @@ class LockFile:
         return self
 
     def close(self) -> None:
-        """Count one user less; the last one closes the locks."""
+        """Count one user less. The last one closes the locks."""
         with _opening:
             self._users -= 1
             if self._users == 0 and self.is_of_this_process:
@@ -336,12 +343,12 @@ class LockFile:
                     self._locks.close_all()
 
     def abandon(self) -> None:
-        """In a forked child: close its copies of what the locks belong to, or they would outlive the parent."""
+        """Close this forked child's copies of the lock descriptors. They would outlive the parent."""
         self._locks.close_all()
 
 
 def _is_ending() -> bool:
-    """Whether the program is at its end: its `atexit` functions run, and so do the handlers in its daemon threads."""
+    """Return whether the program is at its end: its `atexit` functions run, and handlers in daemon threads still do."""
     return all(thread.daemon for thread in threading.enumerate() if thread.is_alive())
 
 
@@ -356,7 +363,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """The device and the number of the file at a path; `None` where there is none."""
+    """Return the device and the number of the file at a path, or None if there is none."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -365,12 +372,12 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def open_lock_file(path: str, *, make: bool = True) -> LockFile:
-    """The locks of the journal at `path`; a file that is missing is made, with mode 0600.
+    """Return the locks of the journal at `path`. A missing file is made, with mode 0600, unless `make` is False.
 
     Raises:
-        FileNotFoundError: where it is missing and is not to be made.
-        OSError: where it cannot be opened.
-        JournalError: where it was open when this process was forked.
+        FileNotFoundError: The file is missing and `make` is False.
+        OSError: The file cannot be opened.
+        JournalError: The file was open when this process was forked.
     """
     with _opening:
         there = identity(path)
@@ -386,7 +393,7 @@ def open_lock_file(path: str, *, make: bool = True) -> LockFile:
 def _open_descriptor(path: str, make: bool) -> int:
     try:
         return os.open(path, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), 0o600)
-    except OSError:  # it belongs to somebody else, or the file system is read-only
+    except OSError:  # another user owns it, or the file system is read-only
         if make:
             raise
-        return os.open(path, os.O_RDONLY | _FLAGS)  # enough to see who lives
+        return os.open(path, os.O_RDONLY | _FLAGS)  # enough to see the living processes

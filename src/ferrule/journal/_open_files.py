@@ -1,12 +1,12 @@
-"""The files of a journal that this process has open, and how they are kept safe from the process itself.
+"""The open files of a journal in this process, and their protection from the process itself.
 
-SQLite holds locks for as long as it has a file open: on the database, so that nobody deletes the write-ahead log, and
-on the shared memory, so that nobody begins it anew. They are POSIX locks. The process drops them when it closes any
-other descriptor of these files: after a tool has read the folder, for instance. Then another process that ends takes
-itself for the last one, and deletes the log that this one goes on writing to. So:
+SQLite holds locks for as long as it has a file open: on the database, so nobody deletes the write-ahead log, and on the
+shared memory, so nobody begins it anew. They are POSIX locks. The process drops them when it closes any other
+descriptor of these files: after a tool has read the folder, for instance. Then another process at its end takes itself
+for the last one, and deletes the log although this one goes on writing to it. So:
 
 - Ferrule's own file tools do not open these files (`paths.RESERVED`).
-- Where the system has open file description locks, this process holds the same two locks a second time in that form.
+- If the system has open file description locks, this process holds the same two locks a second time in that form.
   SQLite in other processes respects them, and closing another descriptor does not drop them.
 
 Locks that SQLite takes for the time of one read can still be lost: see docs/journal.md#what-is-promised.
@@ -21,20 +21,19 @@ from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile, fcntl, has_open_file_locks, lock_open_file
 from ferrule.security.paths import RESERVED
 
-_IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE, which SQLite locks in each database that it has open
+_IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE: SQLite locks these in each open database
 _HELD_BY_SQLITE = (("", _IN_USE), ("-shm", (128, 1)))  # and UNIX_SHM_DMS
 _SECONDS_BETWEEN = 0.5
-"""How long a program that reads the file, such as `sqlite3`, may take between its lock and the files that it makes or
-removes."""
+"""Seconds that a reading program, such as `sqlite3`, may take between its lock and making or removing its files."""
 
 _open: dict[str, OpenFiles] = {}
 
 
 class OpenFiles:
-    """The files of one journal, for all that have it open in this process. Use it while committing.
+    """The files of one journal, for all its users in this process. Use it while committing.
 
     Args:
-        path: The database; SQLite has it open, and the log and the shared memory too.
+        path: The database. SQLite has it open, and the log and the shared memory too.
     """
 
     def __init__(self, path: str, lock: LockFile) -> None:
@@ -59,8 +58,10 @@ class OpenFiles:
         return self
 
     def close(self) -> bool:
-        """Count one user less; whether it was the last, so that SQLite may close its last connection and tidy up. Call
-        `end` after that: closing a descriptor before would drop the locks of SQLite."""
+        """Count one user less. Return whether it was the last, so SQLite may close its last connection and tidy up.
+
+        Call `end` after that: closing a descriptor earlier would drop the locks of SQLite.
+        """
         self._users -= 1
         if self._users:
             return False
@@ -69,13 +70,13 @@ class OpenFiles:
         return True
 
     def end(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         del _open[self._path]
         RESERVED.difference_update(self._identities)
         self.abandon()
 
     def abandon(self) -> None:
-        """Close what the locks belong to; in a forked child, or they would outlive the parent."""
+        """Close the lock descriptors. In a forked child they would outlive the parent."""
         locked, self._locked = self._locked, []
         for descriptor in locked:
             os.close(descriptor)
@@ -87,7 +88,7 @@ def check_name(path: str, lock: LockFile) -> None:
     SQLite finds the write-ahead log by the name of the database. Under another name it would miss commits.
 
     Raises:
-        JournalError: if a program has it open, and the log is not there.
+        JournalError: A program has it open, and the log is not there.
     """
     ends = time.monotonic() + _SECONDS_BETWEEN
     while lock.has_sqlite(*_IN_USE) and not all(os.path.exists(f"{path}{end}") for end in ("-wal", "-shm")):
@@ -100,7 +101,7 @@ def check_name(path: str, lock: LockFile) -> None:
 
 
 def open_files(path: str, lock: LockFile) -> OpenFiles:
-    """The open files of the journal at a path, which SQLite has open."""
+    """Return the open files of the journal at a path. SQLite must have them open."""
     if path not in _open:
         _open[path] = OpenFiles(path, lock)
     return _open[path].open()

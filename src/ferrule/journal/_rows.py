@@ -1,4 +1,4 @@
-"""Calls and events as rows of the tables, and calls again of rows."""
+"""Conversions of calls and events to rows of the tables, and of rows to calls."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ INTENT_COLUMNS = "key, reference, claim, call_id, tool_name, principal, session,
 CALL_COLUMNS = f"{INTENT_COLUMNS}, outcome, state, owner, run"
 EVENT_COLUMNS = "at, kind, call_id, tool_name, principal, session, parent, owner, run, data"
 OPEN = ("cut_off", "deferred")
-"""The states of a call whose outcome somebody else may give."""
+"""The states of a call that can still be settled by others."""
 MOST_CHARACTERS = 100_000_000
-"""How long the data of one event are at most; SQLite has a limit of ten times that."""
+"""The largest number of characters in the data of one event. SQLite's own limit is ten times that."""
 _MOST_UNENDED = 10_000
-"""Of how many calls that have not ended it is known how they came; of others a decision tells all arguments."""
+"""The largest number of unended calls with remembered arguments.
+
+A decision about another call records all arguments.
+"""
 _OF_PENDING = ("kind", "expires_at", "reason")
 LOST = "journal:lost"
-"""The kind of the row that says how many events are missing here."""
+"""The kind of the row with the number of events that are missing at its place."""
 
 
 def json_text(value: object) -> str:
-    """JSON in the one way in which it is kept, so that equal values are equal texts.
+    """Return the JSON of a value in one fixed form, so equal values are equal texts.
 
     Raises:
-        TypeError, ValueError: for what is no JSON.
+        TypeError, ValueError: The value has no JSON form.
     """
     return _encode(value)
 
 
 def column(text: str | None) -> str | bytes | None:
-    """A text for SQLite, whose texts are valid Unicode: any other is its bytes."""
+    """Return a text for SQLite. SQLite's texts are valid Unicode, so any other text becomes its bytes."""
     if text is None or text.isascii():
         return text
     try:
@@ -54,17 +57,17 @@ def column(text: str | None) -> str | bytes | None:
 
 
 def columns(*texts: str | None) -> tuple[str | bytes | None, ...]:
-    """The same of several, mostly by one look."""
+    """Return `column` of several texts, mostly with a single check."""
     return texts if "".join(filter(None, texts)).isascii() else tuple(map(column, texts))
 
 
 def read_column(column: Any) -> Any:
-    """What `column` was given."""
+    """Return the text from which `column` made this value."""
     return column.decode("utf-8", "surrogatepass") if isinstance(column, bytes) else column
 
 
 def intent_row(intent: Intent) -> tuple[Column, ...]:
-    """The values of `INTENT_COLUMNS`."""
+    """Return the values of `INTENT_COLUMNS`."""
     texts = columns(
         intent.key,
         intent.reference,
@@ -84,7 +87,7 @@ def kept_of(row: Row, *, lives: bool, is_left: bool) -> JournalEntry:
 
     Args:
         lives: Whether its process lives.
-        is_left: Whether its loop was closed under it.
+        is_left: Whether its loop was closed before it ended.
     """
     key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint = map(read_column, row[:9])
     intent = Intent(
@@ -112,12 +115,12 @@ def kept_of(row: Row, *, lives: bool, is_left: bool) -> JournalEntry:
 
 
 def state_of(outcome: JsonObject) -> EntryState:
-    """`"deferred"` where the outcome is still to come, else `"ended"`."""
+    """Return `"deferred"` if the outcome is still to come, else `"ended"`."""
     return "deferred" if outcome.get("status") == "suspended" else "ended"
 
 
 def ticket_of(outcome: JsonObject) -> str | None:
-    """The ticket of a deferred one."""
+    """Return the ticket of a deferred outcome, or None."""
     if state_of(outcome) != "deferred":
         return None
     found: Any = outcome
@@ -127,14 +130,14 @@ def ticket_of(outcome: JsonObject) -> str | None:
 
 
 class EventRows:
-    """Makes rows of events, in the order in which they came; `owner` is the process."""
+    """A maker of rows from events, in their order. `owner` is the process."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
         self._inputs: dict[tuple[str | None, ...], int] = {}  # hashes, of calls that have not ended
 
     def row(self, event: Event) -> tuple[Column, ...]:
-        """The values of `EVENT_COLUMNS`."""
+        """Return the values of `EVENT_COLUMNS`."""
         call = event.call
         text = self._told(event)
         if len(text) > MOST_CHARACTERS:
@@ -143,12 +146,12 @@ class EventRows:
         return (event.at, event.kind, *texts, self._owner, event.run, text)
 
     def lost(self, count: int, at: float) -> tuple[Column, ...]:
-        """The row that says that `count` events are missing before it."""
+        """Return the row that reports `count` missing events before it."""
         return (at, LOST, "", "", None, None, None, self._owner, "", json_text({"count": count}))
 
     def _told(self, event: Event) -> str:
-        """What is kept of an event besides its columns, as JSON."""
-        if event.kind == "tool:started":  # which says no more
+        """Return the data of an event besides its columns, as JSON."""
+        if event.kind == "tool:started":  # it has no further data
             return "null"
         data, inputs = event.data, self._inputs
         identity = (event.call.id, event.call.name, event.principal, event.session)
@@ -175,13 +178,13 @@ class EventRows:
 
 def _input_text(data: Mapping[str, Any]) -> str:
     try:
-        return json_text({"input": data["input"]})  # which is JSON mostly, and rendering it takes as long again
+        return json_text({"input": data["input"]})  # mostly JSON already, and `to_jsonable` takes as long again
     except (TypeError, ValueError):
         return json_text({"input": to_jsonable(data["input"])})
 
 
 def _rendered_text(value: object) -> str:
-    """JSON of what `to_jsonable` has made, mostly in a fifth of the time of `json_text`."""
+    """Return the JSON of a value from `to_jsonable`, mostly in a fifth of the time of `json_text`."""
     try:
         return to_json(value, inf_nan_mode="constants").decode()
     except ValueError:  # half of a surrogate pair

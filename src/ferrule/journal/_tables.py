@@ -1,4 +1,4 @@
-"""The tables of a journal in SQLite, the file that they are in, and how an older one becomes the newest.
+"""The tables of a journal in SQLite, their file, and the upgrade of an older one.
 
 A text that is not valid Unicode (a lone surrogate) is a BLOB, of its UTF-8 with surrogates.
 """
@@ -15,10 +15,10 @@ from ferrule.errors import JournalError
 
 OLDEST = (3, 37, 0)
 APPLICATION_ID = 0x46657272
-"""What says that an SQLite file is a journal: "Ferr"."""
+"""The mark of an SQLite file as a journal: "Ferr"."""
 BUSY_SECONDS = 5.0
 LOG_BYTES = 4 * 1024 * 1024
-"""How long the write-ahead log is before it is written back. It keeps that length: to write over it is faster."""
+"""The size of the write-ahead log at which it is written back. It stays that long: overwriting it is faster."""
 
 STEPS: tuple[str, ...] = (
     """
@@ -45,12 +45,14 @@ STEPS: tuple[str, ...] = (
     CREATE INDEX store_by_expiry ON store (expires_at) WHERE expires_at IS NOT NULL;
     """,
 )
-"""What makes each version of the tables of the one before it; `user_version` says how many were taken."""
+"""The statements that upgrade the tables from each version to the next. `user_version` is the number of steps done."""
 
 
 def check_version(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> None:
-    """Raises:
-    JournalError: for an SQLite that is too old.
+    """Check the version of SQLite.
+
+    Raises:
+        JournalError: SQLite is too old.
     """
     if version < OLDEST:
         raise JournalError(
@@ -60,10 +62,10 @@ def check_version(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -
 
 
 def make_file(path: str) -> bool:
-    """Make the empty file of a journal, which nobody else may read, unless it is there; whether it was made."""
+    """Make the empty file of a journal, readable for nobody else, unless it exists. Return whether it was made."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o600)
-    except FileExistsError:  # it is not opened: closing it would let go of the locks that SQLite has on it (POSIX)
+    except FileExistsError:  # not opened here: closing it would drop SQLite's locks on it (POSIX)
         return False
     os.close(descriptor)
     if os.name != "nt":
@@ -76,10 +78,10 @@ def make_file(path: str) -> bool:
 
 
 def connect(path: str, *, write: bool) -> sqlite3.Connection:
-    """A connection for any thread. It makes no checkpoint by itself, and one that does not write none at its end.
+    """Return a connection for any thread. It makes no checkpoint by itself, and a reading one makes none at its end.
 
     Raises:
-        sqlite3.Error: where SQLite cannot open the file.
+        sqlite3.Error: SQLite cannot open the file.
     """
     address = f"file:{quote(path)}?mode={'rw' if write else 'ro'}"
     connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -95,11 +97,11 @@ def connect(path: str, *, write: bool) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection, path: str, durable: str, steps: Sequence[str] = STEPS) -> None:
-    """See that the file is a journal of the newest version, in WAL mode; an older or an empty one is made so.
+    """Make the file a journal of the newest version in WAL mode. It may be an older journal or an empty file.
 
     Raises:
-        JournalError: where it is another file, or a newer version.
-        sqlite3.Error: where it cannot be read or written.
+        JournalError: The file is no journal, is one of a newer version, or cannot have a write-ahead log.
+        sqlite3.Error: The file cannot be read or written.
     """
     application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKED_BY)
     is_used = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master)").fetchone() == (1,)
@@ -115,7 +117,7 @@ def prepare(connection: sqlite3.Connection, path: str, durable: str, steps: Sequ
         raise JournalError(f"SQLite cannot have a write-ahead log at {path!r} (journal_mode={mode}): give a local disk")
     connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
     connection.execute(f"PRAGMA synchronous={durable}")
-    if durable == "FULL":  # macOS alone has these, where fsync does not wait for the disk
+    if durable == "FULL":  # macOS alone has these: its fsync does not wait for the disk
         connection.execute("PRAGMA fullfsync=1")
         connection.execute("PRAGMA checkpoint_fullfsync=1")
     if version < len(steps):

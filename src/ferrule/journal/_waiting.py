@@ -1,4 +1,4 @@
-"""Who waits for a key, in any loop of this process."""
+"""Waits for keys, in any loop of this process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager, suppress
 
 
 class Waiter:
-    """One who waits, in its loop."""
+    """One waiting task, in its loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Until it is woken, or that time is over."""
+        """Wait until woken, or until the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -29,7 +29,7 @@ class Waiter:
 
 
 class Waiting:
-    """Those who wait, by key."""
+    """The waiting tasks, by key."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, set[Waiter]] = {}
@@ -37,7 +37,7 @@ class Waiting:
 
     @contextmanager
     def of(self, key: str) -> Iterator[Waiter]:
-        """One who waits for `key` in this block."""
+        """Yield a waiter for `key` during this block."""
         waiter = Waiter()
         with self._lock:
             self._waiters.setdefault(key, set()).add(waiter)
@@ -51,7 +51,7 @@ class Waiting:
                     del self._waiters[key]
 
     def wake(self, key: str) -> None:
-        """Wake those who wait for `key`."""
+        """Wake all waiters for `key`."""
         with self._lock:
             waiters = [*self._waiters.get(key, ())]
         for waiter in waiters:

@@ -1,12 +1,12 @@
-"""The thread that writes a journal: all that waits is committed in one transaction, and then told.
+"""The thread that writes a journal: it commits all waiting changes in one transaction, then answers their callers.
 
-order(change)   a change that somebody waits for; it is in the next transaction, with all that come in the same turn of
-                its loop: else the thread and the loop would take turns for each, which costs more than the work.
-                Where the loop stands still in that turn, or was stopped in it, it is written as events are
-note(event)     nobody waits; it is in the next transaction, which begins at most 20 ms later
+order(change)   a change with a waiting caller. It is in the next transaction, with all others of the same turn of
+                the loop: otherwise the thread and the loop would alternate for each, at a higher cost than the work.
+                If the loop blocks in that turn, or was stopped in it, the change is written like events
+note(event)     without a waiting caller. It is in the next transaction, which begins at most 20 ms later
 
-A transaction has the events that were noted before its changes, or the first 256 where there are more. One that fails
-has changed nothing, and everybody who waited is told; events, and what was to be written `surely`, are tried again.
+A transaction has the earlier events before its changes, or the first 256 if there are more. A failed one has changed
+nothing, and every waiting caller gets an error; events, and changes with `surely`, are tried again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ from ferrule.values.event import Event
 log = logging.getLogger("ferrule")
 _T = TypeVar("_T")
 Change: TypeAlias = Callable[[sqlite3.Connection], _T]
-"""Reads and changes rows, within a transaction. Where it fails once it has changed something, all of that is undone."""
+"""A function that reads and changes rows within a transaction.
+
+If it fails after a change, the transaction is undone.
+"""
 
 LINGER_SECONDS = 0.02
-"""How long events wait for others, so that a transaction has many."""
+"""Seconds that events wait for others, so one transaction has many."""
 RETRY_SECONDS = 1.0
 EVENTS_AT_ONCE = 256
-"""How many are in one transaction at most: who waits for that does not wait for all of them."""
+"""The largest number of events in one transaction, so its callers do not wait for all events."""
 MOST_EVENTS = 10_000
-"""How many events wait at most; what comes on top is not kept, and counted."""
+"""The largest number of waiting events. Further ones are dropped and counted."""
 _OF_ONE_CHANGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
 _BY_ONE_STATEMENT = (64, 8, 1)
 _INSERT_EVENTS = {
@@ -53,7 +56,7 @@ _INSERT_EVENTS = {
 
 
 class _Order:
-    """A change that somebody waits for."""
+    """A change with a waiting caller."""
 
     __slots__ = ("answer", "change", "error", "future", "loop", "surely", "then")
 
@@ -74,7 +77,7 @@ class _Order:
         self.error: Exception | None = None
 
     def tell(self) -> None:
-        if self.future.done():  # who waited has gone
+        if self.future.done():  # the caller waits no more
             return
         if self.error is not None:
             self.future.set_exception(self.error)
@@ -83,7 +86,7 @@ class _Order:
 
 
 class Writer:
-    """Writes through `connection`, as `owner`, from a thread of its own, until it is closed; then it calls `at_end`."""
+    """A thread that writes through `connection`, as `owner`, until it is closed. Then it calls `at_end`."""
 
     def __init__(
         self, connection: sqlite3.Connection, path: str, lock: LockFile, owner: int, at_end: Callable[[], object]
@@ -93,9 +96,9 @@ class Writer:
         self._lock = lock
         self._files = lock.identities()
         self._orders: list[_Order] = []
-        self._events: deque[Event | int | _Order] = deque()  # and how many are missing here, and who waits for them
+        self._events: deque[Event | int | _Order] = deque()  # also counts of missing ones, and waiting orders
         self._rows: list[tuple[Any, ...]] = []  # of events that are not written yet
-        self._again: list[_Order] = []  # what was to be written surely, and could not be yet
+        self._again: list[_Order] = []  # `surely` orders that failed so far
         self._event_rows = EventRows(owner)
         self._at_end = at_end
         self._missing = 0
@@ -103,7 +106,7 @@ class Writer:
         self._changed = threading.Condition()
         self._stirred = False
         self._called = False
-        self._calling: set[asyncio.AbstractEventLoop] = set()  # which call once their turn is over
+        self._calling: set[asyncio.AbstractEventLoop] = set()  # loops with a call at the end of their turn
         self._closing = False
         self._failing = False
         self._losing = False
@@ -112,7 +115,7 @@ class Writer:
         self._thread.start()
 
     def note(self, event: Event) -> None:
-        """Write an event, soon. In a forked child nobody writes it, and its lock may be held for ever."""
+        """Write an event soon. A forked child writes none: its copy of the lock may be held forever."""
         events = self._events
         if len(events) >= MOST_EVENTS or self._closing:
             if self._lock.is_of_this_process:
@@ -126,15 +129,15 @@ class Writer:
                 self._changed.notify()
 
     async def order(self, change: Change[_T], then: Callable[[], object] | None = None, *, surely: bool = False) -> _T:
-        """What the change gives, once it is committed.
+        """Commit the change, and return its answer.
 
         Args:
-            change: What is changed.
-            then: Called once it is committed, in any thread, whether or not somebody still waits.
-            surely: Try it again, before all that comes later, where it cannot be committed now.
+            change: The change.
+            then: A function to call after the commit, in any thread, even if nobody waits any more.
+            surely: Whether to try the change again, before all later ones, if it cannot be committed now.
 
         Raises:
-            JournalError: where it cannot be committed: it was not made, or not yet.
+            JournalError: The change cannot be committed: it was not made, or not yet.
         """
         self._lock.check_process()
         loop = asyncio.get_running_loop()
@@ -143,34 +146,37 @@ class Writer:
         return await future
 
     async def flush(self) -> None:
-        """Wait until all events that were noted are committed.
+        """Wait until all earlier events are committed.
 
         Raises:
-            JournalError: where they cannot be yet.
+            JournalError: They cannot be committed yet.
         """
         self._lock.check_process()
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
         self._events.append(_Order(_changes_nothing, written, loop))
-        await asyncio.gather(self.order(_changes_nothing), written)  # both may fail, and the first says why
+        await asyncio.gather(self.order(_changes_nothing), written)  # both may fail, and the first has the reason
 
     def order_now(self, change: Change[_T]) -> _T:
-        """The same, for a thread that waits."""
+        """Commit the change and return its answer, for a thread that may block."""
         self._lock.check_process()
         future: Future[_T] = Future()
         self._take(_Order(change, future, None))
         return future.result()
 
     def close(self) -> None:
-        """Have it commit what waits, and end. Nobody waits: a journal may be collected in a thread that has locks which
-        the writer needs for that. In a forked child, which has no such thread, nothing is done."""
+        """Commit all waiting changes, and end, without a wait for it.
+
+        A journal may be collected in a thread with locks that the writer needs for its work. In a forked child, which
+        has no writer thread, this does nothing.
+        """
         if self._lock.is_of_this_process:
             with self._changed:
                 self._closing = True
                 self._changed.notify()
 
     def join(self) -> None:
-        """Wait until it has ended; it was closed."""
+        """Wait for the end of the closed writer."""
         if self._lock.is_of_this_process:
             self._thread.join()
 
@@ -209,7 +215,7 @@ class Writer:
         with self._changed:
             self._wait()
             orders, self._orders = self._orders, []
-            self._called = self._stirred = False  # before the events are taken: one that comes later wakes again
+            self._called = self._stirred = False  # before the events are taken: a later one wakes again
             missing, self._missing = self._missing, 0
         if missing:
             self._events.append(missing)
@@ -229,7 +235,10 @@ class Writer:
         changed.wait_for(lambda: more or self._called or self._closing, seconds)
 
     def _make_rows(self) -> list[_Order]:
-        """The rows of the next events, beside those that are still to be written; and who waits for these events."""
+        """Make the rows of the next events, after the rows still to be written.
+
+        Return the orders that wait for these events.
+        """
         events, rows, waiting = self._events, self._rows, []
         for _ in range(min(len(events), EVENTS_AT_ONCE - len(rows))):
             event = events.popleft()
@@ -261,7 +270,7 @@ class Writer:
                 self._tell_committed(orders)
                 self._checkpoint()
         except Exception as error:
-            if committed:  # what went wrong after that changes nothing about it
+            if committed:  # a later failure does not undo the commit
                 log.exception("%s, after a commit that is in it", _why_unwritten(self._path, error))
             else:
                 self._tell_failed(orders, error)
@@ -284,14 +293,16 @@ class Writer:
         _tell_loops(orders)
 
     def _error_of(self, cause: Exception) -> JournalError:
-        """Return the error for one of those who wait: they raise it in their own tasks."""
+        """Return a new error for each caller: they raise it in their own tasks."""
         error = JournalError(_why_unwritten(self._path, cause))
         error.__cause__ = cause
         return error
 
     def _check_files(self) -> None:
-        """Raises:
-        JournalError: where the files that are written are not those that other processes find.
+        """Check that other processes find the same files.
+
+        Raises:
+            JournalError: A file was removed or replaced.
         """
         if self._lock.identities() != self._files:
             raise JournalError(
@@ -303,7 +314,7 @@ class Writer:
         """Commit all events and changes, or nothing.
 
         Raises:
-            Exception: where it could not be; nothing was changed.
+            Exception: The transaction failed; nothing was changed.
         """
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
@@ -316,7 +327,7 @@ class Writer:
                 except _OF_ONE_CHANGE as error:
                     if connection.total_changes != before:
                         raise
-                    # Nothing of it was written: it is no reason to write no other.
+                    # This change wrote nothing, so the others can go on.
                     order.error = self._error_of(error)
             connection.execute("COMMIT")
         except BaseException:
@@ -325,7 +336,7 @@ class Writer:
             raise
 
     def _checkpoint(self) -> None:
-        """Write the log back into the file where it is long, so that the next commit begins it anew."""
+        """Write a long log back into the file, so the next commit begins it anew."""
         size = os.stat(f"{self._path}-wal").st_size
         if size <= self._checkpoint_at:
             return
@@ -342,18 +353,21 @@ _writers: WeakSet[Writer] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """At the end of the program, wait for all: those of journals that nobody closed, and of those just collected."""
+    """At the end of the program, wait for all writers: those of unclosed journals, and those of just collected ones."""
     for writer in list(_writers):
         writer.close()
         writer.join()
 
 
 def _changes_nothing(connection: sqlite3.Connection) -> None:
-    """A change that is none."""
+    """A change without effect."""
 
 
 def _insert_events(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Many by one statement: after each, this thread waits for its turn, 5 ms where the loop has no pause."""
+    """Insert the rows, many by one statement.
+
+    After each statement this thread waits for its turn, 5 ms if the loop has no pause.
+    """
     at = 0
     for count in _BY_ONE_STATEMENT:
         while len(rows) - at >= count:
@@ -366,7 +380,7 @@ def _why_unwritten(path: str, error: Exception) -> str:
 
 
 def _tell_loops(orders: list[_Order]) -> None:
-    """Say what came of them, to each loop at once."""
+    """Report the results of the orders, once to each loop."""
     loops: dict[asyncio.AbstractEventLoop, list[_Order]] = {}
     for order in orders:
         if order.loop is None:
@@ -374,7 +388,7 @@ def _tell_loops(orders: list[_Order]) -> None:
         else:
             loops.setdefault(order.loop, []).append(order)
     for loop, told in loops.items():
-        with suppress(RuntimeError):  # it is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(_tell_loop, told)
 
 

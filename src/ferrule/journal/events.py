@@ -1,4 +1,4 @@
-"""What to do with events: a log of calls, one line of JSON for each.
+"""Observers for events: a log of calls, one line of JSON for each.
 
     runner = Runner([refund], observers=[events.to_file("calls.jsonl")])
 
@@ -32,23 +32,23 @@ _MOST_OF_A_REASON = 1000
 
 
 def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisions: bool = False) -> FileLog:
-    """An observer that appends a line of JSON to a file for each call that came to its end, whatever that was, or is
+    """Return an observer that appends a line of JSON to a file for each call that ends, whatever its result, or is
     suspended. See docs/events.md#a-log-of-what-was-done.
 
-    Each line has `time` (UTC, when it came to its end), `tool_name`, `call_id`, `parent` (the call that made it),
-    `principal`, `session`, `status`, `executed`, `duration_ms` and `approved_by`, and no arguments and no results.
+    Each line has `time` (UTC, of the end), `tool_name`, `call_id`, `parent` (the call that made it), `principal`,
+    `session`, `status`, `executed`, `duration_ms` and `approved_by`, and no arguments and no results.
 
     Args:
-        path: The file, opened now; one that is not there is made, readable for nobody else.
-        include: Of `"input"`, `"output"`, `"error"`, `"repairs"` and `"metadata"` what else each line has, as
-            `ToolResult.record()` has it.
-        decisions: Whether what was decided has lines of its own as well, before the call's: `time`, `tool_name`,
-            `call_id`, `parent`, `principal`, `session`, the `decision` (`"allow"`, `"ask"` or `"deny"`), its
-            `reason`, the `rule` that spoke, and `by` whom it was said.
+        path: The file, opened now. A missing one is made, readable for nobody else.
+        include: The further fields of each line, as in `ToolResult.record()`: any of `"input"`, `"output"`, `"error"`,
+            `"repairs"` and `"metadata"`.
+        decisions: Whether each decision has a line of its own as well, before the call's: `time`, `tool_name`,
+            `call_id`, `parent`, `principal`, `session`, the `decision` (`"allow"`, `"ask"` or `"deny"`), its `reason`,
+            the `rule` behind it, and `by`, the name of the person who answered.
 
     Raises:
-        DefinitionError: for anything else to include.
-        OSError: where the file cannot be opened.
+        DefinitionError: `include` has another name.
+        OSError: The file cannot be opened.
     """
     more = (include,) if isinstance(include, str) else tuple(include)
     if wrong := [name for name in more if name not in _INCLUDED]:
@@ -57,14 +57,14 @@ def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisi
 
 
 class FileLog:
-    """What `to_file` makes: an observer, and a context manager that closes its file. See docs/events.md."""
+    """The observer of `to_file`, and a context manager that closes its file. See docs/events.md."""
 
     def __init__(self, path: str | os.PathLike[str], include: tuple[str, ...], *, decisions: bool) -> None:
         self._path = os.fspath(path)
         self._include = include
         self._kinds = (*_LOGGED_KINDS, "tool:decided") if decisions else _LOGGED_KINDS
-        # No buffer: what a call did is in the file before its caller has the result, and each line is one write, which
-        # the system appends as a whole, between those of other processes.
+        # No buffer: the line is in the file before the caller has the result. Each line is one write, and the system
+        # appends it as a whole, between those of other processes.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         self._descriptor = os.open(path, flags, 0o600)
         self._open = weakref.finalize(self, os.close, self._descriptor)
@@ -89,7 +89,7 @@ class FileLog:
             self._missed = 0
 
     def close(self) -> None:
-        """Close the file; calls after that have no line. What is not closed is with the program."""
+        """Close the file. Later calls have no line. An unclosed file is closed with this object or the program."""
         self._open()
 
     def __enter__(self) -> FileLog:
@@ -111,10 +111,10 @@ class FileLog:
         return facts
 
     def _append(self, line: bytes) -> None:
-        """Append a line; where one was cut off, as on a full disk or by a crash, the next begins a new one.
+        """Append a line. After a cut-off line, as on a full disk or by a crash, begin a new one first.
 
         Raises:
-            OSError: where it is not in the file as a whole.
+            OSError: The line is not in the file as a whole.
         """
         if not self._open.alive:
             raise OSError("it was closed")
@@ -149,8 +149,8 @@ def _decided(event: Event) -> dict[str, Any]:
 
 
 def _ends_within_a_line(path: str | bytes) -> bool:
-    """Whether a file has a last line that was cut off."""
-    with suppress(OSError):  # one that is written and not read
+    """Return whether a file has a last line that was cut off."""
+    with suppress(OSError):  # a file without permission to read
         if os.path.isfile(path) and os.path.getsize(path):
             with open(path, "rb") as file:
                 file.seek(-1, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""`memory`: a journal that lasts as long as its process, for tests and for programs that need no more."""
+"""`memory`: a journal for the lifetime of its process, for tests and for programs that need no more."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ __all__ = ["MemoryJournal", "memory"]
 
 _MOST_EVENTS = 10_000
 _LOOK_AFTER = 0.2
-"""Seconds, as nobody tells that a loop was closed."""
+"""Seconds between checks, because a closed loop sends no signal."""
 
 
 def memory(*, most: int | None = None) -> MemoryJournal:
-    """A journal in the memory of this process, for any of its threads and loops. See docs/journal.md.
+    """Return a journal in the memory of this process, for any of its threads and loops. See docs/journal.md.
 
     Args:
-        most: How many calls that have ended it keeps, the newest; `None` for all.
+        most: The number of ended calls to keep, the newest; `None` for all.
     """
     return MemoryJournal(most)
 
 
 class MemoryJournal(Journal):
-    """What `memory` makes. It grows with each call that changes something, up to its bound. See docs/journal.md.
+    """The journal of `memory`. It grows with each call that changes something, up to its bound. See docs/journal.md.
 
     Attributes:
-        events: The newest ten thousand events that it was told of.
+        events: The newest ten thousand events.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -55,11 +55,14 @@ class MemoryJournal(Journal):
 
     @property
     def store(self) -> Memory:
-        """What else is kept, by compare-and-set."""
+        """Other values of the journal, with compare-and-set."""
         return self._store
 
     def cut_off(self) -> None:
-        """As though the process had died and another had begun: what runs is cut off. For tests of what comes then."""
+        """Cut off the running calls, as though the process had died and another had begun.
+
+        For tests of the recovery.
+        """
         with self._lock:
             running = [key for key, entry in self._calls.items() if entry.state == "running"]
             self._calls |= {key: dataclasses.replace(self._calls[key], state="cut_off") for key in running}
@@ -67,11 +70,11 @@ class MemoryJournal(Journal):
             self._waiting.wake(key)
 
     def note(self, event: Event) -> None:
-        """Keep an event."""
+        """Record an event."""
         self.events.append(event)
 
     async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
-        """What is kept of the call of this key. With `wait`, no earlier than it has ended or was cut off."""
+        """Return the entry of this key. With `wait`, wait first until the call has ended or was cut off."""
         with self._waiting.of(key) as changed:
             while True:
                 entry = self._kept(key)
@@ -80,7 +83,7 @@ class MemoryJournal(Journal):
                 await changed.wait(_LOOK_AFTER)
 
     async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
-        """Keep that a call is about to run, unless its key is there."""
+        """Record that a call is about to run, unless its key is there."""
         new = _copy(JournalEntry(intent=intent, state="running"))
         key = intent.key
         with self._lock:
@@ -95,7 +98,7 @@ class MemoryJournal(Journal):
             return Begun(None, other)
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
-        """Keep what the call came to, where what is there has its claim."""
+        """Record the outcome of the call, if the entry has its claim."""
         ended = outcome and _kept_end(intent, outcome)
         self._claims.remove(intent.claim)
         with self._lock:
@@ -110,7 +113,7 @@ class MemoryJournal(Journal):
         self._waiting.wake(intent.key)
 
     async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
-        """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
+        """Return the calls that were cut off or are deferred, the oldest first; with `ticket`, only the one with it."""
         with self._lock:
             open_calls = [entry for key in self._calls if (entry := self._kept(key)) and entry.state in OPEN]
         if ticket is not None:
@@ -134,7 +137,7 @@ class MemoryJournal(Journal):
         return True
 
     async def take(self, key: str, expires_at: float) -> bool:
-        """Note that the suspended call of this key is taken up; whether it had not been."""
+        """Mark the suspended call of this key as resumed, and return whether it was not marked before."""
         with self._lock:
             now = time.time()
             self._taken = {name: until for name, until in self._taken.items() if until > now}
@@ -144,7 +147,7 @@ class MemoryJournal(Journal):
             return True
 
     def _note_ended(self, intent: Intent) -> None:
-        """Forget the oldest call that has ended, where there are too many; a deferred one has not."""
+        """Forget the oldest ended call if there are too many. A deferred call has not ended."""
         if self._most is None or self._calls[intent.key].state != "ended":
             return
         self._ended.append((intent.key, intent.reference))
@@ -159,7 +162,7 @@ class MemoryJournal(Journal):
             self._of_reference.pop(reference, None)
 
     def _kept(self, key: str) -> JournalEntry | None:
-        """What is kept of a call; it is cut off where its loop was closed under it, and may go on."""
+        """Return the entry of a call. If its loop was closed before it ended, it is cut off, and may go on."""
         entry = self._calls.get(key)
         if entry is None or entry.state != "running" or not self._claims.is_left(entry.intent.claim):
             return entry
@@ -167,7 +170,7 @@ class MemoryJournal(Journal):
 
 
 def _is_still(found: JournalEntry, entry: JournalEntry | None) -> bool:
-    """Whether a call that may be settled is as it was when `entry` was read."""
+    """Return whether a call that may be settled is unchanged since `entry` was read."""
     if entry is None or found.state != entry.state or not (found.state in OPEN or is_unknown(found)):
         return False
     return found.intent.claim == entry.intent.claim and json_text(found.outcome) == json_text(entry.outcome)
@@ -178,7 +181,7 @@ def _kept_end(intent: Intent, outcome: JsonObject) -> JournalEntry:
 
 
 def _copy(entry: JournalEntry) -> JournalEntry:
-    """One that shares nothing with it that could be changed."""
+    """Return a copy that shares no mutable value with the entry."""
     intent = dataclasses.replace(entry.intent, arguments=_plain_copy(entry.intent.arguments))
     return dataclasses.replace(entry, intent=intent, outcome=entry.outcome and _plain_copy(entry.outcome))
 

@@ -1,4 +1,4 @@
-"""Reading a journal's file beside the programs that write it, or a copy of one; nothing is written.
+"""Read a journal's file beside the programs that write it, or read a copy of one. Nothing is written.
 
     reader = Reader("calls.db")
     for call in reader.calls(Filter(tool="refund*", status={"unknown", "cut_off"})):
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["UNFINISHED", "Filter", "Following", "LoggedCall", "LoggedEvent", "LoggedIntent", "Reader"]
 
 UNFINISHED = frozenset({"running", "cut_off", "deferred", "suspended"})
-"""The states of a call that has not come to its end. See docs/journal.md#looking-into-it."""
+"""The states of a call that has not ended. See docs/journal.md#looking-into-it."""
 NOT_STARTED = "not_started"
 """The state of a call whose process ended before the handler began."""
 
@@ -54,7 +54,9 @@ SELECT {_INTENT_COLUMNS} FROM events e JOIN calls c USING (call_id, tool_name)
 WHERE e.seq = ? AND c.principal IS e.principal AND c.session IS e.session
 ORDER BY c.arguments = ? DESC, c.at <= e.at DESC, c.at DESC LIMIT 1
 """
-"""Of several under one id the newest of the same arguments."""
+"""Among several calls with one id, it prefers those with the same arguments, then those not after the event, then the
+newest.
+"""
 _GET_RECORDS = """
 SELECT e.run FROM events n JOIN events e USING (call_id, tool_name, kind, data)
 LEFT JOIN calls c ON c.call_id = n.call_id AND c.run = n.run
@@ -62,9 +64,9 @@ LEFT JOIN calls d ON d.call_id = e.call_id AND d.run = e.run
 WHERE n.seq = ? AND n.kind = 'tool:pre' AND e.principal IS n.principal AND e.session IS n.session
 AND e.parent IS n.parent AND (c.key IS NULL OR d.key IS NULL OR c.key = d.key) ORDER BY e.seq DESC
 """
-"""The records of the call that has this first row: sent with the same arguments, and known by no other key."""
+"""The records of the call with this first row: sent with the same arguments, and not known by another key."""
 OF_CALLS = "kind GLOB 'tool:*'"
-"""What rows of calls have, and neither those that say what is missing nor those of tools that changed."""
+"""The condition for rows of calls. Rows about missing events, deleted calls or changed tools do not meet it."""
 _NO_RESULT: JsonObject = {}
 ENDS = frozenset({"tool:post", "tool:error"})
 _WITH_RESULT = ENDS | {"tool:suspended"}
@@ -72,18 +74,18 @@ _WITH_RESULT = ENDS | {"tool:suspended"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which calls are looked for; what is left out fits all. See docs/journal.md#looking-into-it.
+    """The conditions for calls to find; an omitted one fits all. See docs/journal.md#looking-into-it.
 
     Attributes:
         call_id: Its id, as the model sent it.
         tool: A pattern for the name of its tool, as in `fnmatch`.
-        principal: On whose behalf it was made.
-        session: The conversation that it belongs to.
-        status: What it came to, or one of `UNFINISHED`.
+        principal: The principal on whose behalf it was made.
+        session: The conversation of the call.
+        status: Its status, or one of `UNFINISHED`.
         since: Seconds since the epoch: something happened to it then or later.
-        until: It came then or before.
-        every: Each record by itself. Otherwise the records of one call (the same session, principal, id, tool and
-            arguments) are one, which has the last that ran, or else the last, and counts all.
+        until: It arrived then or before.
+        every: Whether to return each record by itself. Otherwise the records of one call (the same session, principal,
+            parent, id, tool and arguments) count as one: the last that ran, or else the last, with the counts of all.
     """
 
     call_id: str | None = None
@@ -98,16 +100,16 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """One event as the journal has it. See docs/journal.md#looking-into-it.
+    """One event in the journal. See docs/journal.md#looking-into-it.
 
     Attributes:
         seq: Its place in the file.
         at: Seconds since the epoch.
-        kind: As `Event.kind`; `journal:lost` where `data["count"]` events are missing, and `journal:pruned` where calls
-            were deleted that ended before `data["before"]`.
-        owner: The process that it happened in, a number of the journal's own.
-        data: Of `tool:pre` the `input`; of `tool:decided` the decision's `kind`, `reason` and `rule`, and `by` whom; of
-            `tool:progress` what was said; of those with a result its record.
+        kind: As `Event.kind`; `journal:lost` if `data["count"]` events are missing, and `journal:pruned` if calls were
+            deleted that ended before `data["before"]`.
+        owner: The process of the event, a number of the journal's own.
+        data: For `tool:pre` the `input`; for `tool:decided` the decision's `kind`, `reason` and `rule`, and `by`, the
+            name of the person who answered; for `tool:progress` the report; for events with a result its record.
     """
 
     seq: int
@@ -124,16 +126,16 @@ class LoggedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedIntent:
-    """What the journal keeps of a call that may change something. See docs/journal.md#looking-into-it.
+    """The journal's entry of a call that may change something. See docs/journal.md#looking-into-it.
 
     Attributes:
-        key: What it is known by when it comes again; `context.idempotency_key`.
-        fingerprint: What the tool was.
-        arguments: As they were judged.
-        at: When it was about to run, by its runner's clock.
+        key: Identifies the call if it is sent again; `context.idempotency_key`.
+        fingerprint: The fingerprint of the tool.
+        arguments: The judged arguments.
+        at: The time just before it ran, by its runner's clock.
         state: `running`, `deferred` or `ended`, as it was written.
-        outcome: What it came to.
-        ended_at: When that was written, in seconds since the epoch.
+        outcome: Its outcome.
+        ended_at: The time of the outcome, in seconds since the epoch.
     """
 
     key: str
@@ -147,21 +149,21 @@ class LoggedIntent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedCall:
-    """One call with all that happened to it. See docs/journal.md#looking-into-it.
+    """One call with all its events. See docs/journal.md#looking-into-it.
 
     Attributes:
         events: In order.
         status: The status of its result; or one of `UNFINISHED`: `running` in a process that lives, `cut_off` if that
             process ended while the handler ran, `deferred` if the work is done elsewhere, `suspended` until somebody
             answers; or `not_started` if the process ended before the handler began.
-        result: The record of its result, or of what it was suspended with; empty where there is none.
-        ended_at: When it came to its result, in seconds since the epoch.
-        intent: What is kept of one that may change something, where it began.
-        is_replayed: Whether it got the result of one that had come before, and did not run itself.
-        attempts: How many records of the call there are that are no replay, this one among them. Of a record of its own
-            (`every=True`) it is 1, or 0 for a replay.
-        replays: How many records are replays.
-        process: Where it runs or ran last: the number that the system gave the process (`pid`), and its `host`.
+        result: The record of its result, or of its suspension; empty if there is none.
+        ended_at: The time of its result, in seconds since the epoch.
+        intent: The entry of a call that may change something, if it began.
+        is_replayed: Whether it has the result of an earlier call, and did not run itself.
+        attempts: The number of records of the call that are no replay, this one among them. With `every=True` it is 1,
+            or 0 for a replay.
+        replays: The number of records that are replays.
+        process: The place of its present or last run: the system's number of the process (`pid`), and its `host`.
     """
 
     events: tuple[LoggedEvent, ...]
@@ -186,22 +188,22 @@ class LoggedCall:
 
     @property
     def principal(self) -> str | None:
-        """On whose behalf it was made."""
+        """The principal on whose behalf it was made."""
         return self.events[0].principal
 
     @property
     def session(self) -> str | None:
-        """The conversation that it belongs to."""
+        """The conversation of the call."""
         return self.events[0].session
 
     @property
     def output(self) -> Any:
-        """What the handler gave, as plain JSON; `None` if the call has no result."""
+        """The return value of the handler, as plain JSON; `None` if the call has no result."""
         return None if self.status in UNFINISHED else self.result.get("output")
 
     @property
     def error(self) -> str | None:
-        """What the model was told, if it was no success."""
+        """The error text for the model, if it was no success."""
         return self.result.get("error")
 
     @property
@@ -216,7 +218,7 @@ class LoggedCall:
 
     @property
     def metadata(self) -> JsonObject:
-        """What the handler or a middleware added."""
+        """The additions of the handler or a middleware."""
         return self.result.get("metadata", {})  # type: ignore[no-any-return]
 
     @property
@@ -226,22 +228,22 @@ class LoggedCall:
 
     @property
     def began_at(self) -> float:
-        """When it came, in seconds since the epoch."""
+        """The time of its arrival, in seconds since the epoch."""
         return self.events[0].at
 
     @property
     def input(self) -> Any:
-        """Its arguments as they were judged, or as they came; a text where the model sent no JSON object."""
+        """Its judged arguments, or the arguments as they came; a text if the model sent no JSON object."""
         if self.result.get("input") is not None:
             return self.result["input"]
         return self.intent.arguments if self.intent is not None else self.events[0].data.get("input")
 
     def sent(self, tools: Toolset | None = None) -> ToolCall:
-        """The call again, without what is bound or private in its tool, which no model fills: of `tools`, where they
-        are given.
+        """Return the call again. With `tools`, it omits the bound and private arguments of its tool, which no model
+        fills.
 
         Raises:
-            DefinitionError: where its arguments are not all there, as for what is secret the journal has stars.
+            DefinitionError: Its arguments are incomplete, because the journal has stars in place of secrets.
         """
         given, tool = thaw(self.input), None if tools is None else tools.find(self.tool_name)
         if tool is not None and isinstance(given, dict):
@@ -255,11 +257,11 @@ class LoggedCall:
 
     @property
     def decisions(self) -> list[LoggedEvent]:
-        """What was decided, in order."""
+        """The decisions, in order."""
         return [event for event in self.events if event.kind == "tool:decided"]
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain JSON; the fields stand in docs/journal.md#export."""
+        """Return all of it as plain JSON. For the fields, see docs/journal.md#export."""
         first, result, intent = self.events[0], self.result, self.intent
         return {
             "tool_name": first.tool_name,
@@ -290,35 +292,37 @@ class LoggedCall:
 
 
 def _told(event: LoggedEvent) -> JsonObject | None:
-    """What an event says besides the call's own fields."""
+    """Return the data of an event without the call's own fields."""
     if event.kind in ("tool:post", "tool:error"):
         return {"status": event.data.get("status"), "error": event.data.get("error")}
     return event.data or None
 
 
 class Reader:
-    """Reads a journal's file; see docs/journal.md#looking-into-it.
+    """A reader of a journal's file. See docs/journal.md#looking-into-it.
 
-    It may be used while programs write, on a copy, and where nothing may be written. Each method looks at the file as
-    it is when it is called; it waits for nobody, and nobody waits for it.
+    You can use it while programs write, on a copy, and on a read-only disk. Each method reads the current state of the
+    file; it waits for nobody, and nobody waits for it.
 
     Args:
         path: The file.
 
     Raises:
-        JournalError: (its methods) where there is no such file, it is no journal, that of a newer Ferrule, damaged, or
-            not to be read.
+        JournalError: A method finds no file, or the file is no journal, has the version of a newer or older Ferrule, is
+            damaged, or cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.realpath(path)
-        """Where the file is: its real path."""
+        """The real path of the file."""
         self._named = os.fspath(path)
 
     def events(self, wanted: Filter = Filter(), *, after: int = 0) -> Iterator[LoggedEvent]:
-        """The events of the calls that fit, but for their status and `until`, in order; those behind the place `after`.
+        """Yield the events of the matching calls behind the place `after`, in order. `status` and `until` have no
+        effect.
 
-        Without a filter those are among them that are of no call: `tools:changed`, and `journal:lost`."""
+        Without a filter, events of no call are among them: `tools:changed`, `journal:lost` and `journal:pruned`.
+        """
         where, values = _where_clause(wanted)
         fits = _fits_tool(wanted)
         kinds = "1" if wanted == Filter() else OF_CALLS
@@ -333,53 +337,63 @@ class Reader:
             after = rows[-1][0]
 
     def calls(self, wanted: Filter = Filter(), *, newest: int | None = None) -> Iterator[LoggedCall]:
-        """The calls that fit, each once, in the order of what happened to them last; at most the `newest`."""
+        """Yield each matching call once, in the order of the last events; at most the `newest`."""
         yield from self.loaded(self.newest(wanted, newest))
 
     def call(self, call_id: str) -> list[LoggedCall]:
-        """The records of calls of that id, the oldest first: ids are the model's, and not all servers make new ones."""
+        """Return the records of calls with that id, the oldest first.
+
+        Ids are the model's, and not all servers make new ones.
+        """
         return sorted(self.calls(Filter(call_id=call_id, every=True)), key=lambda call: call.events[0].seq)
 
     def follow(self, wanted: Filter = Filter(), *, newest: int | None = None) -> Following:
-        """The calls that fit, at most the `newest`, and then what comes. See docs/journal.md#looking-into-it."""
+        """Return the matching calls, at most the `newest`, and then new ones. See docs/journal.md#looking-into-it."""
         return Following(self, wanted, newest)
 
     def newest(self, wanted: Filter = Filter(), limit: int | None = None) -> list[Found]:
-        """Where the newest calls that fit are, in the order of what happened to them last; `loaded` has all of them."""
+        """Return the places of the newest matching calls, in the order of their last events.
+
+        `loaded` reads their content.
+        """
         return self.look(lambda look: look.newest(wanted, limit))
 
     def ids(self, beginning: str, most: int = 12) -> list[str]:
-        """The ids of calls that begin so."""
+        """Return the ids of calls with this beginning."""
         query = f"SELECT DISTINCT call_id FROM events WHERE substr(call_id, 1, ?) = ? AND {OF_CALLS} LIMIT ?"
         begins = column(beginning) or ""
         values = (len(begins), begins, most)
         return self.look(lambda look: [read_column(found) for found in look.column(query, *values)])
 
     def lost(self, since: float | None = None) -> int:
-        """How many events are missing since then, as the disk was slower than they came."""
+        """Return the number of events missing since then, because the disk was slower than they came."""
         query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND at >= ?"
         found = self.look(lambda look: look.column(query, LOST, -math.inf if since is None else since))
         return sum(_read_object(data).get("count", 0) for data in found)
 
     def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
-        """The calls with all that is in their rows; some at once, so that no checkpoint waits for who reads them."""
+        """Yield the calls with all the content of their rows.
+
+        It reads some at once, so no checkpoint waits for the consumer.
+        """
         for start in range(0, len(found), _ROWS_AT_ONCE):
             some = found[start : start + _ROWS_AT_ONCE]
             yield from self.look(lambda look, some=some: look.loaded(some))  # type: ignore[misc]
 
     def look(self, query: Callable[[Look], _T]) -> _T:
-        """What `query` finds, at one moment.
+        """Return the answer of `query`, from one moment.
 
-        SQLite cannot read a file of this kind that has no write-ahead log without making one. So it is told that nobody
-        changes the file, and where somebody has done so meanwhile, the query is made once more.
+        Without a write-ahead log, SQLite cannot read a file of this kind unless it makes one. So it opens the file as
+        immutable, and if the file has changed meanwhile, the query runs once more.
 
         Raises:
-            JournalError: where it cannot be read.
+            JournalError: The file cannot be read.
         """
         for _ in range(_TRIES):
             unchanged = self._as_it_is()
             try:
-                # The locks are closed last: that drops those of SQLite, and who ends may then write under the query.
+                # The locks are closed last: closing them drops SQLite's, and an ending process may then write during
+                # the query.
                 with _locks(self.path) as lives, closing(self._connected(still=unchanged is not None)) as connection:
                     _check_marks(connection, self._named)
                     processes = _processes(connection, lives)
@@ -396,16 +410,16 @@ class Reader:
         raise JournalError(f"{self._named!r} changes too often to be read")
 
     def _as_it_is(self) -> tuple[int, int, int] | None:
-        """What changes with the file; `None` where there is a write-ahead log beside it.
+        """Return the identity, size and change time of the file, or None if there is a write-ahead log beside it.
 
         Raises:
-            JournalError: where there is no file.
+            JournalError: There is no file.
         """
         try:
             found = os.stat(self.path)
         except OSError as error:
             raise JournalError(f"there is no journal at {self._named!r}: {error.strerror}") from error
-        if not stat.S_ISREG(found.st_mode) or not found.st_size:  # some files of /proc wait for ever when they are read
+        if not stat.S_ISREG(found.st_mode) or not found.st_size:  # reading some files of /proc blocks forever
             raise JournalError(f"there is no journal at {self._named!r}: it is empty, or no file")
         if os.path.exists(f"{self.path}-wal"):
             return None
@@ -434,14 +448,16 @@ class Following:
         self._shown: dict[int, tuple[str, Found]] = {}  # by the first row of a call that has not ended
 
     def news(self) -> list[LoggedCall]:
-        """The calls that there are, the first time; then those that are new or have another status than they had when
-        they were given. Rows that were there before are not read again, but for those of these calls."""
+        """Return all matching calls the first time; later the new ones, and those with a changed status.
+
+        Earlier rows are read again only for unfinished calls that it has returned.
+        """
         found = {one.group.rows[0].seq: one for one in self._reader.look(self._look)}
         fresh = []
         for call in self._reader.loaded(list(found.values())):
             first = call.events[0].seq
             if first not in found or call.status == self._shown.get(first, ("",))[0]:
-                continue  # what is not found by its first row is being deleted
+                continue  # a call without its first row is being deleted
             if call.status in UNFINISHED:
                 self._shown[first] = (call.status, found[first])
             else:
@@ -465,14 +481,14 @@ class Following:
 
 
 class Key(NamedTuple):
-    """What all events of one call have, and those of no other."""
+    """The common key of all events of one call, and of no other."""
 
     call_id: str | bytes
     run: str
 
 
 class Row(NamedTuple):
-    """What the events of a call say of how far it is."""
+    """The fields of an event that tell how far its call is."""
 
     seq: int
     at: float
@@ -485,10 +501,9 @@ class Group:
 
     Attributes:
         rows: In order.
-        owner: The process that is or was at it.
+        owner: The process that runs or ran it.
         is_suspended: Whether it waits for an answer.
-        ends: Its terminal events; where there are several, somebody took up what was taken up already, or settled what
-            was still under way.
+        ends: Its terminal events. There are several if somebody resumed it twice, or settled it while it still ran.
     """
 
     def __init__(self, key: Key, rows: list[Row]) -> None:
@@ -505,7 +520,7 @@ class Group:
 
 
 class Found(NamedTuple):
-    """A call whose rows are known, and what of it was judged when they were read."""
+    """A call with known rows, and its status and counts when they were read."""
 
     group: Group
     status: str | None = None
@@ -514,10 +529,10 @@ class Found(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One that has written.
+    """A process that has written.
 
     Attributes:
-        pid: The number that its system gave it.
+        pid: Its number in its system.
         host: The machine.
         lives: Whether it is still there.
     """
@@ -528,10 +543,10 @@ class Process(NamedTuple):
 
 
 class Look:
-    """What is asked of a connection that sees the file as it is at one moment.
+    """Queries on a connection that sees the file at one moment.
 
     Args:
-        processes: Those that there were shortly before.
+        processes: The processes known shortly before.
     """
 
     def __init__(self, connection: sqlite3.Connection, processes: Mapping[int, Process]) -> None:
@@ -539,40 +554,40 @@ class Look:
         self._processes = processes
 
     def lives(self, owner: int) -> bool:
-        """Whether a process is still there; one that has come since is."""
+        """Return whether a process is still there. A process that appeared since is."""
         return owner not in self._processes or self._processes[owner].lives
 
     def rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """What a statement gives."""
+        """Return the rows of a statement."""
         return self._execute(query, values).fetchall()
 
     def column(self, query: str, *values: Any) -> list[Any]:
-        """The first values of what a statement gives."""
+        """Return the first column of a statement's rows."""
         return [found[0] for found in self._execute(query, values)]
 
     def last(self) -> int:
-        """The place of the newest event."""
+        """Return the place of the newest event."""
         return self._execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]  # type: ignore[no-any-return]
 
     def group(self, key: Key) -> Group:
-        """The rows of a call."""
+        """Return the rows of a call."""
         query = f"SELECT seq, at, kind, owner FROM events WHERE {_OF_KEY} AND {OF_CALLS} ORDER BY seq"
         return Group(key, [Row(*found) for found in self._execute(query, key)])
 
     def before(self, before: float) -> Iterator[Found]:
-        """The calls of which there is a row from before then."""
+        """Yield the calls with a row from before then."""
         query = f"SELECT DISTINCT call_id, run FROM events WHERE at < ? AND {OF_CALLS}"
         return (Found(self.group(Key(*found))) for found in self._execute(query, (before,)).fetchall())
 
     def touched(self, seq: int, wanted: Filter) -> dict[Key, None]:
-        """The calls that fit of which there is a row behind a place."""
+        """Return the keys of the matching calls with a row behind a place."""
         where, values = _where_clause(wanted)
         query = f"SELECT call_id, run, tool_name FROM events WHERE seq > ? AND {OF_CALLS}{where} ORDER BY seq"
         fits = _fits_tool(wanted)
         return {Key(*key): None for *key, name in self._execute(query, (seq, *values)).fetchall() if fits(name)}
 
     def newest(self, wanted: Filter, limit: int | None) -> list[Found]:
-        """The newest calls that fit, in the order of their last rows."""
+        """Return the newest matching calls, in the order of their last rows."""
         found: list[Found] = []
         merged: set[Key] = set()
         for one in self._from_the_end(wanted):
@@ -588,7 +603,7 @@ class Look:
         return found[::-1]
 
     def _merge(self, newest: Found, merged: set[Key]) -> Found:
-        """The record that says what came of a call, with the counts of all; `merged` gets the keys of the others."""
+        """Return the decisive record of a call, with the counts of all its records; `merged` gets their keys."""
         found = self.column(_GET_RECORDS, newest.group.rows[0].seq)
         keys = [newest.group.key._replace(run=run) for run in found]
         merged.update(keys)
@@ -610,7 +625,7 @@ class Look:
         return self.result_of(told) if told.kind in _WITH_RESULT else _NO_RESULT
 
     def _from_the_end(self, wanted: Filter) -> Iterator[Found]:
-        """Each call where its last row is: the rows are gone through once, the newest first."""
+        """Yield each call at its last row. This reads the rows once, the newest first."""
         where, values = _where_clause(wanted)
         fits = _fits_tool(wanted)
         query = f"SELECT call_id, run, tool_name FROM events WHERE {OF_CALLS}{where} ORDER BY seq DESC"
@@ -622,7 +637,7 @@ class Look:
                 yield Found(self.group(key))
 
     def judged(self, found: Found) -> Found:
-        """With its status at this moment."""
+        """Return the call with its status at this moment."""
         group, end = found.group, self.end(found.group)
         if end is not None:
             status = "ok" if end.kind == "tool:post" else self.result_of(end).get("status", "failed")
@@ -640,14 +655,14 @@ class Look:
         return found._replace(status="cut_off" if has_begun else NOT_STARTED)
 
     def end(self, group: Group) -> Row | None:
-        """The terminal event that says what the call came to: of several, the first that may have had an effect."""
+        """Return the decisive terminal event: among several, the first that may have had an effect."""
         if len(group.ends) < 2:
             return group.ends[0] if group.ends else None
         effective = (row for row in group.ends if self.result_of(row).get("executed") is not False)
         return next(effective, group.ends[0])
 
     def loaded(self, found: Iterable[Found]) -> list[LoggedCall]:
-        """The calls with all that is in their rows, without those that were deleted meanwhile."""
+        """Return the calls with all the content of their rows, without those deleted meanwhile."""
         calls = (self._loaded(one) for one in found)
         return [call for call in calls if call is not None]
 
@@ -678,12 +693,12 @@ class Look:
         )
 
     def result_of(self, row: Row) -> JsonObject:
-        """The record of the result that a row has."""
+        """Return the record of the result in a row."""
         found = self._execute("SELECT data FROM events WHERE seq = ?", (row.seq,)).fetchone()
         return _NO_RESULT if found is None else _read_object(found[0])
 
     def intent_of(self, found: Found) -> LoggedIntent | None:
-        """What is kept of a call that may change something; or of the one whose result it got."""
+        """Return the entry of a call that may change something, or of the call whose result it has."""
         row = self._execute(_GET_INTENT, found.group.key).fetchone() or self._replayed(found.group)
         if row is None:
             return None
@@ -722,7 +737,7 @@ def _event(columns: Sequence[Any]) -> LoggedEvent:
 
 
 def _read_object(text: str) -> JsonObject:
-    """Return what a column holds as JSON, or why nobody can read it: that hides no other row."""
+    """Return the JSON object of a column, or the reason why nobody can read it: that hides no other row."""
     found = read_row(text, loads_finite)
     if isinstance(found, BrokenRow):
         return {"unreadable": found.problem}
@@ -730,18 +745,18 @@ def _read_object(text: str) -> JsonObject:
 
 
 def is_replay(result: JsonObject) -> bool:
-    """Whether a result came from the journal, so that nothing was run for it."""
+    """Return whether a result came from the journal, so nothing was run for it."""
     return inner(result, "metadata", "replayed") is True
 
 
 def inner(record: Mapping[str, Any], name: str, field: str) -> Any:
-    """What a record has in one of its objects."""
+    """Return a field of one of a record's objects."""
     found = record.get(name)
     return found.get(field) if isinstance(found, dict) else None
 
 
 def _where_clause(wanted: Filter) -> tuple[str, list[Any]]:
-    """What the rows of calls that fit have, as far as SQL can say it, and the values."""
+    """Return the SQL condition for rows of matching calls, as far as SQL can express it, and the values."""
     columns = {"call_id": wanted.call_id, "principal": wanted.principal, "session": wanted.session}
     given = {name: column(text) for name, text in columns.items() if text is not None}
     where = "".join(f" AND {name} = ?" for name in given)
@@ -750,7 +765,7 @@ def _where_clause(wanted: Filter) -> tuple[str, list[Any]]:
 
 
 def _fits_tool(wanted: Filter) -> Callable[[str | bytes], bool]:
-    """Whether the tool of that name is looked for."""
+    """Return a function that tells whether the tool of a name matches."""
     if wanted.tool is None:
         return lambda name: True
     fits = re.compile(fnmatch.translate(wanted.tool)).match
@@ -762,8 +777,10 @@ def _is_until(group: Group, wanted: Filter) -> bool:
 
 
 def _check_marks(connection: sqlite3.Connection, named: str) -> None:
-    """Raises:
-    JournalError: where the file is no journal, or one that this version does not know.
+    """Check that the file is a journal of the current version.
+
+    Raises:
+        JournalError: The file is no journal, or its version is newer or older.
     """
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -785,20 +802,22 @@ def _check_marks(connection: sqlite3.Connection, named: str) -> None:
 
 
 def _processes(connection: sqlite3.Connection, lives: Callable[[int], bool]) -> dict[int, Process]:
-    """The processes that have written. Who lives is found out before the calls are read: what one that does not has
-    written is seen then."""
+    """Return the processes that have written.
+
+    It checks which ones live before the calls are read, so the read sees everything that a dead process has written.
+    """
     rows = connection.execute("SELECT owner, pid, host FROM owners").fetchall()
     return {owner: Process(pid, read_column(host), lives(owner)) for owner, pid, host in rows}
 
 
 @contextmanager
 def _locks(path: str) -> Iterator[Callable[[int], bool]]:
-    """What says whether a process lives."""
+    """Yield a function that tells whether a process lives."""
     try:
         lock = open_lock_file(path, make=False)
-    except FileNotFoundError:  # of a copy
+    except FileNotFoundError:  # a copy has no lock file
         yield lambda owner: False
-    except OSError:  # it cannot be known
+    except OSError:  # unknown: all count as alive
         yield lambda owner: True
     else:
         try:

@@ -1,8 +1,8 @@
-"""Deleting what a journal has of calls that ended long ago: found by whoever reads, deleted by whoever writes.
+"""Delete calls that ended long ago from a journal: a reader finds them, the writer deletes them.
 
-What is not finished stays, however old it is: a call that runs, was cut off after it began or is deferred, and a
-question that can still be answered. A run with a key that was put aside goes as one that has ended does. A call that is
-deleted is forgotten: where it comes again, it runs again.
+Unfinished calls stay, however old they are: a call that runs, was cut off after it may have changed something, or is
+deferred, and a question that can still be answered. A run with a key that was put aside is deleted like an ended one. A
+deleted call is forgotten: if it comes again, it runs again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = ["DAY", "Expired", "Pruned", "check_days", "delete", "expired", "note"
 log = logging.getLogger("ferrule")
 DAY = 86_400.0
 PRUNED = "journal:pruned"
-"""The kind of the row that says that what ended `before` was deleted."""
+"""The kind of the row that reports the deletion of calls that ended `before`."""
 _HOUR = 3600.0
 _ROWS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was deleted. See docs/journal.md#retention.
+    """The numbers of deleted calls and events. See docs/journal.md#retention.
 
     Attributes:
-        calls: How many calls.
-        events: How many rows of events, theirs and those that were of no call.
+        calls: The number of calls.
+        events: The number of rows of events, both of these calls and of no call.
     """
 
     calls: int = 0
@@ -50,12 +50,12 @@ class Pruned:
 
 @dataclass(slots=True)
 class Expired:
-    """What can be deleted.
+    """The rows that can be deleted.
 
     Attributes:
-        calls: How many calls it is.
+        calls: The number of calls.
         events: The places of rows.
-        keys: Of what was kept once for each call.
+        keys: The keys of entries in the table of calls.
     """
 
     calls: int = 0
@@ -63,14 +63,16 @@ class Expired:
     keys: list[Column] = field(default_factory=list)
 
     def parts(self) -> Iterator[tuple[Sequence[int], Sequence[Column]]]:
-        """It in parts, each for a transaction that keeps nobody waiting."""
+        """Yield parts of it, each for one short transaction that blocks nobody for long."""
         for start in range(0, max(len(self.events), len(self.keys)), _ROWS_AT_ONCE):
             yield self.events[start : start + _ROWS_AT_ONCE], self.keys[start : start + _ROWS_AT_ONCE]
 
 
 def check_days(option: str, days: float) -> None:
-    """Raises:
-    DefinitionError: for what is no number of days.
+    """Check a number of days.
+
+    Raises:
+        DefinitionError: The value is no number of days.
     """
     given: object = days
     if not isinstance(given, int | float) or given is True or not 0 <= given < math.inf:
@@ -98,7 +100,7 @@ def _prune_again(journal: weakref.ref[SQLiteJournal], days: float, closed: threa
 
 
 def expired(look: Look, before: float, now: float) -> Expired:
-    """What was over before `before`, both in seconds since the epoch."""
+    """Return the rows of calls that were over before `before`. `before` and `now` are seconds since the epoch."""
     found = Expired()
     for one in look.before(before):
         if one.group.last.at < before and _is_over(look, one, now):
@@ -113,25 +115,28 @@ def expired(look: Look, before: float, now: float) -> Expired:
 
 
 def note(connection: sqlite3.Connection, owner: int, before: float) -> None:
-    """Write a row that says that something is deleted. It is the newest, and stays until there is a newer one: so no
-    place is given twice, and who follows the journal by its places misses nothing."""
+    """Write a row that reports the deletion.
+
+    It is the newest row, and stays until there is a newer one. So no place is used twice, and followers of the journal
+    miss nothing.
+    """
     values = (time.time(), PRUNED, "", "", None, None, None, owner, "", json_text({"before": before}))
     connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
 
 
 def delete(connection: sqlite3.Connection, events: Sequence[int], keys: Sequence[Column]) -> None:
-    """Delete a part; within a transaction of the caller's."""
+    """Delete a part, within a transaction of the caller's."""
     connection.executemany("DELETE FROM events WHERE seq = ?", [(seq,) for seq in events])
-    # A run that was put aside may have been taken over meanwhile.
+    # Another process may have taken over a run that was put aside.
     connection.executemany("DELETE FROM calls WHERE key = ? AND state <> 'running'", [(key,) for key in keys])
 
 
 def _is_over(look: Look, found: Found, now: float) -> bool:
-    """Whether nothing more can become of a call."""
+    """Return whether nothing more can happen to a call."""
     status, intent = look.judged(found).status, look.intent_of(found)
     if intent is not None and intent.state != "ended":
         return False
     if status == "suspended":
         expires_at = inner(look.result_of(found.group.last), "pending", "expires_at")
         return isinstance(expires_at, int | float) and expires_at < now
-    return status not in UNFINISHED or status == "cut_off"  # before it began, so that nothing of it has happened
+    return status not in UNFINISHED or status == "cut_off"  # cut off without an entry: it cannot have changed anything

@@ -65,21 +65,21 @@ class SQLiteJournal(Journal):
         journal = Journal.open("calls.db")
         runner = Runner(tools, journal=journal)
 
-    One thread writes, and commits together all that waits. Reading is done where it is asked for.
+    One thread writes, and commits all waiting changes together. Reads run in the calling thread.
 
     Args:
-        path: The file, on a local disk. One that is missing is made, readable for nobody else; its folder has to be
-            there. Beside it lie `PATH-wal` and `PATH-shm`, which are SQLite's, and outside Linux `PATH-lock`.
-        durable: `"full"`: what is committed outlasts a loss of power. `"normal"`: it outlasts the end of the process
-            alone, and the last of it may be missing after a loss of power; commits do not wait for the disk.
-        keep: Days after which a call that has ended is deleted, as by `prune`: now, and once an hour.
-        within_reach: Let a runner use the journal though its `within` lets tools write where the file is. Whoever
-            writes there can say that a payment was made, and reads all arguments and results.
+        path: The file, on a local disk. A missing one is made, readable for nobody else; its folder must exist. Beside
+            it lie `PATH-wal` and `PATH-shm`, which are SQLite's, and outside Linux `PATH-lock`.
+        durable: `"full"`: commits survive a loss of power. `"normal"`: they survive the end of the process alone, and
+            the last ones may be missing after a loss of power; commits do not wait for the disk.
+        keep: Days until an ended call is deleted, as by `prune`: now, and once an hour.
+        within_reach: Whether a runner may use the journal though its `within` lets tools write to the file's folder. A
+            writer there can claim that a payment was made, and can read all arguments and results.
 
     Raises:
-        DefinitionError: for another `durable`, and for a `keep` that is no number of days.
-        JournalError: where the file cannot be made, read or written, is no journal or that of a newer Ferrule, or was
-            open when this process was forked; and for an SQLite older than 3.37.
+        DefinitionError: `durable` or `keep` is not valid.
+        JournalError: The file cannot be made, read or written, is no journal or that of a newer Ferrule, or was open
+            when this process was forked; or SQLite is older than 3.37.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class SQLiteJournal(Journal):
 
     @property
     def path(self) -> str:
-        """Where the file is: its real path."""
+        """The real path of the file."""
         return self._path
 
     @property
     def store(self) -> SQLiteStore:
-        """What else is kept in the file, by compare-and-set."""
+        """Other values in the same file, with compare-and-set."""
         return SQLiteStore(self, self._reads, self._writer)
 
     def check_reach(self, roots: Iterable[str]) -> None:
@@ -136,16 +136,19 @@ class SQLiteJournal(Journal):
             )
 
     def note(self, event: Event) -> None:
-        """Keep an event within about 20 ms. Where the disk is slower than events come, ten thousand wait; how many more
-        there were is a row of its own, of the kind `journal:lost`."""
+        """Write an event within about 20 ms.
+
+        If the disk is slower than events come, ten thousand wait. The number of further ones is a row of its own, of
+        the kind `journal:lost`.
+        """
         self._writer.note(event)
 
     async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
-        """What is kept of the call of this key. With `wait`, no earlier than a living process has ended it or died."""
+        """Return the entry of this key. With `wait`, wait first until its living process has ended it or died."""
         entry = self._look(key)
         if not wait or entry is None or entry.state != "running":
             return entry
-        pause = _FIRST_LOOK_AFTER  # who runs it may be another process, which tells nobody
+        pause = _FIRST_LOOK_AFTER  # it may run in another process, which sends no signal
         with self._waiting.of(key) as changed:
             while (entry := self._look(key)) is not None and entry.state == "running":
                 await changed.wait(pause)
@@ -167,26 +170,28 @@ class SQLiteJournal(Journal):
                     connection.execute(_GO_ON, (intent.run, found[3], found[14]))
             return Begun(None, other)
 
-        self._claims.add(intent.claim)  # now: who begins it may not hear of it, and ends it then
+        self._claims.add(intent.claim)  # first: a cancelled caller ends the call without the answer
         begun = await self._writer.order(change)
         if begun.earlier is not None:
             self._claims.remove(intent.claim)
         return begun
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
-        """Commit what the call came to, where what is there has its claim. Where that cannot be written it raises, and
-        is tried again each second as long as the journal is open."""
+        """Commit the outcome of the call, if the entry has its claim.
+
+        If that cannot be written, it raises, and is tried again each second as long as the journal is open.
+        """
         mine: tuple[Any, ...] = (column(intent.key), column(intent.claim))
         statement, values = _ending(outcome, mine)
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(statement, values)
 
-        self._claims.remove(intent.claim)  # it runs until that is written, also where nobody waits for it any more
+        self._claims.remove(intent.claim)  # the call runs until that is written, even if nobody waits for it any more
         await self._writer.order(change, partial(self._waiting.wake, intent.key), surely=True)
 
     async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
-        """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
+        """Return the calls that were cut off or are deferred, the oldest first; with `ticket`, only the one with it."""
         query, values = (_UNFINISHED, ()) if ticket is None else (_OF_TICKET, (column(ticket),))
         while True:
             rows = self._reads.rows(query, values)
@@ -194,7 +199,7 @@ class SQLiteJournal(Journal):
             died = {owner for owner in died if not self._lock.lives(owner)}
             if not died:
                 break
-            self._dead |= died  # what they had committed before they died is read now
+            self._dead |= died  # the next read sees their last commits
         entries = list[JournalEntry]()
         for row in rows:
             try:
@@ -219,7 +224,7 @@ class SQLiteJournal(Journal):
         return await self._writer.order(change, partial(self._waiting.wake, intent.key))
 
     async def take(self, key: str, expires_at: float) -> bool:
-        """Note that the suspended call of this key is taken up; whether it had not been."""
+        """Mark the suspended call of this key as resumed, and return whether it was not marked before."""
         name = column(_TAKEN + key)
 
         def change(connection: sqlite3.Connection) -> bool:
@@ -230,13 +235,13 @@ class SQLiteJournal(Journal):
         return await self._writer.order(change)
 
     def prune(self, days: float) -> Pruned:
-        """Delete the calls that ended longer ago than that, and say how many they were. See docs/journal.md#retention.
+        """Delete the calls that ended longer ago than that, and return the numbers. See docs/journal.md#retention.
 
-        It blocks; what else is written meanwhile waits for a few hundred of them at most.
+        It blocks. Other writes meanwhile wait for a few hundred deletions at most.
 
         Raises:
-            DefinitionError: for what is no number of days.
-            JournalError: where the file cannot be read or written.
+            DefinitionError: `days` is no number of days.
+            JournalError: The file cannot be read or written.
         """
         check_days("prune", days)
         now = time.time()
@@ -249,16 +254,19 @@ class SQLiteJournal(Journal):
         return Pruned(found.calls, len(found.events))
 
     async def flush(self) -> None:
-        """Wait until all events that were noted are committed."""
+        """Wait until all earlier events are committed."""
         await self._writer.flush()
 
     def close(self) -> None:
-        """Commit what is left, and let go of the file. What still runs counts as cut off. It may be closed twice."""
+        """Commit all waiting changes, and release the file. Running calls count as cut off. It may be closed twice."""
         self._close()
         self._writer.join()
 
     def _is_still(self, row: Row, entry: JournalEntry | None) -> bool:
-        """Whether a call that may be settled is as it was when `entry` was read; within a transaction."""
+        """Return whether a call that may be settled is unchanged since `entry` was read.
+
+        Call it within a transaction.
+        """
         if entry is None or not (entry.state in OPEN or is_unknown(entry)) or read_column(row[2]) != entry.intent.claim:
             return False
         found = self._entry_of(row)
@@ -279,7 +287,7 @@ class SQLiteJournal(Journal):
             return self._entry_of(rows[0], lives=lives)
 
     def _entry_of(self, row: Row, *, lives: bool | None = None) -> JournalEntry:
-        """Return the call of a row; whether its process lives is looked up unless it is given."""
+        """Return the call of a row. Without `lives`, check whether its process lives."""
         lives = self._lock.lives(row[13]) if lives is None else lives
         return kept_of(row, lives=lives, is_left=self._claims.is_left(read_column(row[2])))
 
@@ -288,25 +296,25 @@ class SQLiteStore:
     """The store of an `SQLiteJournal`, in the same file. See docs/journal.md."""
 
     def __init__(self, journal: SQLiteJournal, reads: _Reads, writer: Writer) -> None:
-        self._journal = journal  # which is closed once nobody has it
+        self._journal = journal  # keeps the journal open: it is closed once nobody refers to it
         self._reads = reads
         self._writer = writer
 
     def get(self, key: str) -> JsonValue:
-        """A copy of the value, or `None`.
+        """Return a copy of the value, or `None`.
 
         Raises:
-            StoreError: where the file cannot be read.
+            StoreError: The file cannot be read.
         """
         with _told_by_store():
             rows = self._reads.rows("SELECT value FROM store WHERE key = ?", (column(_STORED + key),))
         return read_json(rows[0][0]) if rows else None
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
-        """Put `new` in the place of `old`, whatever other processes do; whether `old` was there.
+        """Replace `old` with `new` in spite of other processes, and return whether `old` was there.
 
         Raises:
-            StoreError: where the file cannot be read or written.
+            StoreError: The file cannot be read or written.
         """
         name, before, after = column(_STORED + key), row_text(old), row_text(new)
 
@@ -324,10 +332,10 @@ class SQLiteStore:
             return self._writer.order_now(change)
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
-        """All that is there at one moment under keys that begin so, in the order of the keys.
+        """Return all values at one moment under keys with this prefix, in the order of the keys.
 
         Raises:
-            StoreError: where the file cannot be read.
+            StoreError: The file cannot be read.
         """
         with _told_by_store():
             rows = self._reads.rows(_STORE_ITEMS, ())
@@ -336,7 +344,7 @@ class SQLiteStore:
 
 
 class _Reads:
-    """What reads the file, from any thread, beside whoever writes."""
+    """A connection that reads the file, from any thread, beside the writer."""
 
     def __init__(self, path: str, lock: LockFile) -> None:
         self._path = path
@@ -367,7 +375,7 @@ def _end_writing(writer: Writer, closed: threading.Event) -> None:
 
 
 def _place_of_file(path: str | os.PathLike[str]) -> str:
-    """The real path: what SQLite names the files beside it by."""
+    """Return the real path, because SQLite names the files beside it by that."""
     written = os.fspath(path)
     if written in ("", ":memory:"):
         raise JournalError(f"{written!r} is no path of a journal: ferrule.journal.memory() is one in memory")
@@ -379,7 +387,10 @@ def _place_of_file(path: str | os.PathLike[str]) -> str:
 
 
 def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, _Reads, int, OpenFiles]:
-    """What writes and what reads, the number by which this journal lives from now on, and the files that are open."""
+    """Open the file.
+
+    Return the writing connection, the reads, the new owner number of this journal, and the open files.
+    """
     with lock.committing():
         check_name(path, lock)
         connection = connect(path, write=True)
@@ -409,7 +420,7 @@ def _let_go(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles, loc
             _close_all(connection, reads, files)
     except JournalError as error:
         log.warning("the journal is closed without a checkpoint: %s", error)
-        _close_all(connection, reads, files)  # whoever has the lock has the file too: it is not the last one
+        _close_all(connection, reads, files)  # the lock's holder has the file open, so this is not the last one
     finally:
         lock.disown(owner)
         lock.close()
@@ -424,7 +435,7 @@ def _close_all(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles) 
 
 
 def _ending(outcome: JsonObject | None, mine: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """The statement that ends the call of a key and a claim, or forgets it, and its values."""
+    """Return the statement and values that end the call of a key and a claim, or forget it."""
     if outcome is None:
         return _FORGET_CALL, mine
     state = state_of(outcome)
@@ -443,7 +454,7 @@ def _as_journal_errors(path: str) -> Iterator[None]:
 
 
 def _wrong(error: sqlite3.Error) -> str:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the first byte is the kind
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the lowest byte is the kind
     if code == sqlite3.SQLITE_NOTADB:
         return "is no SQLite file: give another path"
     if code == sqlite3.SQLITE_CORRUPT:

@@ -1,14 +1,14 @@
-"""What goes round a call. A file is one middleware, named as the verb that reads in a list.
+"""Middleware: functions around a call. Each file holds one, with a name that reads as a verb in a list.
 
-A middleware takes the call, its context and what comes next, and gives a result, which is frozen:
-`result.replace(…)` is a changed copy. The first in a list is the outermost. The smallest one of your own:
+A middleware takes the call, its context and the next step, and returns a result. Results are frozen:
+`result.replace(…)` returns a changed copy. The first middleware in a list is the outermost. A minimal one of your own:
 
     async def stamped(call, context, next):
         result = await next(call, context)
         return result.replace(metadata={**result.metadata, "host": platform.node()})
 
-What it may know of the call (how often it ran, whether it was cancelled, how long it may wait) is on its context, and
-Ferrule's own use no more than that; docs/middleware.md has a small `retry` as an example.
+The context has all facts about the call for a middleware: how often it ran, whether it was cancelled, how long it may
+wait. Ferrule's own middleware uses nothing else; docs/middleware.md has a small `retry` as an example.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What a limit is counted by, how often something happens in a while, in this program or in several, and the checks of
-what limits are made with."""
+"""Shared parts of the limits: keys to count by, turns within a period (in one program or several), argument checks."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from ferrule.values.result import ToolResult
 log = logging.getLogger("ferrule")
 Key: TypeAlias = Callable[[ToolCall, ToolContext], Hashable]
 By: TypeAlias = str | Iterable[str] | Key
-"""`"tool"`, `"principal"`, `"session"` or `"all"`, several of them, or a function of call and context."""
+"""`"tool"`, `"principal"`, `"session"` or `"all"`, several of these, or a function of call and context."""
 
 _NAMED_KEYS: dict[str, tuple[Key, str]] = {
     "tool": (lambda call, context: call.name, "this tool"),
@@ -37,10 +36,10 @@ _NAMED_KEYS: dict[str, tuple[Key, str]] = {
 
 
 def keyed(name: str, by: Any) -> tuple[Key, str]:
-    """The key of a call, and for whom the limit is, in words.
+    """Return the key function of a limit, and the scope of the limit in words.
 
     Raises:
-        DefinitionError: for what is neither one of the names, nor several, nor a plain function.
+        DefinitionError: `by` is neither one of the names, nor several of them, nor a plain function.
     """
     if callable(by):
         if is_async(by):
@@ -58,7 +57,10 @@ def keyed(name: str, by: Any) -> tuple[Key, str]:
 
 
 def _own(name: str, function: Key) -> Key:
-    """A function of the user's: an answer that is never equal to another would be no limit at all."""
+    """Return the user's key function with a check of its key.
+
+    A key unequal to itself, such as NaN, would make the limit ineffective.
+    """
 
     def key(call: ToolCall, context: ToolContext) -> Hashable:
         answer: Any = function(call, context)
@@ -71,24 +73,26 @@ def _own(name: str, function: Key) -> Key:
 
 
 class Windows:
-    """At most `most` times in any `seconds`, for each key. May be shared by threads.
+    """At most `most` turns in any `seconds`, for each key. Threads may share it.
 
-    A key that has not been met for `seconds` is forgotten, at the latest when their number has doubled.
+    A key without a turn for `seconds` is forgotten, at the latest when the number of keys has doubled.
     """
 
     __slots__ = ("_lock", "_most", "_rounding", "_seconds", "_sweep_at", "_times")
 
     def __init__(self, most: int, seconds: float, rounding: float = 1e-9) -> None:
         self._most = most
-        self._rounding = rounding  # seconds: who waited as long as it was told is let through
+        self._rounding = rounding  # seconds: a caller that waited for `retry_after` gets through in spite of rounding
         self._seconds = seconds
         self._times: dict[Hashable, deque[float]] = {}
         self._sweep_at = _FIRST_SWEEP
         self._lock = threading.Lock()
 
     def take(self, key: Hashable, now: float, longest: float = 0.0) -> float:
-        """Take the next turn, and return the seconds until it comes: 0 if there is room now. Take none if that is more
-        than `longest`."""
+        """Take the next turn and return the seconds until it comes: 0 if there is room now.
+
+        If the wait is longer than `longest`, no turn is taken.
+        """
         with self._lock:
             times = self._times.get(key)
             if times is None:
@@ -101,8 +105,8 @@ class Windows:
             return wait
 
     def give_back(self, key: Hashable, turn: float) -> None:
-        """Count the turn that was to come at `turn` no more."""
-        with self._lock, suppress(KeyError, ValueError):  # it was forgotten meanwhile
+        """Remove the turn at the time `turn` from the count."""
+        with self._lock, suppress(KeyError, ValueError):  # the key or the turn was forgotten meanwhile
             self._times[key].remove(turn)
 
     def _entered(self, key: Hashable, now: float) -> deque[float]:
@@ -114,11 +118,11 @@ class Windows:
         return times
 
     def put(self, key: Hashable, times: Iterable[float]) -> None:
-        """Take over when this key was counted before."""
+        """Set the times of the earlier turns of this key."""
         self._times[key] = deque(times, maxlen=self._most)
 
     def forget(self, key: Hashable) -> None:
-        """Count anew for this key."""
+        """Restart the count of this key."""
         with self._lock:
             self._times.pop(key, None)
 
@@ -130,8 +134,10 @@ _FIRST_SWEEP = 1000
 
 
 class SharedWindows:
-    """`Windows` that several programs count by, in seconds since the epoch: for each key the times of the last
-    `seconds`."""
+    """`Windows` for several programs, in seconds since the epoch.
+
+    The store has the times of the last `seconds` of each key.
+    """
 
     def __init__(self, limits: SharedLimits, most: int, seconds: float, who: str) -> None:
         self._limits = limits
@@ -141,11 +147,11 @@ class SharedWindows:
         self._new = 0
 
     async def take(self, key: Hashable, now: float, longest: float = 0.0) -> float:
-        """Do what `Windows.take` does.
+        """Take a turn as `Windows.take` does.
 
         Raises:
-            StoreError: where it is not known whether there is room.
-            TypeError: for a key that cannot be kept.
+            StoreError: The store cannot say whether there is room.
+            TypeError: The key cannot be stored.
         """
         wait, new = await answer(
             self._limits.order(self._limits.place(self._kind, key), partial(self._taken, now, longest))
@@ -167,24 +173,24 @@ class SharedWindows:
         return counted, (wait, value is None)
 
     def give_back(self, key: Hashable, turn: float) -> None:
-        """Do what `Windows.give_back` does, soon."""
+        """Remove the turn as `Windows.give_back` does, without waiting for the store."""
         place, at = self._limits.place(self._kind, key), round(turn, 6)
         self._limits.order(place, lambda times: ([time for time in times or () if time != at] or None, None))
 
     def forget(self, key: Hashable) -> None:
-        """Count anew for this key, soon."""
+        """Restart the count of this key, without waiting for the store."""
         self._limits.order(self._limits.place(self._kind, key), lambda value: (None, None))
 
 
-_SWEEP_AFTER = 256  # keys that are new: what is over is looked for with the first, and after as many
-_MICROSECOND = 1e-6  # what a float can tell of today's seconds since the epoch
+_SWEEP_AFTER = 256  # new keys: the first of them starts a sweep of expired keys, and so does every 256th after it
+_MICROSECOND = 1e-6  # the precision of a float for today's seconds since the epoch
 
 
 def ran(result: ToolResult, context: ToolContext, before: int) -> bool | None:
-    """Whether anything was run since the handler had been started `before` times; `None` where that is not known.
+    """Return whether anything ran since the count of handler starts was `before`, or None if this is unknown.
 
-    A middleware further in may say that nothing was, although it had called its `next`: the kernel has counted. What
-    the journal has of the call from before says what was run then.
+    The kernel's count wins over an inner middleware: that may claim `executed=False` although it called `next`. For a
+    result from the journal, `executed` describes the earlier run, so it does not count.
     """
     if context.runs == before:
         return False if replayed(result, context, before) else result.executed
@@ -192,42 +198,44 @@ def ran(result: ToolResult, context: ToolContext, before: int) -> bool | None:
 
 
 def replayed(result: ToolResult, context: ToolContext, before: int) -> bool:
-    """Whether it is what the journal has of the call, and nothing was run since the handler had been started `before`
-    times: what a handler says of itself counts for nothing."""
+    """Return whether the result came from the journal and nothing ran since the count of handler starts was `before`.
+
+    The count matters because a handler may claim anything about itself.
+    """
     return context.runs == before and result.is_replayed
 
 
 def ran_nothing(result: ToolResult | None, context: ToolContext, before: int) -> bool:
-    """Whether nothing was run since then; also where there is no result, because it was cancelled or raised."""
+    """Return whether nothing ran since then. There may be no result, because the call was cancelled or raised."""
     if not isinstance(result, ToolResult):
         return context.runs == before
     return ran(result, context, before) is False
 
 
 def rounded_up(seconds: float) -> float:
-    """Whole milliseconds, so that who waits that long does not come a rounding error too early."""
+    """Return the seconds rounded up to whole milliseconds, so a rounding error makes no caller come too early."""
     return math.ceil(seconds * 1000) / 1000
 
 
 def whole(name: str, value: Any) -> int:
-    """A whole number of at least 1.
+    """Return the value if it is a whole number of at least 1.
 
     Raises:
-        DefinitionError: for anything else.
+        DefinitionError: The value is anything else.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise DefinitionError(f"{name} must be a whole number of at least 1, not {value!r}")
     return value
 
 
-LARGEST = 1e200  # an integer may be larger than any float, and what is made of it larger still
+LARGEST = 1e200  # an integer may be larger than any float, and a product of it larger still
 
 
 def number(name: str, value: Any, *, zero: bool = False, most: float = math.inf) -> float:
-    """A finite number above 0, or at least 0 where `zero` is fine too, up to `most`.
+    """Return the value as a float if it is a finite number above 0 and at most `most`. With `zero`, 0 is valid too.
 
     Raises:
-        DefinitionError: for anything else.
+        DefinitionError: The value is anything else.
     """
     fine = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < LARGEST
     if not fine or value > most or (value == 0 and not zero):
@@ -238,10 +246,10 @@ def number(name: str, value: Any, *, zero: bool = False, most: float = math.inf)
 
 
 def function(name: str, value: Any) -> Any:
-    """A plain function, or `None`.
+    """Return the value if it is a plain function or None.
 
     Raises:
-        DefinitionError: for anything else.
+        DefinitionError: The value is anything else.
     """
     if value is not None and (not callable(value) or is_async(value)):
         raise DefinitionError(f"{name} must be a plain function, not {value!r}")
@@ -249,10 +257,10 @@ def function(name: str, value: Any) -> Any:
 
 
 class Ticking:
-    """What a middleware goes by: the clock that it was given, or that of the runner whose call it sees first.
+    """The clock of a middleware: its own, or that of the first runner to call it.
 
     Raises:
-        DefinitionError: for what is no clock.
+        DefinitionError: The argument is not a clock.
     """
 
     __slots__ = ("_clock",)
@@ -261,23 +269,23 @@ class Ticking:
         self._clock = options.check_clock(f"{name}(clock)", clock)
 
     def of(self, context: ToolContext) -> Clock:
-        """The clock for the call that this context belongs to."""
+        """Return the clock for the call with this context."""
         clock = self._clock
         if clock is None:
             clock = self._clock = context.clock or MONOTONIC
         return clock
 
     def time(self) -> float:
-        """The seconds that it says, where no call is at hand."""
+        """Return the current seconds of the clock, when no call is at hand."""
         return (self._clock or MONOTONIC).time()
 
 
 def limited(error: str, retry_after: float | None = None) -> ToolResult:
-    """What a middleware answers where a limit stands in the way: nothing was run.
+    """Return the result of a call that a limit stopped. Nothing was run.
 
     Args:
-        error: What the limit is; when to try again is added.
-        retry_after: Seconds until it may go well; `None` where waiting does not help.
+        error: A description of the limit. The time of the next try is added.
+        retry_after: Seconds until another try may succeed, or None if waiting does not help.
     """
     when = "" if retry_after is None else f" Try again in {_in_words(retry_after)}."
     metadata = None if retry_after is None else {"retry_after": retry_after}
@@ -285,10 +293,10 @@ def limited(error: str, retry_after: float | None = None) -> ToolResult:
 
 
 def shared_limits(name: str, value: Any) -> SharedLimits | None:
-    """What `shared(…)` gives, or `None`.
+    """Return the value if it is from `shared(…)` or None.
 
     Raises:
-        DefinitionError: for anything else.
+        DefinitionError: The value is anything else.
     """
     if value is not None and not isinstance(value, SharedLimits):
         raise DefinitionError(f"{name}(limits) must be made by ferrule.stores.limits.shared(…), not {value!r}")
@@ -296,7 +304,7 @@ def shared_limits(name: str, value: Any) -> SharedLimits | None:
 
 
 def uncounted(name: str, call: ToolCall, error: StoreError) -> ToolResult:
-    """What a middleware answers where it does not know what other programs have counted: nothing was run."""
+    """Return the result of a call that was not run because the shared counts are unavailable."""
     log.error("%s: %s was not run, as what other programs count by did not answer: %s", name, call.name, error)
     return limited(f"{call.name} could not be called: what counts the calls of all programs cannot be reached.")
 

@@ -1,7 +1,7 @@
-"""What `trace` makes: the span of each call, and what is counted of it.
+"""The implementation of `trace`: the span of each call, and the metrics.
 
 The names are those of OpenTelemetry's conventions for GenAI (semantic-conventions-genai 0.1.0, all at Development), as
-literals: no Python package has them. What Ferrule knows besides is in the namespace `ferrule`.
+literals: no Python package has them. Ferrule's own attributes are in the namespace `ferrule`.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from ferrule.values.result import Status, ToolResult
 
 OPERATION = "execute_tool"
 UNKNOWN = "unknown"
-"""The tool of a call that reaches none: a model may have invented its name, and names are no free text."""
+"""The tool name of a call without a known tool. A model may have invented its name, and span names are no free text."""
 OPERATION_NAME = "gen_ai.operation.name"
 NAME, TYPE, CALL_ID = "gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.tool.call.id"
 KEPT = "ferrule.trace"
-"""Under which name a suspended call keeps its trace."""
+"""The name under which a suspended call stores its trace."""
 log = logging.getLogger("ferrule")
-_BUCKETS = tuple(0.01 * 2**n for n in range(14))  # as the conventions advise: 0.01, 0.02, 0.04 … 81.92
+_BUCKETS = tuple(0.01 * 2**n for n in range(14))  # the advice of the conventions: 0.01, 0.02, 0.04 … 81.92
 _ANSWERS = ("ok", "suspended")
 _BROKEN = ("failed", "timeout", "unknown")
 _ENDS_OF_CALL = ("tool:post", "tool:error", "tool:suspended")
 _MOST_CONTENT = 8_192
-_LOOKS_EVERY = 0.1  # seconds between two looks whether somebody has set a provider, of 3 µs each
+_LOOKS_EVERY = 0.1  # seconds between two checks for a provider; each check costs 3 µs
 _MOST_OF_A_FACT = 200
 _CONTENT_ON_SPANS = ("SPAN_ONLY", "SPAN_AND_EVENT")
 _TRACED = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}) ([0-9]+\.[0-9]+)").fullmatch
@@ -64,7 +64,7 @@ _STATUSES = frozenset(get_args(Status))
 
 
 class _Claim(NamedTuple):
-    """The call whose span is the current one, and that span."""
+    """The call of the current span, and that span."""
 
     call: object
     span: Span
@@ -74,7 +74,7 @@ _CLAIM: ContextVar[_Claim | None] = ContextVar("ferrule.traced", default=None)
 
 
 class Instruments:
-    """What is counted and measured, of all calls."""
+    """The counter and the histograms of all calls."""
 
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = get_meter("ferrule", "", provider)
@@ -92,7 +92,7 @@ class Instruments:
 
 
 class Trace:
-    """What `trace` makes: a middleware, and as `observe` an observer. See docs/telemetry.md."""
+    """The middleware of `trace`. Its `observe` is an observer. See docs/telemetry.md."""
 
     only_around = "trace(…) belongs in `around`: in `inside`, it sees no refusals and no waits"
 
@@ -124,7 +124,7 @@ class Trace:
             span = self._begun(call, context, claim)
             if span.get_span_context().is_valid:
                 token = current.attach(set_span_in_context(span))
-        except Exception:  # of an SDK, a sampler or a processor: what tells of a call does not break it
+        except Exception:  # from an SDK, a sampler or a processor: telemetry must not break the call
             log.exception("OpenTelemetry is not told of a call of tool %r", call.name)
             span = INVALID_SPAN
         claimed = _CLAIM.set(_Claim(context.running_call, span)) if self._metrics or span.is_recording() else None
@@ -137,8 +137,10 @@ class Trace:
                 current.detach(token)
 
     def _begun(self, call: ToolCall, context: ToolContext, claim: _Claim | None) -> Span:
-        """The span of the call, which is told of its events from now on: the current one where a framework has opened
-        that for it, else a new one."""
+        """Return the span of the call and subscribe it to the call's events.
+
+        It is the current span if a framework has opened that for this call, else a new one.
+        """
         found = get_current_span()
         if (claim is None or claim.span is not found) and _is_of(found, call, context):
             self._observe(found, False, call, context)
@@ -152,11 +154,11 @@ class Trace:
             context.observe(CallTelling(self, span, opened, call, context))
 
     def observe(self, event: Event) -> None:
-        """Tell of a call that reaches no tool: its name is none, or it came with a problem. See docs/telemetry.md."""
+        """Record a call that reaches no tool: its name is unknown, or it came with a problem. See docs/telemetry.md."""
         if event.kind != "tool:error" or not self._is_used():
             return
         result: ToolResult = event.data["result"]
-        if result.duration_ms:  # what is answered as it arrives takes none
+        if result.duration_ms:  # a call that is answered on arrival has no duration
             return
         if self._spans:
             given = {OPERATION_NAME: OPERATION, NAME: UNKNOWN, TYPE: "function"}
@@ -172,7 +174,7 @@ class Trace:
         self.instruments.calls.add(1, {NAME: UNKNOWN, "ferrule.status": result.status})
 
     def _is_used(self) -> bool:
-        """Whether anybody has set a provider; who has stays."""
+        """Return whether the program has set a provider. Once found, a provider is not looked for again."""
         if self._spans and self._metrics:
             return True
         now = perf_counter()
@@ -192,19 +194,19 @@ class Trace:
         return self._tracer.start_span(name, None, SpanKind.INTERNAL, attributes, links)
 
     def _beginning(self, tool: str) -> tuple[str, dict[str, str]]:
-        """What each span of a tool begins with; there are no more than tools."""
+        """Return the name and first attributes of a tool's spans. The cache has at most one entry per tool."""
         made = f"{OPERATION} {tool}", {OPERATION_NAME: OPERATION, NAME: tool, TYPE: "function"}
         self._beginnings[tool] = made
         return made
 
 
 class CallTelling:
-    """The observer of one call: what its span and the metrics are told.
+    """The observer of one call. It writes the call's span and metrics.
 
     Args:
-        trace: Whose call it is.
-        span: The call's, which may be one that records nothing.
-        opened: Whether `trace` has opened it, and somebody else has not.
+        trace: The trace of the call.
+        span: The span of the call; it may be one that records nothing.
+        opened: Whether `trace` opened the span, and not a framework.
     """
 
     __slots__ = ("_asked_at", "_began", "_call", "_context", "_decision", "_opened", "_span", "_started", "_trace")
@@ -241,9 +243,9 @@ class CallTelling:
         if tool.wire_name != tool.name:
             about["ferrule.tool.wire_name"] = tool.wire_name
         attributes: Any = getattr(self._span, "attributes", None) or {}
-        if CALL_ID not in attributes:  # by this another call is told from it
+        if CALL_ID not in attributes:  # the id distinguishes this call from others
             about[CALL_ID] = truncate_text(self._call.id, _MOST_OF_A_FACT)
-        if self._opened:  # the span of a framework has that framework's own word on these
+        if self._opened:  # a framework sets these on its own span
             about |= {"gen_ai.tool.description": truncate_text(tool.description, _MOST_CONTENT), **self._agent}
             about |= _who(self._trace, context.session, context.principal)
         self._span.set_attributes(about)
@@ -253,7 +255,7 @@ class CallTelling:
                 self._span.add_link(earlier[0])
 
     def _keep(self, asked_at: float) -> None:
-        """Let who takes the call up again, should it be suspended, find this span, and when it was asked."""
+        """Store this span and the time of the question for a later resume, in case the call is suspended."""
         found = self._span.get_span_context()
         if self._context is not None:
             traced = f"{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
@@ -279,7 +281,7 @@ class CallTelling:
     def _tell_attempt(self, event: Event) -> None:
         attempt, status = event.data.get("attempt"), event.data.get("status")
         told = isinstance(attempt, int) and isinstance(status, str) and status in _STATUSES
-        if told and self._span.is_recording():  # a handler may say anything
+        if told and self._span.is_recording():  # a handler may report any value
             self._span.add_event("ferrule.attempt", {"ferrule.attempt": attempt, "error.type": status})
 
     def _end(self, event: Event) -> None:
@@ -287,7 +289,7 @@ class CallTelling:
         status = result.status
         error = {} if status in _ANSWERS else {"error.type": _error_type(result)}
         instruments = self._trace.instruments
-        if self._started is not None and self._opened:  # whoever opens the span measures it
+        if self._started is not None and self._opened:  # the opener of the span measures the duration
             taken = perf_counter() - self._started
             instruments.duration.record(taken, {NAME: self._name, TYPE: "function", **self._agent, **error})
         instruments.calls.add(1, {NAME: self._name, "ferrule.status": status})
@@ -295,7 +297,7 @@ class CallTelling:
             self._span.set_attributes({**self._facts(result), **error})
             if self._opened:
                 self._finish(event, result)
-        self._context = None  # no cycle is left for the collector
+        self._context = None  # leaves no cycle for the collector
 
     def _finish(self, event: Event, result: ToolResult) -> None:
         if self._trace.content and self._context is not None:
@@ -326,24 +328,24 @@ class CallTelling:
 
 
 def _is_an_sdk(provider: object) -> bool:
-    """Whether a provider is not one of the API's own, which record nothing."""
+    """Return whether the provider is more than one of the API's own, which record nothing."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
 def _is_of(span: Span, call: ToolCall, context: ToolContext) -> bool:
-    """Whether a framework has opened a span for this very call, and no other call has it."""
+    """Return whether a framework has opened the span for this very call and no other."""
     attributes: Any = getattr(span, "attributes", None)
-    if attributes is None:  # of a span that is not sampled nothing can be read
+    if attributes is None:  # an unsampled span has no readable attributes
         return False
     tool = context.tool.definition
     says = attributes.get(OPERATION_NAME) == OPERATION and attributes.get(NAME) in (tool.name, tool.wire_name)
-    # Google ADK says the rest once the tool has returned.
+    # Google ADK sets the other attributes once the tool has returned.
     named = says or getattr(span, "name", "") in (f"{OPERATION} {tool.name}", f"{OPERATION} {tool.wire_name}")
     return bool(named and attributes.get(CALL_ID, call.id) == call.id)
 
 
 def _earlier(context: ToolContext) -> tuple[SpanContext, float] | None:
-    """Of a call that was suspended, its span before, and when it was asked; 0 where nobody was."""
+    """Return the earlier span of a resumed call and the time of its question, which is 0 if nobody was asked."""
     kept = context.read_note(KEPT)
     found = None if kept is None else _TRACED(kept)
     if found is None:
@@ -353,7 +355,7 @@ def _earlier(context: ToolContext) -> tuple[SpanContext, float] | None:
 
 
 def _who(trace: Trace, session: str | None, principal: str | None) -> dict[str, str]:
-    """The conversation; and on whose behalf, where that is asked for."""
+    """Return the attribute of the session, and that of the principal if `trace` is set to include it."""
     told = {} if session is None else {"gen_ai.conversation.id": truncate_text(session, _MOST_OF_A_FACT)}
     return (
         {**told, "user.id": truncate_text(principal, _MOST_OF_A_FACT)}
@@ -363,7 +365,7 @@ def _who(trace: Trace, session: str | None, principal: str | None) -> dict[str, 
 
 
 def _error_type(result: ToolResult) -> str:
-    """The status, or of what failed the class of what was raised."""
+    """Return the class of the exception of a failed call, else the status."""
     if result.status != "failed" or result.exception is None:
         return result.status
     error = origin_of(result.exception)
@@ -373,7 +375,7 @@ def _error_type(result: ToolResult) -> str:
 
 
 def _content_facts(event: Event, result: ToolResult, running: RunningCall | None) -> dict[str, str]:
-    """Arguments and result without what is known to be secret or a credential, within bounds."""
+    """Return arguments and result, without known secrets and credentials, within the size limit."""
     told = {"arguments": json.dumps(to_jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
     hidden = told if running is None else redact(running, told)
     masked = {name: mask_certain_credentials(text) for name, text in hidden.items()}

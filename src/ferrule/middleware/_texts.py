@@ -1,4 +1,4 @@
-"""A result with every text in it changed, wherever it stands: content, output, keys, error, metadata."""
+"""Change every text of a result: in content, output, keys, error and metadata."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ferrule.values.content import Block, Media, Text, to_blocks, to_output
 from ferrule.values.result import ToolResult
 
 Change: TypeAlias = Callable[[str, str], str]
-"""Makes a text of a text and of the name of the member that it stands in, or `""`."""
+"""A function from a text and the name of its member (or `""`) to the new text."""
 _IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
 
 def is_text(media: Media) -> bool:
-    """Whether a provider shows the bytes of it as text."""
+    """Return whether a provider shows the bytes of this media block as text."""
     return bool(_IS_TEXT.match(media.mime_type))
 
 
 def with_texts(result: ToolResult, change: Change) -> ToolResult:
-    """`result` as `change` leaves its texts: the same object where that is as they were."""
+    """Return the result with each text replaced by `change`, or the same object if no text changes."""
     changes: dict[str, Any] = {}
     output = to_output(result.output, strict=False)
     changed_output = _changed(output, change)
@@ -39,7 +39,7 @@ def with_texts(result: ToolResult, change: Change) -> ToolResult:
 
 
 def _changed(value: Any, change: Change, name: str = "") -> Any:
-    """`value` itself where nothing in it was changed."""
+    """Return the changed value, or `value` itself if nothing in it changes."""
     if isinstance(value, str):
         made = change(value, name)
         return value if made == value else made
@@ -79,7 +79,7 @@ def _changed_block(block: Block, change: Change) -> Block:
 
 
 def _changed_mapping(value: Mapping[Any, Any], change: Change) -> Mapping[Any, Any]:
-    """Two keys that would become one stay two."""
+    """Return the changed mapping. Two keys with the same new name stay two."""
     made: dict[Any, Any] = {}
     same, taken = True, set(value)
     for key, item in value.items():

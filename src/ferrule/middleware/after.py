@@ -1,4 +1,4 @@
-"""`after(fn)`: a function that may change or check a result before anybody else sees it."""
+"""`after(fn)`: call a function that may change or check a result before anybody else sees it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ferrule.values.result import ToolResult
 
 
 def after(function: Callable[..., Any | Awaitable[Any]]) -> Middleware:
-    """A middleware that calls `function(result)` or `function(result, context)` last. See docs/middleware.md.
+    """Return a middleware that calls `function(result)` or `function(result, context)` last. See docs/middleware.md.
 
-    Put it in `inside`, where it sees what the handler came to; in `around`, it sees what was refused before, too.
-    A `ToolResult` that it returns takes the place of the result, any other value the place of its output; `None`
-    leaves it as it is. What it raises fails the call.
+    Put it in `inside` to see the handler's result; in `around`, it also sees calls refused before the handler. If the
+    function returns a `ToolResult`, that replaces the result. Any other value replaces the output; None leaves the
+    result unchanged. If the function raises, the call fails.
 
     Raises:
-        DefinitionError: where `function` takes neither one nor two arguments.
+        DefinitionError: `function` takes neither one nor two arguments.
     """
     with_context = takes_two("after", function)
 

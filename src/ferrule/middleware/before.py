@@ -1,4 +1,4 @@
-"""`before(fn)`: a function that may change or check the arguments as the model made them."""
+"""`before(fn)`: call a function that may change or check the model's arguments."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Changed = Mapping[str, Any] | None
 
 
 def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
-    """A middleware that calls `function(arguments)` or `function(arguments, context)` first. See docs/middleware.md.
+    """Return a middleware that calls `function(arguments)` or `function(arguments, context)` first. See
+    docs/middleware.md.
 
-    It belongs in `around`: in `inside`, the arguments are judged and stay.
-    What it returns are the arguments that are validated and judged; `None` leaves them as they are, and so does a call
-    whose arguments do not decode. What it raises, or returns of another kind, ends the call: nothing is run.
+    It belongs in `around`: in `inside`, the arguments are judged and stay. The function returns the arguments to
+    validate and judge. They stay as they are if it returns None, or if the arguments of the call do not decode. If the
+    function raises or returns anything else, the call ends: nothing is run.
 
     Raises:
-        DefinitionError: where `function` takes neither one nor two arguments, and where it stands in `inside`.
+        DefinitionError: `function` takes neither one nor two arguments, or the middleware is in `inside`.
     """
     with_context = takes_two("before", function)
 
@@ -52,7 +53,7 @@ def _changed(call: ToolCall, arguments: Changed) -> ToolCall | None:
 
 
 def _decodes(call: ToolCall) -> bool:
-    """Whether the model's arguments can be read: what cannot is for *decode* to answer, and not to be replaced."""
+    """Return whether the model's arguments can be parsed. If not, *decode* reports it, so nothing may replace them."""
     try:
         return not isinstance(call.raw, str) or parse_json_object(call.raw) is not None
     except Malformed:
@@ -60,11 +61,12 @@ def _decodes(call: ToolCall) -> bool:
 
 
 def takes_two(name: str, function: Callable[..., Any]) -> bool:
-    """Whether `function` takes a second argument, the context: it must have one, or says in its name or annotation
-    that the context is meant.
+    """Return whether `function` takes the context as a second argument.
+
+    It does if its second argument is required, or if the argument's name or annotation means the context.
 
     Raises:
-        DefinitionError: where it takes neither one nor two.
+        DefinitionError: `function` takes neither one nor two arguments.
     """
     if not callable(function):
         raise DefinitionError(f"{name} takes a function, not {function!r}")

@@ -1,4 +1,4 @@
-"""`breaker(failures)`: what fails again and again is left alone for a while."""
+"""`breaker(failures)`: stop calling a failing tool for a while."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 _KEYS_AT_MOST = 10_000
-_NO_TIME = 0.01  # seconds: a timer may come a little before its time
+_NO_TIME = 0.01  # seconds: a timer may fire a little early
 
 
 def breaker(
@@ -28,52 +28,52 @@ def breaker(
     by: By = "tool",
     clock: Clock | None = None,
 ) -> Breaker:
-    """A middleware that stops calling what has failed `failures` times in a row. See docs/limits.md.
+    """Return a middleware that stops calling a tool after `failures` failures in a row. See docs/limits.md.
 
         closed     every call goes through; a success ends the row of failures
         open       every call is `limited`, with a `retry_after`, until `seconds` have passed
         half-open  `probes` calls at a time go through: one that succeeds closes it, one that fails opens it again
 
-    What failed is a failure, and so is a deadline that comes before the tool is done, whatever its handler makes of
-    that; it counts when the handler ends, which is later where that takes no notice of being cancelled. What was
-    limited, came from a cache further in (a failure that was shared there counts once), or was cancelled from outside,
-    is neither a failure nor a success. A probe that is given up, at its deadline or from outside, makes room for
-    another, also where its handler runs on.
+    A failed call is a failure. So is a deadline before the tool is done, whatever the handler does about it; this
+    counts when the handler ends, which is later if it ignores its cancellation. A call is neither a failure nor a
+    success if it was limited, came from a cache further in (a shared failure counts once) or was cancelled from
+    outside. An abandoned probe, at its deadline or from outside, makes room for another, even if its handler runs on.
 
-    Put it in `inside`, where each attempt of a `retry` counts; in `around`, a call counts once with all its attempts.
+    Put it in `inside` to count each attempt of a `retry`. In `around`, a call counts once with all its attempts.
 
-    It remembers 10,000 keys that have failed. For one more it forgets one that is closed, else one whose time is up;
-    where all are open, calls for keys that it could not remember are refused too, until the first of them is half-open.
+    It remembers 10,000 keys with failures. For one more it forgets a closed one, else one whose time is up. If all are
+    open, calls for further keys are refused too, until the first of them is half-open.
 
     Args:
-        failures: How many in a row, at least 1.
-        seconds: How long it stays open.
-        probes: How many calls at a time try whether it works again.
-        when: Whether a result that is no success is a failure; left out, it is. With `lambda result: not
-            isinstance(result.exception, LookupError)`, what was not found says nothing about the service.
-        by: What has a breaker of its own: `"tool"`, `"principal"`, `"session"` or `"all"`; several; or a function of
-            call and context that gives the key. Where it raises or gives no key, the call fails and nothing is run.
-        clock: What tells the time; left out, what the runner goes by that calls it first.
+        failures: The failures in a row that open it, at least 1.
+        seconds: The time for which it stays open.
+        probes: The number of calls at a time that test whether the tool works again.
+        when: Whether a result without success is a failure. By default it is. With `lambda result: not
+            isinstance(result.exception, LookupError)`, a missing item says nothing about the service.
+        by: The scope of one breaker: `"tool"`, `"principal"`, `"session"` or `"all"`; several; or a function of call
+            and context that returns the key. If the function raises or returns no key, the call fails and nothing is
+            run.
+        clock: The clock; by default that of the first runner to call it.
 
     Raises:
-        DefinitionError: for parameters that could not work.
+        DefinitionError: A parameter is not valid.
     """
     return Breaker(failures, seconds, probes, when, by, clock)
 
 
 class _Circuit:
-    """One that has failed. Those that have not have none, so that a success costs a look into a dict."""
+    """The state of a key with failures. Other keys have no circuit, so a success costs only a look into a dict."""
 
     __slots__ = ("failures", "probes", "until")
 
     def __init__(self) -> None:
         self.failures = 0
         self.probes: list[_Probe] = []
-        self.until = -math.inf  # when it becomes half-open
+        self.until = -math.inf  # the time when it becomes half-open
 
 
 class _Probe:
-    """A call that tries whether it works again."""
+    """A call that tests whether the tool works again."""
 
     __slots__ = ("_cancels", "_task", "circuit")
 
@@ -84,14 +84,16 @@ class _Probe:
 
     @property
     def given_up(self) -> bool:
-        """Whether nobody waits for it any more: its deadline came, it was cancelled, or its loop is closed. What its
-        handler makes of that may take for ever."""
+        """Whether nobody waits for it any more: its deadline came, it was cancelled, or its loop is closed.
+
+        The handler may take forever to react to that.
+        """
         task = self._task
         return task is not None and (task.cancelling() > self._cancels or task.get_loop().is_closed())
 
 
 class Breaker:
-    """What `breaker` makes."""
+    """The middleware of `breaker`."""
 
     def __init__(self, failures: int, seconds: float, probes: int, when: Any, by: By, clock: Clock | None) -> None:
         self._most = whole("breaker(failures)", failures)
@@ -100,8 +102,8 @@ class Breaker:
         self._when = function("breaker(when)", when)
         self._key = keyed("breaker", by)[0]
         self._clock = Ticking("breaker", clock)
-        self._closed: dict[Hashable, _Circuit] = {}  # the first that failed is the first
-        self._open: dict[Hashable, _Circuit] = {}  # and half-open; the first whose time is up is the first
+        self._closed: dict[Hashable, _Circuit] = {}  # in order of the first failure
+        self._open: dict[Hashable, _Circuit] = {}  # and half-open; in the order in which their time ends
         self._lock = threading.Lock()
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
@@ -131,7 +133,7 @@ class Breaker:
                 self._ended(key, probe, failed)
 
     def _judged(self, result: ToolResult, context: ToolContext) -> bool | None:
-        """Whether it is a failure; `None` where it tells nothing."""
+        """Return whether the result is a failure, or None if it is neither failure nor success."""
         if result.executed is False and result.status == "ok":
             return None
         if result.status == "ok":
@@ -141,7 +143,7 @@ class Breaker:
         return None
 
     def _entered(self, key: Hashable, call: ToolCall) -> _Probe | ToolResult | None:
-        """`None` while it is closed, the probe, or the answer that it is not called."""
+        """Return None if the circuit is closed, a probe if one may go through, else the result of the refused call."""
         with self._lock:
             circuit = self._open.get(key)
             if circuit is None:
@@ -165,7 +167,7 @@ class Breaker:
                 if circuit is not probe.circuit:  # closed meanwhile, by another probe or by `forget`
                     return
             elif circuit is not None:
-                return  # it began while it was closed: once open, only probes tell
+                return  # the call began while it was closed: once open, only probes count
             if failed is False:
                 self._open.pop(key, None)
                 self._closed.pop(key, None)
@@ -184,18 +186,18 @@ class Breaker:
         circuit.failures += 1
         if circuit.failures < self._most:
             self._closed[key] = circuit
-        else:  # as it is after every probe
+        else:  # also after a failed probe
             circuit.until = self._clock.time() + self._seconds
             self._open[key] = circuit
 
     def _without_room(self, key: Hashable) -> float:
-        """Seconds until a failure for `key` can be remembered; 0 where it can be now."""
+        """Return the seconds until a failure for `key` can be remembered: 0 if it can be now."""
         if len(self._open) < _KEYS_AT_MOST or key in self._open:
             return 0.0
         return max(0.0, next(iter(self._open.values())).until - self._clock.time())
 
     def is_open(self, key: Hashable) -> bool:
-        """Whether calls for `key` (a tool's name, what `by` gives) are refused at present."""
+        """Return whether calls for `key` (a tool's name, or the key from `by`) are refused at present."""
         with self._lock:
             circuit = self._open.get(key)
             return self._without_room(key) > 0 if circuit is None else circuit.until > self._clock.time()

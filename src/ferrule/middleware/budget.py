@@ -1,4 +1,4 @@
-"""`budget(calls=…, tokens=…, cost=…, seconds=…)`: what a session or a principal may use altogether."""
+"""`budget(calls=…, tokens=…, cost=…, seconds=…)`: bound the total use of a session or a principal."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 Amounts: TypeAlias = Mapping[str, float]
-"""How much of each of `tokens`, `cost` and `seconds`."""
+"""The amounts of `tokens`, `cost` and `seconds`."""
 
-_SCALE = 10**9  # amounts are counted in whole billionths, so that 0.1 + 0.2 is 0.3
+_SCALE = 10**9  # amounts are counted in whole billionths, to make 0.1 + 0.2 equal to 0.3
 
 
 def budget(
@@ -54,35 +54,36 @@ def budget(
     limits: SharedLimits | None = None,
     clock: Clock | None = None,
 ) -> Budget:
-    """A middleware that bounds what all calls of a session use together; what would go beyond it is `limited`.
+    """Return a middleware that bounds the total use of all calls of a session. A call beyond the bound is `limited`.
     See docs/limits.md.
 
-    What a call may use is reserved before it runs, and becomes what it did use afterwards, so that calls side by side
-    do not go beyond the budget either. A call counts when it is let through, whatever it comes to; one that ran nothing
-    (`executed` is `False`, or it was cancelled before) gets all back. Where it is not known what was used, the
+    The largest possible use of a call is reserved before it runs and replaced by its actual use afterwards, so
+    concurrent calls stay within the budget too. A call counts when it is let through, whatever its result. If it ran
+    nothing (`executed` is `False`, or it was cancelled before), it gets everything back. If its use is unknown, the
     reservation stays.
 
-    Put it in `inside`: in `around`, the time that a person takes to answer an ask is the call's, too.
+    Put it in `inside`: in `around`, the time of a person's answer to an ask counts as the call's, too.
 
     Args:
-        calls: How many calls.
-        tokens: How many tokens, as `usage` tells them.
-        cost: How much it may cost, in any unit, as `usage` tells it.
-        seconds: How long the calls may take, added up.
-        reserve: What one call may use at most, such as `{"tokens": 4000, "cost": 0.02}`, or a function of call and
-            context that tells it; needed for `tokens` and `cost`. For `seconds` it is, where left out, what remains
-            until the deadline, or all that is left where there is none. A call that uses more is charged for all of it.
-        usage: What a call did use; left out, it is `result.metadata["usage"]`, with `cost` and `tokens` (or
-            `total_tokens`, or `input_tokens` and `output_tokens`). Where it raises, that is logged, and not known.
-        by: What has a budget of its own: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a
-            function of call and context that gives the key. Where it raises or gives no key, nothing is run.
-        limits: The accounts that several programs share: `ferrule.stores.limits.shared(…)`. All budgets of the same
-            amounts and the same `by` have one account there. Keys are texts, whole numbers, `None` and tuples of these.
-            See docs/limits.md#among-several-programs.
-        clock: What tells the time; left out, what the runner goes by that calls it first.
+        calls: The number of calls.
+        tokens: The number of tokens, as `usage` returns them.
+        cost: The cost in any unit, as `usage` returns it.
+        seconds: The sum of the durations of the calls.
+        reserve: The largest use of one call, such as `{"tokens": 4000, "cost": 0.02}`, or a function of call and
+            context that returns it. `tokens` and `cost` need it. For `seconds` it is by default the time until the
+            deadline, or the whole bound if there is no deadline. A call with a larger use is charged for all of it.
+        usage: A function from the result to the actual use. By default `result.metadata["usage"]`, with `cost` and
+            `tokens` (or `total_tokens`, or `input_tokens` and `output_tokens`). If it raises, that is logged and the
+            use is unknown.
+        by: The scope of one budget: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a function of
+            call and context that returns the key. If it raises or returns no key, nothing is run.
+        limits: The accounts of several programs: `ferrule.stores.limits.shared(…)`. All budgets of the same amounts and
+            the same `by` have one account there. Keys are texts, whole numbers, `None` and tuples of these. See
+            docs/limits.md#among-several-programs.
+        clock: The clock; by default that of the first runner to call it.
 
     Raises:
-        DefinitionError: for parameters that could not work.
+        DefinitionError: A parameter is not valid.
     """
     amounts = {"calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds}
     bounds = {unit: amount for unit, amount in amounts.items() if amount is not None}
@@ -97,7 +98,7 @@ class _Account:
         self.running = 0
 
     def take(self, wanted: list[int], limits: Sequence[int]) -> int | None:
-        """Take `wanted` from it, and give `None`; or the place of an amount of which there is not so much left."""
+        """Take `wanted` from the account and return None, or return the index of an amount with too little left."""
         after = list(map(add, self.used, wanted))
         for place, limit in enumerate(limits):
             if after[place] > limit:
@@ -107,13 +108,13 @@ class _Account:
         return None
 
     def settle(self, unused: list[int]) -> None:
-        """A call has ended, and has not used so much of what it took."""
+        """End a call and return its `unused` amounts to the account."""
         self.running -= 1
         self.used = list(map(sub, self.used, unused))
 
 
 class Budget:
-    """What `budget` makes. It keeps an account for each key until `forget(key)`."""
+    """The middleware of `budget`. It has an account for each key until `forget(key)`."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class Budget:
         self._shared = None if shared is None else _SharedAccounts(shared, self._units, self._limits, self._who)
 
     def _reserving(self, reserve: Any) -> tuple[Any, list[int] | None]:
-        """The function that tells what to reserve, and the amounts where they are always the same."""
+        """Return the function for the amounts to reserve, and these amounts if they are always the same."""
         if callable(reserve):
             return function("budget(reserve)", reserve), None
         amounts = {} if reserve is None else reserve
@@ -231,7 +232,7 @@ class Budget:
         return limited(f"The budget for {self._who} is too small: {said}", 1.0 if account.running else None)
 
     def _unused(self, wanted: list[int], result: ToolResult | None, began: float) -> list[int]:
-        """How much of each amount goes back; negative where more was used."""
+        """Return the amounts to give back; negative if the call used more."""
         used = {} if result is None else self._said(result)
         if "seconds" in self._units:
             used["seconds"] = self._clock.time() - began
@@ -241,7 +242,7 @@ class Budget:
         ]
 
     def _said(self, result: ToolResult) -> dict[str, float]:
-        """What is known of what a call has used."""
+        """Return the known use of a call."""
         try:
             return _checked(self._usage(result))
         except Exception as error:
@@ -249,11 +250,12 @@ class Budget:
             return {}
 
     def used(self, key: Hashable = None) -> dict[str, float]:
-        """What `key` (a session, what `by` gives) has used, with what is reserved for calls that run. Where programs
-        share it, the store is asked.
+        """Return the use of `key` (a session, or the key from `by`), with the reservations of running calls.
+
+        If programs share the account, this asks the store.
 
         Raises:
-            StoreError: where that does not answer.
+            StoreError: The store does not answer.
         """
         with self._lock:
             account = self._accounts.get(key)
@@ -263,8 +265,10 @@ class Budget:
         return {unit: amount / _SCALE for unit, amount in zip(self._units, used, strict=True)}
 
     def forget(self, key: Hashable) -> None:
-        """Close the account of `key`: of a session that has ended, or to let it use as much again. One that programs
-        share is closed soon, and what its calls give back then is lost with it."""
+        """Close the account of `key`, when its session has ended or to allow it the whole budget again.
+
+        A shared account is closed without waiting for the store. Later returns of its running calls are lost with it.
+        """
         if self._shared is not None:
             self._shared.forget(key)
         with self._lock:
@@ -272,8 +276,10 @@ class Budget:
 
 
 class _SharedAccounts:
-    """Accounts that several programs share: of each key what was used, how many calls run, and a name, so that a call
-    gives nothing back to an account that was opened since."""
+    """Accounts of several programs. Each has the use of one key, its number of running calls, and a name.
+
+    Because of the name, a call gives nothing back to an account opened after it.
+    """
 
     def __init__(self, shared: SharedLimits, units: tuple[str, ...], limits: Sequence[int], who: str) -> None:
         self.shared = shared
@@ -283,17 +289,18 @@ class _SharedAccounts:
         self._kind = f"budget/{' '.join(units)}/{who}"
 
     async def take(self, key: Hashable, wanted: list[int]) -> tuple[_SharedAccount, int | None]:
-        """Take `wanted` from the account of `key`: what it was then, and the place of an amount that there is not.
+        """Take `wanted` from the account of `key`. Return the account as it is then, and the index of a lacking amount
+        or None.
 
         Raises:
-            StoreError: where it is not known whether there is so much.
-            TypeError: for a key that cannot be kept.
+            StoreError: The store cannot say whether there is enough.
+            TypeError: The key cannot be stored.
         """
         account = _SharedAccount(self, self.place(key), self._units)
         order = self.shared.order(account.place, partial(account.taken, wanted))
         try:
             return account, await answer(order)
-        except BaseException:  # nobody waits for it any more, and it may still be done
+        except BaseException:  # nobody waits for the order any more, but it may still succeed
             account.give_back(wanted, order)
             raise
 
@@ -301,7 +308,7 @@ class _SharedAccounts:
         return self.shared.place(self._kind, key)
 
     def read(self, key: Hashable) -> _SharedAccount | None:
-        """The account after all that this program has told it."""
+        """Return the account after all earlier orders of this program."""
         place = self.place(key)
         value = self.shared.order(place, lambda value: (value, value)).result(SECONDS)
         return None if value is None else _SharedAccount(self, place, self._units).as_kept(value)
@@ -311,7 +318,7 @@ class _SharedAccounts:
 
 
 class _SharedAccount(_Account):
-    """An account as it was when a call took from it."""
+    """An account at the time when a call took from it."""
 
     __slots__ = ("_accounts", "_lacking", "_opened", "place")
 
@@ -327,15 +334,15 @@ class _SharedAccount(_Account):
         return self
 
     def taken(self, wanted: list[int], value: Any) -> tuple[Any, int | None]:
-        """What the account becomes where `wanted` is taken from it, and what is lacking."""
+        """Return the account's new value with `wanted` taken from it, and the index of a lacking amount or None."""
         new = {"opened": os.urandom(8).hex(), "running": 0, "used": [0] * len(wanted)}
         self.as_kept(new if value is None else value)
         self._lacking = self.take(wanted, self._accounts.limits)
         return (value if self._lacking is not None else self._kept()), self._lacking
 
     def settle(self, unused: list[int]) -> None:
-        """Tell it, soon, that a call has not used so much of what it took. Where that fails, it counts as used."""
-        if not self._accounts.only_calls or any(unused):  # else nothing changes that is asked for
+        """Give the `unused` amounts back, without waiting for the store. If that fails, they count as used."""
+        if not self._accounts.only_calls or any(unused):  # else no figure changes that anybody reads
             self._tell(partial(self._settled, unused))
 
     def _tell(self, change: Callable[[Any], tuple[Any, None]]) -> None:
@@ -343,7 +350,7 @@ class _SharedAccount(_Account):
             self._accounts.shared.order(self.place, change).add_done_callback(_log_lost)
 
     def give_back(self, wanted: list[int], taking: Future[int | None]) -> None:
-        """Give all back, where it was taken. That is known when this is done, which comes after `taking`."""
+        """Give everything back if it was taken. This runs after `taking`, so it knows the outcome."""
 
         def change(value: Any) -> tuple[Any, None]:
             lost = taking.done() and taking.exception() is not None
@@ -376,7 +383,7 @@ def _decimal(amount: int) -> str:
 
 
 def _usage_in_metadata(result: ToolResult) -> Mapping[str, Any] | None:
-    """`metadata["usage"]`, in the names that model APIs have for it."""
+    """Return `metadata["usage"]`, under the names of the model APIs."""
     usage = result.metadata.get("usage")
     if not isinstance(usage, Mapping):
         return None
@@ -386,8 +393,7 @@ def _usage_in_metadata(result: ToolResult) -> Mapping[str, Any] | None:
 
 
 def _checked(amounts: Mapping[str, Any] | None) -> dict[str, float]:
-    """Those that are numbers from 0 upwards, none beyond what can be counted: what else is said of the use is as good
-    as unknown."""
+    """Return the amounts that are finite numbers from 0 upwards, at most `LARGEST`. All others count as unknown."""
     if amounts is None:
         return {}
     return {

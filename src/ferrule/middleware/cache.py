@@ -1,4 +1,4 @@
-"""`cache(seconds)`: the same question to a tool that only reads is answered once."""
+"""`cache(seconds)`: answer equal calls of a read-only tool from one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.result import ToolResult, get_original, set_slot
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
-"""The success of a call; or that another has to run instead of it, or that each has to run by itself."""
+"""The success of a call, or `"again"` if another waiting call must run instead, or `"alone"` if each must run by
+itself.
+"""
 _WaitingCall: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
 _CacheKey: TypeAlias = tuple[Any, str, Hashable]
 _canonical = json.JSONEncoder(sort_keys=True).encode
@@ -28,36 +30,35 @@ _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, clock: Clock | None = None) -> Cache:
-    """A middleware that keeps the successes of tools that only read (`read_only` for this call), for `seconds`.
-    See docs/limits.md.
+    """Return a middleware that stores the successes of read-only tools (`read_only` for this call) for `seconds`. See
+    docs/limits.md.
 
-    An answer is kept for the tool (another version or copy of it is another one), the judged arguments whatever their
-    order, and what of the context may change it. Calls for the same at the same time run once, and all get the success
-    of that one; where it fails, each runs by itself; where it is cancelled or its deadline comes, another of them runs,
-    once its handler has ended. A call for which a person was asked, or which made such a call, shares nothing and gets
-    nothing of another. What comes from the cache or was shared has `metadata["cached"]` and was not `executed`;
-    its output is a copy.
+    An answer is stored for the tool (another version or copy is another tool), the judged arguments in any order, and
+    the parts of the context that may change it. Equal calls at the same time run once, and all get that success. If the
+    run fails, each of them runs by itself. If it is cancelled or reaches its deadline, another of them runs, once the
+    handler has ended. A call shares nothing and receives nothing from another if a person was asked for it or for a
+    call it made. A cached or shared result has `metadata["cached"]` and was not `executed`; its output is a copy.
 
-    It belongs in `inside`: in `around`, an answer would go round the guards. Calls of other tools pass. A result with
-    `metadata["cache"]` `False` is neither kept nor shared, nor is one that cannot be copied.
+    It belongs in `inside`: in `around`, an answer would bypass the guards. Calls of other tools pass. A result is
+    neither stored nor shared if its `metadata["cache"]` is `False` or if it cannot be copied.
 
     Args:
-        seconds: How long an answer is good, from when it was there.
-        entries: How many are kept; then the one that was not asked for the longest goes.
-        by: What of the context may change an answer. Left out: principal, session, working directory, `deps` and
-            `secrets` (these two as the very objects). Else `"principal"`, `"session"`, `"all"` where nothing does;
-            several; or a function of call and context that gives the key. Where it raises or gives no key, the call
-            fails and nothing is run.
-        clock: What tells the time; left out, what the runner goes by that calls it first.
+        seconds: The lifetime of an answer, from its arrival.
+        entries: The number of stored answers. The least recently requested one goes first.
+        by: The parts of the context that may change an answer. By default principal, session, working directory,
+            metadata, `deps` and `secrets` (these two as the very objects). Otherwise `"principal"`, `"session"`,
+            `"all"` if no part does; several; or a function of call and context that returns the key. If it raises or
+            returns no key, the call fails and nothing is run.
+        clock: The clock; by default that of the first runner to call it.
 
     Raises:
-        DefinitionError: for parameters that could not work, and where it stands in `around`.
+        DefinitionError: A parameter is not valid, or the middleware is in `around`.
     """
     return Cache(seconds, entries, by, clock)
 
 
 class _Flight:
-    """A call that runs, and who waits for what it comes to."""
+    """A running call and the calls that wait for its outcome."""
 
     __slots__ = ("loop", "parent", "waiters")
 
@@ -67,14 +68,14 @@ class _Flight:
         self.waiters: list[_WaitingCall] = []
 
     def end(self, shared: _Shared) -> None:
-        """Tell all who wait what it came to."""
+        """Give the outcome to all waiting calls."""
         for loop, waiter in self.waiters:
-            with suppress(RuntimeError):  # a loop that is closed, and who waited on it with it
+            with suppress(RuntimeError):  # a closed loop; its waiting calls ended with it
                 loop.call_soon_threadsafe(_wake_waiter, waiter, shared)
 
 
 class Cache:
-    """What `cache` makes."""
+    """The middleware of `cache`."""
 
     only_inside = "cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards"
 
@@ -94,9 +95,9 @@ class Cache:
             raise DefinitionError(self.only_inside)
         if context.asked or context.answer is not None:
             return await next(call, context)
-        # The tool itself stands for its fingerprint, which says nothing of what is fixed in it or of its handler.
+        # The key has the tool itself: its fingerprint does not cover its fixed arguments or its handler.
         asked = _canonical(dict(call.arguments))
-        if SECRET_STARS in asked:  # of two secrets that validation has made of what was sent
+        if SECRET_STARS in asked:  # distinguishes two secrets that validation has replaced by stars
             asked += str(call.raw)
         key: _CacheKey = (context.tool.definition, asked, self._scope(call, context))
         shared: _Shared = "again"
@@ -110,7 +111,9 @@ class Cache:
         return await next(call, context) if isinstance(found, str) else found
 
     def _look_up(self, key: _CacheKey, call: ToolCall) -> _Shared | _Flight | asyncio.Future[_Shared]:
-        """What is kept, or what is to be done: to lead a flight, to wait for another's, or to run by itself."""
+        """Return the stored result, a flight to lead, a future to wait for, or `"alone"` if the call must run by
+        itself.
+        """
         loop = asyncio.get_running_loop()
         with self._lock:
             kept = self._kept.pop(key, None)
@@ -124,7 +127,7 @@ class Cache:
                 flight = self._flights[key] = _Flight(call.parent, loop)
                 return flight
             if flight.parent != call.parent:
-                # It may be one of those that the leader itself waits for: only sisters wait for each other.
+                # The leader itself may wait for this call, so only calls with the same parent wait for each other.
                 return "alone"
             waiter: asyncio.Future[_Shared] = loop.create_future()
             flight.waiters.append((loop, waiter))
@@ -136,7 +139,7 @@ class Cache:
         shared: _Shared = "alone"
         try:
             result = await next(call, context)
-            if context.remaining(own=True) == 0:  # what came too late is dropped
+            if context.remaining(own=True) == 0:  # a result after the deadline is dropped
                 shared = "again"
             elif result.success and not context.asked:
                 shared = _snapshot(result)
@@ -158,7 +161,10 @@ class Cache:
             del self._kept[next(iter(self._kept))]
 
     def forget(self, tool: str | None = None) -> None:
-        """Drop what is kept of the tool of this name, or of all; what runs at present is not kept either."""
+        """Drop the stored results of the tool of this name, or of all tools.
+
+        Calls that run at present are not stored either.
+        """
         with self._lock:
             self._kept = {key: kept for key, kept in self._kept.items() if tool not in (None, key[0].name)}
             self._flights = {key: one for key, one in self._flights.items() if tool not in (None, key[0].name)}
@@ -168,7 +174,7 @@ class Cache:
 
 
 class _Same:
-    """An object as a key: equal to itself alone, and kept alive, so that no other one gets its address."""
+    """An object as a key, equal to itself alone. It keeps the object alive, so no other one gets its address."""
 
     __slots__ = ("_object",)
 
@@ -186,13 +192,13 @@ def _everything(call: ToolCall, context: ToolContext) -> Hashable:
     where = (context.session, context.principal, context.working_directory)
     try:
         metadata: Hashable = _canonical(dict(context.metadata))
-    except (TypeError, ValueError):  # no JSON form: what it is stands for what it says
+    except (TypeError, ValueError):  # no JSON form: the object itself is the key
         metadata = _Same(context.metadata)
     return (*where, metadata, _Same(context.deps), _Same(context.secrets))
 
 
 def _snapshot(result: ToolResult) -> _Shared:
-    """`result` as others may have it, whatever becomes of this one."""
+    """Return a copy of `result` for others, independent of later changes to it."""
     if result.metadata.get("cache") is False:
         return "alone"
     content = result.content
@@ -201,7 +207,7 @@ def _snapshot(result: ToolResult) -> _Shared:
 
 
 def _for_another(result: ToolResult) -> _Shared:
-    """A result that was kept or is shared, for another call: nothing was run for that one."""
+    """Return a stored or shared result for another call, for which nothing was run."""
     copied = _deep_copy(result)
     if isinstance(copied, str):
         return copied

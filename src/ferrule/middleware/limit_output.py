@@ -1,4 +1,4 @@
-"""The whole of what a call gives the model stays within a number of characters, and of bytes of media."""
+"""`limit_output(characters)`: bound the characters and the bytes of media that a call returns to the model."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from ferrule.values.result import ToolResult
 
 
 def limit_output(characters: int, *, keep: Keep = "both", max_media: int = MAX_MEDIA_BYTES) -> Middleware:
-    """A middleware that cuts a result's blocks and error, taken together, to `characters`, and leaves out media beyond
-    `max_media` bytes. See docs/talking-to-the-model.md.
+    """Return a middleware that cuts a result's blocks and error, taken together, to `characters`, and omits media
+    beyond `max_media` bytes. See docs/talking-to-the-model.md.
 
-    What is cut says how much was left out, and JSON stays JSON. Media are left out whole; those that a model reads as
-    text, such as `text/csv`, count as characters. `result.output` is still the handler's value, which no provider
-    reads.
+    Each cut reports how much it removed, and JSON stays JSON. Media are omitted whole; media shown to a model as text,
+    such as `text/csv`, count as characters. `result.output` is still the handler's value, which no provider reads.
 
-    Put it in `around`, within an `untrusted`; in `inside`, it cuts nothing of what is said of a call that did not run.
+    Put it in `around`, within an `untrusted`. In `inside`, it does not cut the texts of calls that did not run.
 
     Args:
-        characters: How many at most.
-        keep: Which end of a long text is kept, and of a long list or object in JSON: its `"head"`, its `"tail"`, or
-            half of the room for each, since what was done stands at the start and what came of it often at the end.
-        max_media: How many bytes of images, audio and files at most. The runner has a `max_media` of its own.
+        characters: The largest number of characters.
+        keep: The end to keep of a long text, and of a long list or object in JSON: its `"head"`, its `"tail"`, or
+            `"both"`, half of the room for each: the action stands at the start and its result often at the end.
+        max_media: The largest number of bytes of images, audio and files. The runner has a `max_media` of its own.
 
     Raises:
-        DefinitionError: if `characters` or `max_media` is not a whole number above 0, or `keep` is none of the three.
+        DefinitionError: `characters` or `max_media` is not a whole number above 0, or `keep` is none of the three.
     """
     whole("limit_output(characters)", characters)
     whole("limit_output(max_media)", max_media)
@@ -44,7 +43,7 @@ def limit_output(characters: int, *, keep: Keep = "both", max_media: int = MAX_M
         short = truncate_text(error, characters, keep)
         if result.content == (Text(error),):
             return result if short == error else result.replace(error=short, content=(Text(short),))
-        # An error that came with content of its own: the error goes first, the content gets what is left.
+        # The content differs from the error: the error goes first, the content gets the rest.
         content = truncate_blocks(result.content, characters - len(short), keep, max_media)
         if short == error and content == result.content:
             return result

@@ -1,4 +1,4 @@
-"""`rate(calls, seconds)`: at most so many calls in any period of that length."""
+"""`rate(calls, seconds)`: bound the calls in any period of that length."""
 
 from __future__ import annotations
 
@@ -37,37 +37,36 @@ def rate(
     limits: SharedLimits | None = None,
     clock: Clock | None = None,
 ) -> Rate:
-    """A middleware that lets at most `calls` through in any `seconds`. See docs/limits.md.
+    """Return a middleware that lets at most `calls` through in any `seconds`. See docs/limits.md.
 
-    A call beyond that waits for its turn, if `wait` allows that. Turns are given in the order in which the calls come,
-    and the deadline of a call is paused while it waits. Any other call is `limited`, with a `retry_after` in seconds,
-    and is not run. A call counts when it gets its turn, whatever comes of it, also if it is cancelled before; a result
-    that comes from the journal does not count. Loops and threads that share the middleware share the count.
+    A call beyond that waits for its turn, if `wait` allows it. Calls get their turns in the order of their arrival, and
+    the deadline of a call is paused while it waits. Any other call is `limited`, with a `retry_after` in seconds, and
+    is not run. A call counts when it gets its turn, whatever its result, even if it is cancelled before; a result from
+    the journal does not count. Loops and threads that share the middleware share the count.
 
-    Put it in `inside`, where a denied call does not count. Put one with a `wait` in `around`: there a call that waits
-    has no slot yet, and the journal knows that it has not begun.
+    Put it in `inside` so denied calls do not count. Put one with a `wait` in `around`: there a waiting call has no slot
+    yet, and the journal knows that it has not begun.
 
     Args:
-        calls: How many; at least 1.
-        seconds: In how long; above 0.
-        by: What has a count of its own: `"tool"`, `"principal"`, `"session"`, or `"all"` for one count; several, such
-            as `("tool", "principal")`; or a function of call and context that gives the key. Where the function raises
-            or gives no key, the call fails and nothing is run.
-        limits: The counters that several programs share: `ferrule.stores.limits.shared(…)`. All rates of as many
-            seconds and the same `by` count together there. Keys are texts, whole numbers, `None` and tuples of these.
-            See docs/limits.md#among-several-programs.
-        wait: Seconds that a call waits for its turn at most; `math.inf` for as long as it takes.
-        clock: What tells the time; left out, what the runner goes by that calls it first. Several programs go by its
-            `now()`.
+        calls: The number of calls; at least 1.
+        seconds: The length of the period; above 0.
+        by: The scope of one count: `"tool"`, `"principal"`, `"session"`, or `"all"` for one count; several, such as
+            `("tool", "principal")`; or a function of call and context that returns the key. If the function raises or
+            returns no key, the call fails and nothing is run.
+        limits: The counters of several programs: `ferrule.stores.limits.shared(…)`. All rates of as many seconds and
+            the same `by` count together there. Keys are texts, whole numbers, `None` and tuples of these. See
+            docs/limits.md#among-several-programs.
+        wait: The most seconds that a call waits for its turn; `math.inf` for as long as it takes.
+        clock: The clock; by default that of the first runner to call it. Several programs use its `now()`.
 
     Raises:
-        DefinitionError: for parameters that could not work.
+        DefinitionError: A parameter is not valid.
     """
     return Rate(calls, seconds, by, wait, limits, clock)
 
 
 class Rate:
-    """What `rate` makes."""
+    """The middleware of `rate`."""
 
     __slots__ = ("_clock", "_key", "_said", "_shared", "_wait", "_windows")
 
@@ -109,6 +108,8 @@ class Rate:
         return result
 
     def forget(self, key: Hashable) -> None:
-        """Count anew for `key`: a tool's name, a principal, what `by` gives. It is no need: a key that is not met for
-        `seconds` is forgotten anyhow."""
+        """Restart the count of `key`: a tool's name, a principal, or the key from `by`.
+
+        This is never necessary: a key without a call for `seconds` is forgotten anyhow.
+        """
         (self._shared or self._windows).forget(key)

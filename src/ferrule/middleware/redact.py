@@ -1,4 +1,4 @@
-"""Credentials in what a tool returns are stars."""
+"""`redact`: replace credentials in results with stars."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ferrule.values.result import ToolResult
 
 
 async def redact(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-    """Put stars in the place of credentials in all that comes back: the output and its keys, content, an error's text,
-    metadata; so also in the record and the log of calls. See docs/middleware.md#what-comes-back.
+    """Replace credentials with stars in every part of the result: the output and its keys, content, an error's text and
+    metadata. This also covers the record and the log of calls. See docs/middleware.md#what-comes-back.
 
-    A credential is what can be nothing else: keys with the marks of services (AWS, OpenAI, Anthropic, GitHub, GitLab,
-    Slack, Google, Stripe and others), JSON web tokens, private keys in PEM, passwords in URLs, bearer tokens and what
-    `Authorization` says, settings in capitals as in a file `.env`, and a text of letters and digits under the name of a
-    password or a key; each also once in base64. Numbers of commits, UUIDs and prose stay.
+    A credential is a text with no other possible meaning: keys with the marks of services (AWS, OpenAI, Anthropic,
+    GitHub, GitLab, Slack, Google, Stripe and others), JSON web tokens, private keys in PEM, passwords in URLs, bearer
+    tokens and values of `Authorization`, settings in capitals as in a file `.env`, and a text of letters and digits
+    under the name of a password or a key; each also once in base64. Commit hashes, UUIDs and prose stay.
 
     It belongs in `around`, inside of `untrusted` and `limit_output`, which could cut a credential in two.
     """
@@ -37,7 +37,11 @@ redact.__dict__["only_around"] = (
 
 
 def _redacted(text: str, name: str) -> str:
-    """A key that has characters between its own which nobody sees is one, too; so is what is one under its name."""
+    """Return the text without credentials.
+
+    A key with invisible characters between its own counts as a credential, and so does a secret under its member's
+    name.
+    """
     seen, hidden = visible(text)
     masked = mask_certain_credentials(seen)
     if name and masked == seen and is_secret_member(name, seen, mask_certain_credentials):
@@ -46,7 +50,7 @@ def _redacted(text: str, name: str) -> str:
 
 
 def _redacted_across(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Texts that follow each other, as one where a credential begins in one and ends in another."""
+    """Return the blocks with adjacent texts joined if a credential begins in one and ends in another."""
     found: list[Block] = []
     for is_text, group in groupby(blocks, lambda block: isinstance(block, Text)):
         some = list(group)

@@ -1,4 +1,4 @@
-"""`retry(attempts)`: another attempt, where it can do no harm."""
+"""`retry(attempts)`: repeat a failed call when this can do no harm."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ def retry(
     when: Callable[[ToolResult], bool] | None = None,
     clock: Clock | None = None,
 ) -> Retry:
-    """A middleware that makes another attempt where one failed and another can do no harm. See docs/limits.md.
+    """Return a middleware that repeats a failed call when another attempt can do no harm. See docs/limits.md.
 
-    That is so where the tool is `read_only` or `idempotent` for this call, where `safe` names it, and where nothing
-    had been run (`executed` is `False`); and only while nothing of the output has been shown. Between attempts it waits
-    as long as the result says (`metadata["retry_after"]`, seconds), else `wait`, and twice as long each time.
+    An attempt is harmless if the tool is `read_only` or `idempotent` for this call, if `safe` names it, or if nothing
+    has run (`executed` is `False`); and only while no part of the output has been shown. The wait between attempts is
+    `metadata["retry_after"]` of the result (seconds), else `wait`, doubled each time.
 
     It belongs in `inside`, as the first: the deadline is for all attempts together, and no wait goes beyond it. Each
-    attempt that is followed by another is a `tool:progress` with `attempt`, `of`, `status`, `error` and `wait`; a
-    result that took several has a list of these, its own among them, in `metadata["attempts"]`. Where there were fewer
-    than `attempts`, although what came to be is worth another, `metadata["not_retried"]` says why.
+    attempt with another after it is a `tool:progress` with `attempt`, `of`, `status`, `error` and `wait`. A result
+    after several attempts has a list of these, its own included, in `metadata["attempts"]`. If there were fewer than
+    `attempts` although the result deserves another, `metadata["not_retried"]` gives the reason.
 
     Args:
-        attempts: How many at most, the first counted.
+        attempts: The largest number of attempts, including the first.
         wait: Seconds before the second attempt.
-        longest: Seconds of one wait at most; if the tool wants longer there is no other attempt. To wait for a rate,
+        longest: The most seconds of one wait; if the tool wants longer there is no other attempt. To wait for a rate,
             give the rate a `wait`.
-        jitter: The share of the wait that is chance, 0 to 1, so that not all who failed together come back together.
-            It makes the wait shorter, but never shorter than the tool wants.
-        per_minute: How many attempts beyond the first in any minute, for each tool, over all calls; those after
-            `limited` do not count.
-        safe: Names or globs of tools that may be run again although they are not marked so.
-        when: Whether a result (`failed`, `limited` or `timeout`) is worth another attempt. Left out, its `retryable`
-            decides; if that is `None`, what failed is, and what is limited and says until when.
-        clock: What tells the time and waits; left out, what the runner goes by that calls it first.
+        jitter: The random share of the wait, 0 to 1, so calls that failed together do not all come back together. It
+            makes the wait shorter, but never shorter than the tool wants.
+        per_minute: The largest number of attempts beyond the first in any minute, for each tool, over all calls; those
+            after `limited` do not count.
+        safe: Names or globs of tools that may be repeated although they are not marked so.
+        when: Whether a result (`failed`, `limited` or `timeout`) deserves another attempt. By default its `retryable`
+            decides; if that is `None`, `failed` results do, and so do `limited` ones with a `retry_after`.
+        clock: The clock for time and waits; by default that of the first runner to call it.
 
     Raises:
-        DefinitionError: for parameters that could not work, and where it stands in `around`.
+        DefinitionError: A parameter is not valid, or the middleware is in `around`.
     """
     return Retry(attempts, wait, longest, jitter, per_minute, safe, when, clock)
 
 
 class Retry:
-    """What `retry` makes."""
+    """The middleware of `retry`."""
 
     only_inside = "retry(…) belongs in `inside`: in `around`, no deadline would cover all attempts"
 
@@ -105,7 +105,7 @@ class Retry:
         while isinstance(pause := self._pause(call, context, result, len(made) + 1, ever), float):
             made.append(self._record(result, len(made) + 1, pause))
             context.announce(made[-1])
-            # Where there is to be no other attempt, `next` says why.
+            # If no other attempt is possible, `next` returns the reason.
             await context.pause(pause, self._clock.of(context).sleep)
             result = await next(call, context)
             ever = ran(result, context, before) if ever is False else ever
@@ -116,7 +116,7 @@ class Retry:
     def _pause(
         self, call: ToolCall, context: ToolContext, result: ToolResult, attempt: int, ever: bool | None
     ) -> float | str:
-        """Seconds until the next attempt; or why there is none, and nothing where none was to be expected."""
+        """Return the seconds until the next attempt, or the reason why there is none: empty if none was expected."""
         if attempt >= self._attempts or result.status not in _MAY or context.cancelled or not self._when(result):
             return ""
         if ever is not False and not self._is_safe(call, context):
@@ -153,7 +153,7 @@ class Retry:
         result = result.replace(metadata={**result.metadata, "attempts": made})
         if result.executed is not False or ever is False:
             return result
-        # Nothing was run at last, but an attempt before it had been: for the call as a whole, that counts.
+        # The last attempt ran nothing, but an earlier one did. This counts for the call as a whole.
         result = result.replace(executed=ever)
         if result.error is None or _NOTHING_RUN not in result.error:
             return result

@@ -1,4 +1,4 @@
-"""What a tool returns moves no cursor, hides nothing, loads nothing, and holds no mark of a model's own."""
+"""`sanitize`: remove control characters, active HTML and chat template marks from results."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ferrule.values.result import ToolResult
 
 
 async def sanitize(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-    """Take from all that comes back what does something instead of saying something: in the output and its keys, in
-    content, in an error's text and in metadata. See docs/middleware.md#what-comes-back.
+    """Remove or escape the active parts of all texts in the result: in the output and its keys, in content, in an
+    error's text and in metadata. See docs/middleware.md#what-comes-back.
 
-    Escape sequences, control characters and what nobody sees are removed, and every line break is `\\n`. HTML that
-    loads or runs something, and images of Markdown, do nothing any more, and their addresses lose what stands behind
+    Escape sequences, control characters and invisible characters are removed, and every line break is `\\n`. HTML
+    elements that load or run something, and Markdown images, become inert, and their addresses lose everything behind
     `?` and `#`. The marks of chat templates (`<|im_start|>`, `[INST]`, `Human:` at the beginning of a line …) and of
-    what Ferrule cut have their first character as a reference of HTML, as `&lt;|im_start|>`; where one stood there
-    before, its `&` is `&amp;`, so that it can be turned back.
+    Ferrule's cuts have their first character as a reference of HTML, as `&lt;|im_start|>`. If there was such a
+    reference before, its `&` becomes `&amp;`, so the text can be restored.
 
-    It is for what others write. Of files that are edited afterwards it would change what is looked for.
-    It belongs in `around`, innermost: `around=[untrusted, limit_output(16_000), redact, sanitize]`.
+    Use it for texts of others. In files to edit later, it would change the text that an edit looks for. It belongs in
+    `around`, innermost: `around=[untrusted, limit_output(16_000), redact, sanitize]`.
     """
     return with_texts(await next(call, context), lambda text, name: inert(visible(text)[0]))
 

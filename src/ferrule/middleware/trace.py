@@ -1,4 +1,4 @@
-"""`trace()`: a span of OpenTelemetry for each call, and what is counted of it."""
+"""`trace()`: record an OpenTelemetry span and metrics for each call."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ def trace(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> Trace:
-    """A middleware that tells OpenTelemetry of each call: a span `execute_tool NAME` and metrics, named as the GenAI
-    conventions have it. See docs/telemetry.md.
+    """Return a middleware that reports each call to OpenTelemetry: a span `execute_tool NAME` and metrics, named as in
+    the GenAI conventions. See docs/telemetry.md.
 
         tracing = trace()
         runner = Runner(tools, around=[tracing], observers=[tracing.observe])
 
-    It belongs in `around`, first, so that its span has all of the call: what guards decided, how long it waited, who
-    approved. As an observer, it tells of the calls besides that reach no tool, under the name `unknown`, whatever the
-    model wrote. Where a framework has opened a span `execute_tool` for this very call, that one gets what Ferrule
-    knows, and no other is opened. Without an SDK it costs next to nothing.
+    It belongs in `around`, first, so its span covers the whole call: the decisions of guards, the wait, the approver.
+    As an observer, it also reports calls that reach no tool, under the name `unknown`, whatever the model wrote. If a
+    framework has opened a span `execute_tool` for this very call, Ferrule adds its attributes to that one and opens no
+    other. Without an SDK it costs next to nothing.
 
     Args:
-        content: Whether spans have the arguments, with stars for what is bound or private, and the result, each at
-            most 8,192 characters. Left out, as OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says; by default not.
+        content: Whether spans have the arguments, with stars for bound or private values, and the result, each at most
+            8,192 characters. By default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT decides; without it, no.
         principal: Whether spans have the principal, as `user.id`.
         agent: The name of the agent that makes the calls.
-        tracer_provider: What makes the spans; left out, the one that the program has set.
+        tracer_provider: The maker of the spans; by default the provider set by the program.
         meter_provider: The same for metrics.
 
     Raises:
-        DefinitionError: where opentelemetry-api is not installed, for parameters that could not work, and where it
-            stands in `inside`.
+        DefinitionError: opentelemetry-api is not installed, a parameter is not valid, or the middleware is in `inside`.
     """
     try:
         from ferrule.middleware._spans import Trace  # 150 ms

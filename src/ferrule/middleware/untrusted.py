@@ -1,4 +1,4 @@
-"""What a tool returns is data: an envelope says so, and nothing inside can close it."""
+"""`untrusted`: mark results as data, in an envelope that nothing inside can close."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _LOOKS_LIKE_OURS = re.compile(
 _JOINT = "\n"
 
 MOST = 100_000
-"""The characters of a whole envelope at most: what a tool's `max_output` is where it is left out. The runner cuts what
-is longer, perhaps a tag with it, so an envelope for less needs a `limit_output` inside."""
+"""The largest number of characters of a whole envelope: a tool's default `max_output`.
+
+The runner cuts longer results, perhaps within a tag, so an envelope for less needs a `limit_output` inside.
+"""
 _SPARE = 500
 _BOUNDARY = 32
 
 
 async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-    """Wrap what comes back, an error's text too, in an envelope that marks it as data and not as instructions.
-    See docs/talking-to-the-model.md.
+    """Wrap the result, an error's text too, in an envelope that marks it as data and not as instructions. See
+    docs/talking-to-the-model.md.
 
-    The envelope's boundary is random, new for every call, and occurs nowhere in what it encloses. What looks like
-    the envelope's own tags is escaped (`&lt;`, and `&amp;lt;` for what was `&lt;`, so that it can be turned back),
-    media that are text become text, no address in it is fetched by a model's API, and the whole is cut to 100,000
-    characters. The runner's own words, of a call that was not run, are left as they are; those of a middleware, such
-    as a `rate`, are not. It belongs in `around`, outermost, so that
-    nothing cuts the envelope itself:
-    `around=[untrusted, limit_output(16_000)]`.
+    The envelope's boundary is random, new for every call, and occurs nowhere inside it. Text that looks like the
+    envelope's own tags is escaped (`&lt;`, and `&amp;lt;` for an earlier `&lt;`, so it can be restored). Text media
+    become text, no address in it is fetched by a model's API, and the whole is cut to 100,000 characters. The runner's
+    own words about a call that was not run stay as they are; those of a middleware, such as a `rate`, do not. It
+    belongs in `around`, outermost, so nothing cuts the envelope itself: `around=[untrusted, limit_output(16_000)]`.
     """
     result = await next(call, context)
     if context.is_refusal(result):
@@ -80,16 +80,16 @@ def _tags(tool: str, boundary: str) -> tuple[str, str]:
 
 
 def _without_media_of_text(block: Block) -> Block:
-    """Media whose bytes a provider shows as text, as that text."""
+    """Return media as a text block if a provider shows its bytes as text."""
     if isinstance(block, Text) or block.data is None or not is_text(block):
         return block
     return Text(block.data.decode("utf-8", "replace"))
 
 
 def _cut_and_defused(blocks: tuple[Block, ...], room: int) -> tuple[Block, ...]:
-    """The blocks without our tags, in at most `room` characters. They are cut first: a cut may write JSON anew."""
+    """Return the blocks without our tags, in at most `room` characters. The cut comes first: it may write JSON anew."""
     inside = _defused(truncate_blocks(blocks, room))
-    # What is escaped grows by seven characters at most, and is at least ten.
+    # Escaping adds at most seven characters to a text of at least ten.
     return inside if count_characters(inside) <= room else _defused(truncate_blocks(blocks, room // 2))
 
 
@@ -109,7 +109,7 @@ def _texts(blocks: tuple[Block, ...]) -> list[str]:
 
 
 def _defused(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """The blocks with every bracket escaped that starts what looks like a tag of ours, also across blocks."""
+    """Return the blocks with the first bracket of each likely tag of ours escaped, also across blocks."""
     texts = [block.text if isinstance(block, Text) else "" for block in blocks]
     joined = _JOINT.join(texts)
     found = list(_LOOKS_LIKE_OURS.finditer(joined))
@@ -129,7 +129,7 @@ def _defused_media(block: Media) -> Media:
     name = block.name and _LOOKS_LIKE_OURS.sub(reference, block.name)
     uri = block.uri and _LOOKS_LIKE_OURS.sub(reference, block.uri)
     mime_type = _LOOKS_LIKE_OURS.sub(reference, block.mime_type)
-    if len(mime_type) > 255:  # more than content takes, through what was escaped
+    if len(mime_type) > 255:  # escaping made it longer than content allows
         mime_type = mime_type.partition(";")[0]
     if (name, uri, mime_type, False) == (block.name, block.uri, block.mime_type, block.fetch):
         return block
@@ -137,7 +137,7 @@ def _defused_media(block: Media) -> Media:
 
 
 def _escaped_at(text: str, found: list[re.Match[str]], before: int) -> str:
-    """The text that begins `before` characters behind the place from which what was found is counted."""
+    """Return the text with the matches escaped. The text begins `before` characters into the text of the matches."""
     parts: list[str] = []
     start = 0
     for match in found:
@@ -147,6 +147,6 @@ def _escaped_at(text: str, found: list[re.Match[str]], before: int) -> str:
 
 
 def _attribute(name: str) -> str:
-    """A tool's name as an attribute: bounded, on one line, with nothing that ends it."""
+    """Return a tool's name as an attribute: bounded, on one line, without characters that end it."""
     printable = "".join(character if character.isprintable() else "\ufffd" for character in name[:100])
     return html.escape(printable, quote=True)

@@ -1,7 +1,7 @@
-"""What teams write into files about who may call what: conditions, rules, files in scopes, trust. See docs/policy.md.
+"""Files for the permissions of a team: conditions, rules, files in scopes, trust. See docs/policy.md.
 
-`conditions.py` answers of one argument and `rule.py` of one call, in three ways; the verdict over all rules is there
-too. Both are values. `policy.py` is the guard that holds the rules of several files.
+`conditions.py` answers about one argument, `rule.py` about one call, and `verdict.py` about all rules. An answer is
+true, false or unknown. Conditions and rules are values. `policy.py` is the guard with the rules of several files.
 """
 
 from __future__ import annotations

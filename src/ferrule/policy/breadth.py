@@ -1,4 +1,4 @@
-"""Find the allow rules that let through more than they seem to."""
+"""Find allow rules with more effect than they seem to have."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _MOST_NAMES: Final = 5
 _NARROW_IN_GIT: Final = frozenset(
     {"add", "branch", "commit", "describe", "for-each-ref", "ls-files", "ls-tree", "merge-base", "rev-parse", "status"}
 )
-"""The sub-commands of git without an option that runs a program or writes a file."""
+"""The sub-commands of git without an option for running a program or writing a file."""
 _READS_INPUT: Final = frozenset({("-",), ("-s",)})
 
 
 def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterator[Finding]:
-    """Warn of rules that in effect allow everything, of names with `*` that cover what may do harm, and of shell lines
-    that a rule does not see."""
+    """Warn about rules that allow more than they seem to.
+
+    These are rules that in effect allow everything, names with `*` for harmful tools, and shell lines unseen by a rule.
+    """
     listed = [] if tools is None else list(tools)
     stricter = [one for one in rules if one.decide != "allow" and not (one.arguments or one.principals or one.traits)]
     allowable = [tool for tool in listed if not any(one.speaks_of(tool) for one in stricter)]
@@ -48,7 +50,7 @@ def _check_patterns(rule: Rule) -> Iterator[Finding]:
 
 
 def _risk_of_pattern(pattern: CommandPattern) -> str:
-    """Why a pattern allows everything; empty if it does not, as far as that is known."""
+    """Return why a pattern allows everything, or "" if it does not as far as is known."""
     program, *arguments = pattern.words
     risk = risk_of(program[0])
     if risk is None:
@@ -65,12 +67,12 @@ def _risk_of_pattern(pattern: CommandPattern) -> str:
 
 
 def _before_operands(words: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The words before `--`, after which no word is an option."""
+    """Return the words before `--`. No word after it is an option."""
     return words[: words.index(("--",))] if ("--",) in words else words
 
 
 def _may_be_option(word: tuple[str, ...]) -> bool:
-    """Whether a word of a pattern stands for options: `*`, `*.c` and `-*` do, and `src/*` does not."""
+    """Return whether a word of a pattern may stand for options: `*`, `*.c` and `-*` do, and `src/*` does not."""
     return len(word) > 1 and (not word[0] or word[0].startswith("-"))
 
 
@@ -87,7 +89,7 @@ def _check_globs(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
 
 
 def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
-    """Compare a rule with what the tools that it speaks of may run."""
+    """Compare a rule with the shell lines of its tools."""
     judged = {place.rstrip("[]").rpartition(".")[2]: one for place, one in rule.arguments.items()}
     lines = [name for name, one in judged.items() if isinstance(one, Commands)]
     for tool in tools:
@@ -110,7 +112,7 @@ def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
 
 
 def _may_do_harm(tool: Any, rule: Rule) -> bool:
-    """Whether a tool may be destructive, or says that it reaches the open world, in a call that a rule allows."""
+    """Return whether a tool may be destructive, or declares `open_world`, in a call allowed by a rule."""
     destructive = tool.destructive is not False and not {"read_only", "not destructive"} & set(rule.traits)
     says_open = getattr(tool, "options", {}).get("open_world")
     return destructive or (bool(says_open) and "not open_world" not in rule.traits)

@@ -1,4 +1,4 @@
-"""What is wrong with rules beside each other, with their examples, and with the tools that they speak of."""
+"""Find errors in rules: beside each other, beside their examples, and beside the loaded tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMBINES = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
 
 def finding(level: Level, rule: Rule, text: str) -> Finding:
-    """What is wrong with a rule, at its line."""
+    """Return a finding about a rule, with its file and line."""
     return Finding(level, rule.source, rule.line, text)
 
 
@@ -36,7 +36,7 @@ def finding(level: Level, rule: Rule, text: str) -> Finding:
 
 
 def check_examples(rule: Rule) -> Iterator[Finding]:
-    """The examples of a rule that do not hold."""
+    """Yield an error for each example of a rule that does not hold."""
     for wanted, examples in ((True, rule.match), (False, rule.no_match)):
         for example in examples:
             answer = _of_example(rule, example)
@@ -47,8 +47,10 @@ def check_examples(rule: Rule) -> Iterator[Finding]:
 
 
 def _of_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
-    """What the tools and the conditions of a rule answer of an example; `tool` in it is the tool, where the rule does
-    not name one alone."""
+    """Return whether the tools and conditions of a rule match an example, or None if that is unknown.
+
+    The key `tool` in an example is the name of the tool, unless the rule names exactly one tool.
+    """
     if len(rule.tools) != 1 or "*" in rule.tools[0]:
         name = example.get("tool")
         if rule.tools and name is not None and not any(fits(glob, str(name)) for glob in rule.tools):
@@ -61,10 +63,10 @@ def _of_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
 
 
 def check_beside(rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Warn of rules that never count, because a stricter rule matches whatever they match; and of rules that stand
-    twice in one file. Each rule has one warning at most.
+    """Warn about rules without effect and about duplicates in one file. Each rule gets at most one warning.
 
-    These are no errors: a live file takes another `deny = ["*"]` at any time.
+    A rule has no effect if a stricter rule matches every call of it. These are not errors: a live file may get another
+    `deny = ["*"]` at any time.
     """
     by_name = _by_name(rules)
     for at, rule in enumerate(rules):
@@ -77,15 +79,18 @@ def check_beside(rules: Sequence[Rule]) -> Iterator[Finding]:
         if same := next((rules[place] for place in covering if place < at and rule.covers(rules[place])), None):
             yield finding("warning", rule, f"{rule.text!r} stands twice, as {same.name} too")
             continue
-        if rule.reason or rule.into:  # which may be why it is there
+        if rule.reason or rule.into:  # the reason may be why it is there
             continue
         if other := next((rules[place] for place in covering if not rule.covers(rules[place])), None):
             yield finding("warning", rule, f"{other.name} ({other.text!r}) says all of {rule.text!r}")
 
 
 def _by_name(rules: Sequence[Rule]) -> dict[str | None, list[int]]:
-    """The places of rules by the names that they speak of: under `"*"` those that may speak of others than they write.
-    Who looks for what covers a rule looks at one of its names and at these, and not at a thousand rules."""
+    """Return the positions of rules by tool name.
+
+    The key `"*"` has the rules with a match for further names. The search for rules that cover another one looks at one
+    of its names and at `"*"`, instead of at a thousand rules.
+    """
     found: dict[str | None, list[int]] = {"*": []}
     for place, rule in enumerate(rules):
         is_open = not rule.tools or any("*" in glob for glob in rule.tools)
@@ -95,7 +100,7 @@ def _by_name(rules: Sequence[Rule]) -> dict[str | None, list[int]]:
 
 
 def _may_say_more(other: Rule, rule: Rule) -> bool:
-    """Whether another rule is stricter, or one beside it in its file, and matches whatever a rule does."""
+    """Return whether `other` matches every call of `rule`, and is stricter or has the same decision and file."""
     if other.decide == rule.decide:
         return other.source == rule.source and other.covers(rule)
     return _RANKS[other.decide] > _RANKS[rule.decide] and other.covers(rule)
@@ -105,19 +110,19 @@ def _may_say_more(other: Rule, rule: Rule) -> bool:
 
 
 class ToolFindings(NamedTuple):
-    """What is wrong with rules beside the tools that are loaded."""
+    """Findings about rules and the loaded tools."""
 
     findings: list[Finding]
     notices: list[Finding]
-    """Those of them that whoever runs calls is told as well."""
+    """The findings to show to people who run calls as well."""
 
 
 def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
-    """Find rules that speak of tools, or of arguments, that are not there.
+    """Find rules about tools or arguments that do not exist.
 
-    See docs/policy.md#tools-that-are-not-loaded. A file may have rules for tools that another program loads, so such a
-    rule is a warning. A misspelled name is an error in project and session files. Managed and user files are for all
-    programs: their users are told of misspelled names alone.
+    See docs/policy.md#tools-that-are-not-loaded. A file may have rules for tools of another program, so such a rule is
+    a warning. A misspelled name is an error in project and session files. Managed and user files are for all programs,
+    so their users get notices only about misspelled names.
     """
     names = [tool.name for tool in tools]
     every_name = [*names, *(name for tool in tools for name in names_where_mounted_from(tool))]
@@ -153,7 +158,7 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
 
 
 def _of_waiting(several: Sequence[tuple[Rule, str]], names: Sequence[str]) -> Finding:
-    """The finding about the names in one file that no loaded tool has."""
+    """Return the finding about the names in one file without a loaded tool."""
     rule, first = several[0]
     others = [repr(glob) for glob in dict.fromkeys(glob for _, glob in several) if glob != first]
     more = f" and {len(others) - _MOST_NAMED_BESIDE} more" if len(others) > _MOST_NAMED_BESIDE else ""
@@ -163,14 +168,17 @@ def _of_waiting(several: Sequence[tuple[Rule, str]], names: Sequence[str]) -> Fi
 
 
 def _is_misspelled_for(rule: Rule, tool: Any) -> bool:
-    """Whether a rule names an argument by a misspelling of one that a tool has."""
+    """Return whether a rule misspells the name of an argument of a tool."""
     names = declared_properties(tool.handling.parameters.schema) or ()
     return any(is_misspelling(parts_of(place)[0], name) for place in rule.arguments for name in names)
 
 
 def is_misspelling(name: str, other: str) -> bool:
-    """Whether a name differs from another by one typing error: one character more, less or another, two that changed
-    places, or capitals and hyphens. Names with other digits are other names, and so are such short ones."""
+    """Return whether a name differs from another by one typing error.
+
+    This is one character more, less or different, two swapped characters, or capitals and hyphens. Names with other
+    digits are different names, and so are short names.
+    """
     one, two = (text.casefold().replace("-", "_") for text in (name, other))
     if one == two:
         return True
@@ -183,15 +191,15 @@ def is_misspelling(name: str, other: str) -> bool:
 
 
 class Fit(NamedTuple):
-    """How a rule stands to a tool."""
+    """The match between a rule and a tool."""
 
     speaks: bool
-    """Whether the schema has what it speaks of: one for many tools need not speak of each."""
+    """Whether the schema has the rule's arguments. A rule for many tools need not apply to each."""
     problem: str = ""
 
 
 def fit_of(rule: Rule, tool: Any) -> Fit:
-    """How a rule stands to a tool, by the tool's schema where it has one."""
+    """Return the match between a rule and a tool, by the tool's schema if it has one."""
     handling = getattr(tool, "handling", None)
     if handling is None:
         return Fit(True)
@@ -219,7 +227,7 @@ def _what_is_missing(place: str, one: Condition, names: Iterable[str]) -> str:
 
 
 def may_be_given(rule: Rule, tool: Any) -> bool:
-    """Whether a call of a tool may have the arguments of which a rule speaks, whether its schema names them or not."""
+    """Return whether a call of a tool may have the arguments of a rule, even if the schema does not name them."""
     handling = getattr(tool, "handling", None)
     if handling is None or not is_closed(handling.parameters.schema):
         return True
@@ -228,12 +236,12 @@ def may_be_given(rule: Rule, tool: Any) -> bool:
 
 
 def is_closed(schema: Mapping[str, Any]) -> bool:
-    """Whether a call has no other arguments than those that a schema names."""
+    """Return whether a schema forbids arguments without a name in it."""
     return any(schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties"))
 
 
 def _names_line(node: Any) -> bool:
-    """Whether a schema names a shell line at any depth."""
+    """Return whether a schema names a shell line at any depth."""
     if isinstance(node, list | tuple):
         return any(map(_names_line, node))
     if not isinstance(node, Mapping):
@@ -244,7 +252,7 @@ def _names_line(node: Any) -> bool:
 
 
 def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | None:
-    """What a schema says of the values at a place; nothing where it leaves that open, `None` where none can be."""
+    """Return the schemas for the values at a place, [] if the schema leaves them open, None if there can be none."""
     nodes: list[Any] = [schema]
     for depth, part in enumerate(parts):
         forms = find_forms(nodes, schema)
@@ -266,12 +274,12 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
 
 
 def _allows(form: Mapping[str, Any], kind: str) -> bool:
-    """Whether a form that is made of no others has values of a JSON type."""
+    """Return whether a form allows values of a JSON type. A form with `anyOf`, `$ref` and the like does not count."""
     return not _COMBINES & form.keys() and not {None, kind}.isdisjoint(_listed_types(form.get("type")))
 
 
 def _never(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]]) -> str:
-    """Why no value that a schema allows can match; empty where one may."""
+    """Return why no value allowed by a schema can match, or "" if one may."""
     leaves = [form for form in forms if not _COMBINES & form.keys()]
     values = [[form["const"]] if "const" in form else form.get("enum") for form in leaves]
     if leaves and None not in values and isinstance(condition, OneOf):
@@ -290,7 +298,7 @@ def _listed_types(given: Any) -> list[Any]:
 
 
 def _types_taken(condition: Condition) -> set[str]:
-    """The JSON types of which some value may match."""
+    """Return the JSON types with values that may match."""
     if isinstance(condition, Range):
         return {"integer", "number", "string"}
     if isinstance(condition, OneOf):

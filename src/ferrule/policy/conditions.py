@@ -1,7 +1,8 @@
-"""What a rule says of one argument: a value that answers in three ways.
+"""Conditions of a rule: values that answer about one argument with true, false or unknown.
 
-`True`: it is so. `False`: it is not. `None`: it cannot be known, as the value is of another type or cannot be read.
-What that comes to is said in one place, `verdict.py`: for an allow it is no match, for an ask or a deny it is an ask.
+`True`: the condition holds. `False`: it does not hold. `None`: it is unknown, because the value has another type or
+cannot be read. `verdict.py` alone decides about the unknown: for an allow it is no match, for an ask or a deny it is an
+ask.
 """
 
 from __future__ import annotations
@@ -24,36 +25,39 @@ from ferrule.values.frozen import JsonObject, thaw
 Number: TypeAlias = int | float
 MOST_DIGITS: Final = 100
 _NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?")
-"""A number as text, as a decimal parameter is written in JSON. One with an exponent is not read."""
+"""A number as text, as decimals are written in JSON. A number with an exponent does not match."""
 
 
 class Condition(Protocol):
-    """Of one argument; a value, with the JSON that it was made of. See docs/policy.md#conditions."""
+    """A condition on one argument: a value that converts back to its JSON. See docs/policy.md#conditions."""
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
-        """Whether all of the value is so, as an allow asks."""
+        """Return whether the condition holds for the whole value. Allow rules use this."""
         ...
 
     def found(self, value: Any, context: ToolContext) -> bool | None:
-        """Whether any part of the value is so, as an ask or a deny asks: of a shell line, a command of it."""
+        """Return whether the condition holds for any part of the value, such as one command of a shell line.
+
+        Ask and deny rules use this.
+        """
         ...
 
     def covers(self, other: Condition) -> bool:
-        """Whether whatever `other` matches is found by this one. May be false where it is so."""
+        """Return whether this condition finds every value that `other` matches. False is also possible if it does."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """As a table of a policy file has it."""
+        """Return the condition as a table of a policy file."""
         ...
 
     @property
     def text(self) -> str:
-        """As a person reads it: `at most 100`."""
+        """The condition in words for a person: `at most 100`."""
         ...
 
 
 class _Whole:
-    """A condition of a value that has no parts."""
+    """A condition on a value without parts."""
 
     __slots__ = ()
 
@@ -66,7 +70,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class OneOf(_Whole):
-    """One of these JSON values; a number is equal whatever it is written as, and `true` is no 1."""
+    """One of these JSON values. A number is equal however it is written, and `true` is not 1."""
 
     values: tuple[Any, ...]
 
@@ -98,7 +102,7 @@ class OneOf(_Whole):
 
 @dataclass(frozen=True, slots=True)
 class Glob(_Whole):
-    """Text, with `*` for any characters, none too."""
+    """Text with `*` for any characters, also none."""
 
     pattern: str
 
@@ -111,7 +115,7 @@ class Glob(_Whole):
         return fits(self.pattern, value) if isinstance(value, str) else None
 
     def covers(self, other: Condition) -> bool:
-        # A star of the other's is met by a star alone, which takes whatever stands for it.
+        # Only a `*` matches a `*` of the other pattern, and it matches whatever that one stands for.
         if isinstance(other, Glob):
             return fits(self.pattern, other.pattern)
         return isinstance(other, OneOf) and all(self.matches(one, _NOBODY) is True for one in other.values)
@@ -126,7 +130,7 @@ class Glob(_Whole):
 
 @dataclass(frozen=True, slots=True)
 class Range(_Whole):
-    """A number between these. Text is compared where it is a plain numeral, as decimals are written in JSON."""
+    """A number between bounds. Text counts if it is a plain numeral, as decimals are written in JSON."""
 
     above: Number | None = None
     at_least: Number | None = None
@@ -149,7 +153,7 @@ class Range(_Whole):
 
     @property
     def _low(self) -> tuple[Number, bool] | None:
-        """The lower bound, and whether it is itself outside."""
+        """The lower bound, and whether it is excluded."""
         if self.above is not None:
             return self.above, True
         return None if self.at_least is None else (self.at_least, False)
@@ -166,7 +170,7 @@ class Range(_Whole):
         low: tuple[Number | Decimal, bool] | None = self._low
         high: tuple[Number | Decimal, bool] | None = self._high
         if isinstance(value, str) and _NUMERAL.fullmatch(value):
-            # A bound is what is written: 5.1 as a float is a little less than the decimal.
+            # A bound means the written number: 5.1 as a float is a little less than the decimal.
             value = Decimal(value)
             low, high = (None if one is None else (Decimal(str(one[0])), one[1]) for one in (low, high))
         elif _kind(value) is not _A_NUMBER or value != value:
@@ -195,7 +199,7 @@ class Range(_Whole):
 def _bounds(
     mine: tuple[Number, bool] | None, theirs: tuple[Number, bool] | None, inside: Callable[[Number, Number], bool]
 ) -> bool:
-    """Whether a bound leaves room for all that another leaves room for."""
+    """Return whether a bound allows every number that another bound allows."""
     if mine is None or theirs is None:
         return mine is None
     return inside(mine[0], theirs[0]) or (mine[0] == theirs[0] and (theirs[1] or not mine[1]))
@@ -203,7 +207,7 @@ def _bounds(
 
 @dataclass(frozen=True, slots=True)
 class Within(_Whole):
-    """A path inside one of these folders or files, with links followed, seen from the working directory."""
+    """A path inside one of these folders or files. It follows links, and starts at the working directory."""
 
     roots: tuple[str, ...]
     _roots: Roots = field(init=False, repr=False, compare=False)
@@ -236,7 +240,7 @@ class Within(_Whole):
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """A URL, or a host that stands alone, whose host is one of these."""
+    """A URL, or a host by itself, with one of these hosts."""
 
     patterns: tuple[str, ...]
     _read: tuple[HostPattern, ...] = field(init=False, repr=False, compare=False)
@@ -271,7 +275,7 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """A shell line, or a list of words, whose commands are of these; what it writes to by a redirection is within."""
+    """A shell line, or a list of words, with commands of `patterns` only. Its redirections stay in `within`."""
 
     patterns: tuple[str, ...]
     within: tuple[str, ...] = ()
@@ -286,7 +290,7 @@ class Commands:
 
     @classmethod
     def together(cls, given: Iterable[Commands]) -> Commands:
-        """Whose commands are of any of these."""
+        """Return one condition for the commands of all of these."""
         listed = list(given)
         patterns = dict.fromkeys(pattern for one in listed for pattern in one.patterns)
         return cls(tuple(patterns), tuple(dict.fromkeys(root for one in listed for root in one.within)))
@@ -298,14 +302,16 @@ class Commands:
         return False if value is None else self.of_lines(lines_of("", value, {}), context, allows=False)
 
     def of_lines(self, lines: Iterable[Line], context: ToolContext, *, allows: bool) -> bool | None:
-        """Of the lines that an argument is, as `command_arguments` reads it with what stands beside it: for an allow
-        whether all are so, else whether any is."""
+        """Return whether the lines of an argument match: all lines for an allow, otherwise any.
+
+        `command_arguments` reads the lines from the argument and the arguments beside it.
+        """
         if allows:
             return every(self._allows(line, context) for line in lines)
         return some(found(line, self._read) for line in lines)
 
     def what_is_unknown(self, line: Line) -> str:
-        """What it is of a line for which `found` does not know, as text for a person; empty where it does."""
+        """Return the unknown part of a line as text for a person, or "" if `found` has an answer."""
         return what_is_unknown(line, self._read)
 
     def _allows(self, line: Line, context: ToolContext) -> bool | None:
@@ -336,7 +342,7 @@ class Commands:
 
 
 def every(answers: Iterable[bool | None], *, empty: bool = False) -> bool | None:
-    """False where one is, else unknown where one is, else true; `empty` where there are none."""
+    """Return False if any answer is False, None if any is None, otherwise True. No answers at all give `empty`."""
     found = list(answers)
     if False in found:
         return False
@@ -344,19 +350,19 @@ def every(answers: Iterable[bool | None], *, empty: bool = False) -> bool | None
 
 
 def some(answers: Iterable[bool | None]) -> bool | None:
-    """True where one is, else unknown where one is, else false."""
+    """Return True if any answer is True, None if any is None, otherwise False."""
     found = list(answers)
     return True if True in found else None if None in found else False
 
 
-# -- what they are made of ---------------------------------------------------------------------------------------------
+# -- parse conditions --------------------------------------------------------------------------------------------------
 
 _NOBODY: Final = ToolContext[Any]()
 _A_NUMBER: Final = "a number"
 
 
 def _kind(value: Any) -> str:
-    """The JSON type of a value; whole numbers and others are one."""
+    """Return the JSON type of a value. Integers and other numbers are one type."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int | float):
@@ -365,10 +371,10 @@ def _kind(value: Any) -> str:
 
 
 def _check_number(value: Any, name: str) -> None:
-    """Refuse a number that no call has, and one so large that Python raises where it is written or compared.
+    """Refuse a number that a call cannot have, or a number so large that Python raises when it is printed or compared.
 
     Raises:
-        DefinitionError: for these.
+        DefinitionError: The number is one of these.
     """
     if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
         raise DefinitionError(f"{name} takes a number of at most {MOST_DIGITS} digits")
@@ -381,27 +387,27 @@ def _value_text(value: object) -> str:
 
 
 def check_tag(tag: object) -> None:
-    """Refuse what is no tag.
+    """Refuse an invalid tag.
 
     Raises:
-        DefinitionError: for anything but text that can be seen.
+        DefinitionError: The tag is not visible text.
     """
     if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
         raise DefinitionError(f"{tag!r} is no tag: write its text, which is compared as it is, without *")
 
 
 def check_glob(pattern: object) -> None:
-    """Refuse what is no pattern.
+    """Refuse an invalid pattern.
 
     Raises:
-        DefinitionError: for anything but text that can be seen.
+        DefinitionError: The pattern is not visible text.
     """
     if not isinstance(pattern, str) or not pattern or not pattern.isprintable():
         raise DefinitionError(f"{pattern!r} is no pattern: write text, with * for any characters")
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Whether `text` is `pattern`, with `*` for any characters, none too; case counts."""
+    """Return whether `text` fits `pattern`, with `*` for any characters, also none. Case counts."""
     first, *others = pattern.split("*")
     if not others:
         return text == pattern
@@ -445,11 +451,12 @@ KEYS: Final = _RANGE.union(*_MAKERS)
 
 
 def condition(given: object) -> Condition:
-    """The condition that a table such as `{ above = 100 }` or `{ within = ["notes"] }` writes.
+    """Return the condition for a table such as `{ above = 100 }` or `{ within = ["notes"] }`.
+
     See docs/policy.md#conditions.
 
     Raises:
-        DefinitionError: for what is none, or can never match.
+        DefinitionError: The table is no condition, or can never match.
     """
     if not isinstance(given, Mapping) or not given:
         raise DefinitionError(f'a condition is a table such as {{ above = 100 }} or {{ equals = "x" }}, not {given!r}')
@@ -464,10 +471,10 @@ def condition(given: object) -> Condition:
 
 
 def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse keys that have no meaning, with the nearest one that has.
+    """Refuse unknown keys. The error suggests the nearest known one.
 
     Raises:
-        DefinitionError: for the first of them.
+        DefinitionError: The first unknown key.
     """
     names = sorted(known)
     for key in table:
@@ -477,8 +484,8 @@ def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A question whether another name was meant; empty where none is near."""
-    from difflib import get_close_matches  # loaded where something is wrong, and otherwise not
+    """Return a question whether a similar name was meant, or "" if no name is similar."""
+    from difflib import get_close_matches  # loaded only for an error
 
     near = get_close_matches(name, sorted(names), 1)
     return f": did you mean {near[0]!r}?" if near else ""

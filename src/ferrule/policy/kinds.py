@@ -1,6 +1,6 @@
-"""What kind of text stands at a place: a path, a URL or a shell line, each of which can be written in many ways.
+"""Kinds of text with many spellings: paths, URLs and shell lines.
 
-So one kind of condition alone speaks of each: an equality or a glob would miss the other ways to write it.
+Each kind takes one kind of condition only, because an equality or a glob would miss the other spellings.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _PLACE_KINDS: Final = (
 
 
 def wrong_kind(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Why a condition cannot speak of the text at a place; empty where it can.
+    """Return why a condition cannot apply to the text at a place, or "" if it can.
 
     Args:
-        forms: What a schema says of the values there, where one is known; its formats count besides the name.
+        forms: The schemas of the values there, if known. Their formats count before the name.
     """
     if place == ANY_COMMAND:
         return ""

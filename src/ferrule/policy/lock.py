@@ -1,7 +1,7 @@
-"""`ferrule.lock`: the definitions of tools that a person has accepted, and what differs from them. See docs/lock.md.
+"""`ferrule.lock`: the tool definitions that a person has accepted, and the differences from them. See docs/lock.md.
 
-A definition is what a model and the guards are shown of a tool, and where it comes from. What its handler does is not
-in it.
+A definition is the part of a tool shown to a model and the guards, and the origin of the tool. The code of its handler
+is not in it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"
 NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
-"""Where it is a list, toolsets are not locked: which were to be, and by which file, is noted there, so that the file
-can be written of them."""
+"""If this is a list, toolsets are not locked. Each toolset and its file are added here, for writing that file."""
 
 Definition: TypeAlias = Mapping[str, Any]
 """The parts of a tool's definition by name, as JSON, and their `digest`."""
 
 
 def definition_of(tool: Tool) -> Definition:
-    """The definition of a tool. A trait that is a function of the arguments is there as that alone."""
+    """Return the definition of a tool. A trait computed from the arguments appears only as such."""
     parts = {
         "description": tool.description,
         "title": tool.title,
@@ -58,40 +57,40 @@ def _trait(value: object) -> object:
 
 
 def _source_of(tool: Tool) -> str:
-    """The server, or the module and the function, by its last name alone: a program may import it by another path."""
+    """Return the server, or the module and function. Only the module's last name counts: its import path may differ."""
     if tool.server is not None:
         return f"server {_digest_of(tool.server)[:16]}"
     function: Any = find_called_function(tool.handling.function)
     module = str(getattr(function, "__module__", None) or "")
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file and (module == "__main__" or not module.replace(".", "").isidentifier()):  # one that was run, or read
+    if file and (module == "__main__" or not module.replace(".", "").isidentifier()):  # a script, or loaded by its path
         module = Path(file).stem
     return f"{module.rpartition('.')[2]}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def _digest_of(value: object) -> str:
-    from hashlib import sha256  # loads OpenSSL
+    from hashlib import sha256  # this import loads OpenSSL
 
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def lock_text(definitions: Mapping[str, Definition]) -> str:
-    """What the file holds, of the definitions by their tools' names. Nothing in it is hidden: it is ASCII."""
+    """Return the contents of the lock file for definitions by tool name. They are ASCII, with nothing invisible."""
     return json.dumps({"version": 1, "tools": definitions}, indent=2, sort_keys=True) + "\n"
 
 
 def read_lock(file: str | os.PathLike[str]) -> dict[str, Definition]:
-    """The definitions in a file, by their tools' names.
+    """Return the definitions in a file, by tool name.
 
     Raises:
-        DefinitionError: where it is not there, or is not as it was written.
+        DefinitionError: The file is missing, or differs from the output of `ferrule lock`.
     """
     name = os.fspath(file)
     return _definitions_in(_read_lock_file(name).text, name)
 
 
 class LockFile:
-    """A lock file that a program reads again and again. See docs/lock.md#trust."""
+    """A lock file for programs that read it repeatedly. See docs/lock.md#trust."""
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self.name = os.fspath(file)
@@ -99,14 +98,14 @@ class LockFile:
         self._first: str | None = None
 
     def hold_key(self) -> None:
-        """Go by the key of the trusted versions that there is now, for a program that reads the file again later."""
+        """Fix the current key of the trusted versions, for a program that reads the file again later."""
         self._trusted.hold_key()
 
     def read(self) -> dict[str, Definition]:
-        """The definitions in the file, as it was when it was first read or as a person has trusted it since.
+        """Return the definitions in the file, if it is unchanged since the first read or a person trusts this version.
 
         Raises:
-            DefinitionError: if it is missing, is not as it was written, or is a version that nobody has trusted.
+            DefinitionError: The file is missing, differs from the output of `ferrule lock`, or is an untrusted version.
         """
         file = _read_lock_file(self.name)
         trusted = self._trusted.versions().get(file.place)
@@ -154,7 +153,7 @@ def _definitions_in(text: str, name: str) -> dict[str, Definition]:
 
 
 def changed_parts(before: Definition, after: Definition) -> list[str]:
-    """The names of the parts that differ."""
+    """Return the names of the changed parts."""
     return [
         part
         for part in dict.fromkeys((*after, *before))
@@ -163,7 +162,7 @@ def changed_parts(before: Definition, after: Definition) -> list[str]:
 
 
 def look_alikes(names: Iterable[str]) -> dict[str, str]:
-    """Of the names that look like another, each with the first such other."""
+    """Return the names that look like another name, each with the first such other."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         groups.setdefault(fold_name(lookalike_key(name)), []).append(name)
@@ -171,7 +170,7 @@ def look_alikes(names: Iterable[str]) -> dict[str, str]:
 
 
 def differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) -> dict[str, str]:
-    """Which tools are not as they were accepted, by name, and why."""
+    """Return the reason for each tool that differs from its accepted definition, by tool name."""
     tools, found = list(tools), {}
     like = look_alikes([*definitions, *(tool.name for tool in tools)])
     for tool in tools:
@@ -184,10 +183,10 @@ def differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) ->
 
 
 def locked(tools: Toolset, file: str | os.PathLike[str] | LockFile) -> Toolset:
-    """Return what `Toolset.locked` does. A `LockFile` is read again; any other file is read for the first time.
+    """Return the result of `Toolset.locked`. A `LockFile` is read again; any other file is read for the first time.
 
     Raises:
-        DefinitionError: if there is no such file, or it does not count as it is.
+        DefinitionError: The file is missing, invalid or untrusted.
     """
     lock = file if isinstance(file, LockFile) else LockFile(file)
     if (noted := NOTED.get()) is not None:

@@ -1,7 +1,7 @@
-"""The files that decide what may run, where a path parameter of a tool leads to one of them.
+"""Refuse calls with paths to policy files, settings and `ferrule.lock`.
 
-A changed file counts for nothing until a person trusts it (`trust.py`), however it was changed. This check answers the
-tools that name such a file, so that a model learns of it at once.
+A changed file has no effect until a person trusts it (`trust.py`), however it was changed. This check lets a model
+learn of it at once.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ _IN_THE_WORKING_DIRECTORY: Final = (PROJECT_FILE, SETTINGS_FILE, "ferrule.lock")
 
 
 def own_file_named(call: ToolCall, working_directory: str, places: Iterable[str]) -> str | None:
-    """The first of `places` (files, and folders with all that is in them), or the project file or `ferrule.lock` of the
-    working directory, that a path in the arguments leads to, or that lies in a folder which is named there. The working
-    directory and the folders above it may be named."""
+    """Return the first protected file behind a path in the arguments, or inside a folder named there.
+
+    Protected are `places` (files, and folders with everything in them), and the policy file, the settings file and
+    `ferrule.lock` of the working directory. The working directory and the folders above it may be named.
+    """
     base = os.path.realpath(working_directory)
     kept = (*places, *(os.path.join(base, name) for name in _IN_THE_WORKING_DIRECTORY))
     for text in dict.fromkeys(_path_arguments(call)):
         try:
             path = real(os.path.expanduser(text), base)
-        except (OSError, ValueError):  # no path that can be opened
+        except (OSError, ValueError):  # not a path to open
             continue
         for one in kept:
             if contains(one, path) or _is_same(one, path) or (contains(path, one) and not contains(path, base)):
@@ -36,7 +38,7 @@ def own_file_named(call: ToolCall, working_directory: str, places: Iterable[str]
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two paths are one file: by a hard link, or on a disk that takes capitals for small letters."""
+    """Return whether two paths are one file, by a hard link or on a disk without case in names."""
     try:
         return os.path.samefile(one, other)
     except OSError:
@@ -44,7 +46,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _path_arguments(call: ToolCall) -> Iterator[str]:
-    """The texts that are paths, by type, by schema or by the name of their parameter, at any depth."""
+    """Yield the paths in the arguments: texts by type, by schema or by the name of their parameter, at any depth."""
     places = call.arguments.places
     yield from () if places is None else (found.text for found in places.paths)
     yield from _texts_under(call.arguments, False)

@@ -34,16 +34,16 @@ _MOST_DIFFERENCES = 100
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Calls of which a policy in shadow says another thing. See docs/policy.md#shadow.
+    """Calls with another decision by the policy in shadow. See docs/policy.md#shadow.
 
     Attributes:
-        tool: Their tool.
-        now: What counts: `"allow"`, `"ask"` or `"deny"`.
-        shadow: What the policy in shadow says.
-        now_rule: Which rule said so, where one did.
-        shadow_rule: The same of the policy in shadow.
-        count: How many such calls there were.
-        example: The arguments of the first of them, with stars for what no model sees.
+        tool: The name of their tool.
+        now: The decision that counts: `"allow"`, `"ask"` or `"deny"`.
+        shadow: The decision of the policy in shadow.
+        now_rule: The rule behind `now`, or `None`.
+        shadow_rule: The rule behind `shadow`, or `None`.
+        count: The number of such calls.
+        example: The arguments of the first such call, with stars for hidden values.
     """
 
     tool: str
@@ -56,7 +56,7 @@ class Difference:
 
 
 class Contents(NamedTuple):
-    """What several files say together."""
+    """The combined contents of several files."""
 
     rules: tuple[Rule, ...] = ()
     modes: Mapping[Mode, str] = freeze({})
@@ -64,13 +64,13 @@ class Contents(NamedTuple):
     findings: tuple[Finding, ...] = ()
     digests: Mapping[str, str] = freeze({})
     paths: Mapping[str, str] = freeze({})
-    """The path of each file as it was given, by its name in findings."""
+    """The path of each file as passed by the program, by its name in findings."""
     notices: tuple[Finding, ...] = ()
-    """The findings about files that do not count as they are, and about rules for tools that are not loaded."""
+    """The findings about files without full trust, and about rules for tools that are not loaded."""
 
 
 def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: Trust) -> Contents:
-    """What files say; never raises for what is in them, which is among the findings."""
+    """Read files. Errors in them become findings; nothing is raised."""
     found: list[Finding] = []
     read: dict[str, PolicyFile] = {}
     for scope, path in given:
@@ -109,12 +109,12 @@ def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: T
 
 
 def _order(rule: Rule) -> tuple[Any, ...]:
-    """An order of rules that does not depend on the one in which files were given."""
+    """Return a sort key for rules that does not depend on the order of the files."""
     return rule.scope, rule.source, rule.line, rule.text
 
 
 def _names_of(files: Sequence[PolicyFile]) -> dict[str, str]:
-    """What each file is called, by its path: as shortly as they are told apart."""
+    """Return a short unique name for each file, by its path."""
     short = {file.path: os.path.basename(file.path) for file in files}
     for longer in (
         {file.path: f"{file.scope}/{short[file.path]}" for file in files},
@@ -126,7 +126,7 @@ def _names_of(files: Sequence[PolicyFile]) -> dict[str, str]:
 
 
 class _Compiled:
-    """What files say, by tool: a call looks at those rules alone that may speak of it."""
+    """The contents of files, compiled by tool: a call looks only at the rules that may apply to it."""
 
     def __init__(self, said: Contents) -> None:
         self.said = said
@@ -139,7 +139,7 @@ class _Compiled:
         return self.for_tool(call, tool).verdict(call, context, tool, self.said.modes)
 
     def for_tool(self, call: ToolCall, tool: Any) -> ForTool:
-        """The rules that may speak of calls of a tool."""
+        """Return the rules that may apply to calls of a tool."""
         definition = getattr(tool, "definition", None)
         if definition is None:
             return ForTool.of(map(Entry, self.said.rules)) if tool is None else self._made_for(tool)
@@ -169,8 +169,8 @@ class Policy:
     """The rules of several files as a guard. Made by `guards.rules`, or by `load`. See docs/policy.md.
 
     Attributes:
-        findings: What is wrong in the files, or may be; errors where it was made by `load` alone. Such a policy denies
-            every call.
+        findings: Errors and warnings about the files. Only a policy made by `load` can have errors, and it denies every
+            call then.
     """
 
     def __init__(
@@ -208,7 +208,10 @@ class Policy:
             log.warning("%s", one)
 
     def _read_shadow(self) -> tuple[_Compiled | None, list[Finding]]:
-        """The policy in shadow: its file stands in the place of the program's own. Broken, it breaks nothing."""
+        """Read the policy in shadow. Its file replaces the program's own.
+
+        If it is broken, its errors become warnings.
+        """
         if self._shadow_file is None:
             return None, []
         others = [(scope, path) for scope, path in self._files if scope != "managed"]
@@ -219,40 +222,41 @@ class Policy:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules that count, by scope, file and line."""
+        """The active rules, by scope, file and line."""
         return self._compiled.said.rules
 
     @property
     def modes(self) -> frozenset[Mode]:
-        """The modes of the files, all of which hold."""
+        """The modes of the files. All of them apply."""
         return frozenset(self._compiled.said.modes)
 
     @property
     def tests(self) -> tuple[PolicyTest, ...]:
-        """The tests of decisions that stand in the files."""
+        """The decision tests in the files."""
         return self._compiled.said.tests
 
     @property
     def notices(self) -> tuple[Finding, ...]:
-        """The findings that whoever runs calls should read: about trust, and about tools that are not loaded."""
+        """The findings for people who run calls: about trust, and about tools that are not loaded."""
         return self._compiled.said.notices
 
     @property
     def paths(self) -> Mapping[str, str]:
-        """The path of each file as it was given, by the name that findings have for it."""
+        """The path of each file as passed by the program, by its name in findings."""
         return self._compiled.said.paths
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """The SHA-256 of what was read of each file, by its path as it was given."""
+        """The SHA-256 of each file as it was read, by its path as passed by the program."""
         return self._compiled.said.digests
 
     def reload(self) -> tuple[Finding, ...]:
-        """Read the files again. A file that has changed has to be trusted, by `ferrule policy trust FILE`.
+        """Read the files again, and return the findings.
 
-        Returns what is wrong in the files. If that has an error, the rules that were loaded before stay in force, and
-        the log says so."""
-        with self._loading:  # of two at once the one that reads last is the one that counts
+        A changed file must be trusted, by `ferrule policy trust FILE`. If a finding is an error, the rules loaded
+        before stay in force, and the log says so.
+        """
+        with self._loading:  # with two concurrent reloads, the last one to read counts
             said = read_files(self._files, self._tools, self._trust._replace(loaded=self.digests))
             errors = [one for one in said.findings if one.level == "error"]
             if errors:
@@ -263,7 +267,7 @@ class Policy:
             return self.findings
 
     def __call__(self, call: ToolCall, context: ToolContext) -> Decision | None:
-        """What the rules say: a decision with its rule, or nothing for what is read-only and no rule speaks of."""
+        """Return the decision of the rules, or None for a read-only call without a rule."""
         compiled, tool = self._compiled, getattr(context, "tool", None)
         decision = self._decided(compiled, call, context, tool)
         if self._shadow is not None:
@@ -271,8 +275,10 @@ class Policy:
         return decision
 
     def asks(self, tool: Any) -> bool:
-        """Whether its rules, as they are now, may ask about a call of a tool: of a rule that denies it may not be known
-        whether it matches, which is asked about."""
+        """Return whether the current rules may ask about a call of a tool.
+
+        A deny rule may ask too: it does if its match is unknown.
+        """
         compiled = self._compiled
         if compiled.broken or "never_ask" in self.modes or ("read_only" in self.modes and tool.read_only is False):
             return False
@@ -284,10 +290,10 @@ class Policy:
         return tool.read_only is not True and not allowed
 
     def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> Judged:
-        """The same, with what each rule says; nothing is noted of it.
+        """Return the decision with the answer of each rule. No difference from a shadow policy is recorded.
 
         Args:
-            tool: What the tool is, in the place of `context.tool`.
+            tool: The tool for these arguments, in place of `context.tool`.
         """
         compiled, tool = self._compiled, getattr(context, "tool", None) if tool is None else tool
         parts = compiled.for_tool(call, tool)
@@ -309,7 +315,7 @@ class Policy:
     # -- shadow --------------------------------------------------------------------------------------------------------
 
     def differences(self) -> tuple[Difference, ...]:
-        """What the policy in shadow would have said otherwise so far, the most frequent first."""
+        """Return the calls so far with another decision by the policy in shadow, the most frequent first."""
         with self._lock:
             return tuple(sorted(self._differences.values(), key=lambda one: -one.count))
 
@@ -352,7 +358,9 @@ def load(
     trusted: Trusted | None = None,
     needs_trust: Collection[Scope] = NEEDS_TRUST,
 ) -> Policy:
-    """The policy of files with their scopes. What is wrong in them is among its findings; one with errors denies every
-    call. Files of the scopes in `needs_trust` allow nothing before a person has trusted them.
-    See docs/policy.md#loading."""
+    """Return the policy of files with their scopes. See docs/policy.md#loading.
+
+    Errors in the files are among its findings, and a policy with errors denies every call. Files of the scopes in
+    `needs_trust` allow nothing until a person trusts them.
+    """
     return Policy(files, tools=tools, shadow=shadow, trusted=trusted, needs_trust=needs_trust)

@@ -1,4 +1,4 @@
-"""The text of a policy file as rules, with the line of each; pure. All that is wrong is found, not only the first."""
+"""Parse the text of a policy file into rules with their lines. Pure; it finds every error, not only the first."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _POLICY_KEYS: Final = ("mode", "allow", "ask", "deny", "rule", "test")
 
 
 class Finding(NamedTuple):
-    """What is wrong in a file, or may be. See docs/policy.md#loading."""
+    """An error or warning about a file. See docs/policy.md#loading."""
 
     level: Level
     source: str
     """The name of the file."""
     line: int
-    """From 1; 0 where it is of the file as a whole."""
+    """Counted from 1; 0 for the file as a whole."""
     text: str
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyTest:
-    """A test of a decision that stands in a file; `ferrule policy test` runs it. See docs/policy.md#tests."""
+    """A test of a decision in a policy file; `ferrule policy test` runs it. See docs/policy.md#tests."""
 
     call: str
     expect: Literal["allow", "ask", "deny"]
@@ -68,7 +68,7 @@ class PolicyTest:
 
 
 class Document(NamedTuple):
-    """What a file says."""
+    """The contents of a policy file."""
 
     mode: tuple[Mode, int] | None
     rules: tuple[Rule, ...]
@@ -77,7 +77,7 @@ class Document(NamedTuple):
 
 
 def read_document(text: str, source: str, scope: Scope) -> Document:
-    """What the text of a policy file says; where it is no TOML, nothing but that."""
+    """Parse the text of a policy file. Invalid TOML gives only that error."""
     try:
         data, lines = read_toml(text)
     except NoToml as error:
@@ -88,7 +88,7 @@ def read_document(text: str, source: str, scope: Scope) -> Document:
 
 
 class _DocumentReader:
-    """Makes rules, and notes what is wrong with its line."""
+    """A parser that makes rules, and collects errors with their lines."""
 
     def __init__(self, source: str, scope: Scope, lines: FoundLines) -> None:
         self.source = source
@@ -100,7 +100,7 @@ class _DocumentReader:
         self.findings.append(Finding("error", self.source, line, str(text)))
 
     def tried(self, line: int, make: Callable[[], _T]) -> _T | None:
-        """What `make` gives; what it raises is noted."""
+        """Return the result of `make`, or record its DefinitionError and return None."""
         try:
             return make()
         except DefinitionError as error:
@@ -176,20 +176,24 @@ class _DocumentReader:
 
 
 def freeze_conditions(arguments: Mapping[str, Condition]) -> Mapping[str, Condition]:
-    """The conditions in an order of their own: what stands first makes no other rule."""
+    """Return the conditions sorted by place, so their order in the file makes no difference."""
     from types import MappingProxyType
 
     return MappingProxyType(dict(sorted(arguments.items())))
 
 
 def read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], of: str) -> dict[str, Any]:
-    """What a table says, under the keys that it may have, as the reader of each gives it."""
+    """Return the values of a table, each read by the reader of its key.
+
+    Raises:
+        DefinitionError: A key is unknown, or a value is invalid.
+    """
     refuse_unknown_keys(table, readers, of)
     return {key: read(table[key], key) for key, read in readers.items() if key in table}
 
 
 def one_text(given: Any, key: str) -> str:
-    """A reader of `read_keys`: a text."""
+    """Read a text, for `read_keys`."""
     if not isinstance(given, str):
         raise DefinitionError(f"{key} is text, not {given!r:.80}")
     return given
@@ -202,7 +206,7 @@ def _table_of(given: Any, key: str) -> dict[str, Any]:
 
 
 def texts_of(given: Any, key: str) -> tuple[str, ...]:
-    """A reader of `read_keys`: a list of texts, and at least one."""
+    """Read a list of at least one text, for `read_keys`."""
     if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
         raise DefinitionError(f'{key} is a list of texts, as in {key} = ["…"], not {given!r:.80}')
     return tuple(given)
@@ -215,7 +219,7 @@ def _tables_of(given: Any, key: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def plain_table(given: Any, key: str) -> Mapping[str, Any]:
-    """A reader of `read_keys`: a table of what JSON has."""
+    """Read a table of JSON values, for `read_keys`."""
     try:
         json.dumps(_table_of(given, key), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -247,7 +251,7 @@ _OF_TEST: Final = {
     **dict.fromkeys(("traits", "tags"), texts_of),
     "arguments": plain_table,
 }
-"""The keys of a `[[rule]]` and of a `[[test]]`, and what reads each."""
+"""The keys of a `[[rule]]` and of a `[[test]]`, with the reader of each."""
 
 
 # -- the short form ----------------------------------------------------------------------------------------------------
@@ -256,7 +260,7 @@ _COMPARED = re.compile(r"([\w.\[\]-]+)\s*(<=|>=|<|>|=)\s*(\S.*)")
 _WORDED = re.compile(r"([\w.\[\]-]+)\s+(in|within|host|runs)\s+(\S.*)")
 _WORDS_OF_CONDITIONS: Final = ("in", "within", "host", "runs")
 CONDITIONS_SAID: Final = "conditions are name<=5, <, >=, >, name=text, and name in, within, host or runs …"
-"""Which short forms there are."""
+"""The text for errors that lists the short forms."""
 _SIGN = re.compile(r"[=<>!~]+")
 _NOT_PLAIN = re.compile(r"^[=<>!~]|['()]")
 _NAMES_OF_PLACES: Final = PATH_NAMES | URL_NAMES | COMMAND_NAMES
@@ -266,10 +270,10 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def read_short_form(text: str) -> tuple[str, dict[str, Condition]]:
-    """The glob and the conditions of `read_*`, `refund(amount<=100, currency in EUR|USD)`, `shell(pytest *)`.
+    """Return the glob and the conditions of `read_*`, `refund(amount<=100, currency in EUR|USD)`, `shell(pytest *)`.
 
     Raises:
-        DefinitionError: for what is none of these.
+        DefinitionError: The text is not a short form.
     """
     glob, opened, inside = text.strip().partition("(")
     if not opened:
@@ -290,7 +294,7 @@ def _place_name(place: str) -> str:
 
 
 def _short_condition(part: str) -> tuple[str, Condition]:
-    """One condition; what has no form of one is a command, of whatever parameter is one."""
+    """Return one condition with its place. Any other text is a command, for any parameter with a shell line."""
     if compared := _COMPARED.fullmatch(part):
         place, sign, value = compared.groups()
         return place, _comparison(sign, _plain_value(value))
@@ -307,7 +311,11 @@ def _short_condition(part: str) -> tuple[str, Condition]:
 
 
 def _bare_command(part: str) -> str:
-    """Text that is a command, and no condition that somebody has written otherwise than it is read."""
+    """Return the text if it is a command.
+
+    Raises:
+        DefinitionError: The text looks like a condition in the wrong form.
+    """
     first, second, *_ = [*part.split(), "", ""]
     sign = _SIGN.search(first) or _SIGN.fullmatch(second)
     is_place = second == "" or has_name_of(first, _NAMES_OF_PLACES)
@@ -319,7 +327,11 @@ def _bare_command(part: str) -> str:
 
 
 def _plain_value(value: str) -> str:
-    """A value as it stands, without what may be meant in another way."""
+    """Return a value unchanged.
+
+    Raises:
+        DefinitionError: The value has a character with more than one meaning.
+    """
     if not value.startswith('"') and (found := _NOT_PLAIN.search(value)):
         raise DefinitionError(f"{value!r} has {found[0]!r}: put text in double quotes, or write a [[rule]]")
     if "," in value:
@@ -339,7 +351,7 @@ def _comparison(sign: str, text: str) -> Condition:
 
 
 def read_value(text: str) -> str | int | float | bool:
-    """A number, `true`, `false`, text in quotes as JSON has it, or any other text as it stands."""
+    """Read a number, `true`, `false`, text in quotes as in JSON, or any other text as it stands."""
     if text in {"true", "false"}:
         return text == "true"
     if len(text) > MOST_DIGITS and _DECIMAL.fullmatch(text):

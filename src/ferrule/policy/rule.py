@@ -1,4 +1,4 @@
-"""A rule: of which calls it speaks, in three ways: it does, it does not, it cannot be known."""
+"""A rule: it matches a call, does not match it, or cannot know."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ Decide: TypeAlias = Literal["allow", "ask", "deny"]
 Scope: TypeAlias = Literal["managed", "user", "project", "session"]
 DECIDES: Final = ("deny", "ask", "allow")
 ANY_COMMAND: Final = "(command)"
-"""The place of a condition on all that has the name of a shell line, at any depth of the arguments."""
+"""The place of a condition on every argument with the name of a shell line, at any depth."""
 _PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
 _NOT_IN_NAMES = re.compile(r"[\s?\[\]{}!,;|&'\"<>=]")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a policy says of some calls. See docs/policy.md#rules.
+    """A decision for some calls. See docs/policy.md#rules.
 
     Attributes:
         decide: `"allow"`, `"ask"` or `"deny"`.
-        tools: Globs, of which one has to fit the name of the tool.
-        tags: Of which the tool has one, where any are given.
-        traits: All of which the tool has for these arguments, such as `"destructive"` and `"not read_only"`.
-        principals: Globs, of which one has to fit, where any are given.
+        tools: Globs for the name of the tool. At least one must match.
+        tags: Tags of the tool. It must have one of them, if there are any.
+        traits: Traits of the tool for these arguments, such as `"destructive"` and `"not read_only"`. It must have all.
+        principals: Globs for the principal. One must match, if there are any.
         arguments: Conditions by the place of the argument: `amount`, `order.amount`, `files[].path`.
-        reason: What the model and the person read.
-        into: For an ask: the parameter whose value the person supplies.
+        reason: The text for the model and the person.
+        into: For an ask: the parameter that takes the person's answer.
         match, no_match: Examples of arguments.
         source: The name of its file.
-        line: Of its file, from 1.
-        scope: Of its file.
-        text: As a person reads it.
+        line: Its line in the file, from 1.
+        scope: The scope of its file.
+        text: The rule as text for a person.
     """
 
     decide: Decide
@@ -87,7 +87,7 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """Where it stands: `policy.toml:12`."""
+        """The position of the rule: `policy.toml:12`."""
         return f"{self.source}:{self.line}"
 
     def _described(self) -> str:
@@ -101,14 +101,14 @@ class Rule:
         return {"tags": self.tags, "traits": self.traits, "principals": self.principals}
 
     def speaks_of(self, tool: Any) -> bool:
-        """Whether there may be a call of this tool of which it speaks, by name, tags and traits."""
+        """Return whether the rule may match a call of this tool, by name, tags and traits."""
         return self._of_tool(tool.name, tool) is not False
 
     def matches(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
-        """Whether it speaks of this call.
+        """Return whether the rule matches this call, or None if that is unknown.
 
         Args:
-            tool: What the tool is for these arguments; `None` where that is not known.
+            tool: The tool for these arguments; `None` if it is unknown.
         """
         answer = self.of_call(call, context, tool)
         if answer is False or not self.arguments:
@@ -116,14 +116,14 @@ class Rule:
         return every((answer, self.of_arguments(call.arguments, context)))
 
     def of_call(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
-        """Whether tool and principal are such, whatever the arguments."""
+        """Return whether tool and principal match, whatever the arguments."""
         answer = self._of_tool(call.name, tool)
         return every((answer, self._of_principal(context))) if self.principals else answer
 
     def of_arguments(
         self, arguments: Mapping[str, Any], context: ToolContext, leave_out: Callable[[Condition], bool] | None = None
     ) -> bool | None:
-        """Whether its conditions hold for these arguments; those left out are taken to hold."""
+        """Return whether the conditions hold for these arguments. Conditions in `leave_out` count as true."""
         answers = [
             of_place(one, place, arguments, context, allows=self.decide == "allow")
             for place, one in self.arguments.items()
@@ -135,11 +135,11 @@ class Rule:
 
     @property
     def has_commands(self) -> bool:
-        """Whether it speaks of shell lines."""
+        """Whether the rule has a condition on shell lines."""
         return any(isinstance(one, Commands) for one in self.arguments.values())
 
     def _unjudged_options(self, arguments: Mapping[str, Any], context: ToolContext) -> list[str]:
-        """The arguments that may change what a shell line runs, and for which the rule has no condition."""
+        """Return the arguments without a condition that may change the commands of a shell line."""
         hidden = getattr(getattr(context, "tool", None), "hidden", ())
         given = {name: value for name, value in arguments.items() if name not in hidden}
         lines = {place.rstrip("[]") for place, one in self.arguments.items() if isinstance(one, Commands)}
@@ -165,7 +165,7 @@ class Rule:
         return any(fits(glob, name) for glob in self.tools)
 
     def _of_principal(self, context: ToolContext) -> bool | None:
-        """Whether it is one of them; a name that looks like one of them may be that one, written otherwise."""
+        """Return whether the principal matches, or None if it is missing or only looks like a match."""
         who = context.principal
         if who is None or not who.strip():
             return None
@@ -175,9 +175,9 @@ class Rule:
         return None if any(fits(lookalike_key(glob), seen) for glob in self.principals) else False
 
     def covers(self, other: Rule) -> bool:
-        """Whether it matches whatever `other` matches. May be false where it does."""
+        """Return whether this rule matches every call that `other` matches. False is also possible if it does."""
         if self.decide == "allow" and self.has_commands and other.arguments.keys() - self.arguments.keys():
-            return False  # a further condition lets through an argument beside the command that this rule does not
+            return False  # its extra condition allows an argument beside the command, and this rule does not
         return (
             _cover_all(self.tools, other.tools)
             and _cover_all(self.principals, other.principals)
@@ -190,13 +190,15 @@ class Rule:
 
 
 def names_where_mounted_from(tool: Any) -> list[str]:
-    """The names that a tool has in the runners that it was mounted from by `Runner.as_tools`: an ask or a deny by one
-    of these holds under whatever name it is mounted."""
+    """Return the names of a tool in the runners it was mounted from by `Runner.as_tools`.
+
+    An ask or a deny for one of these names applies under every mounted name.
+    """
     return [mount.name for mount in getattr(getattr(tool, "definition", tool), "mounts", ())]
 
 
 def _cover_all(globs: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether one of the globs fits whatever one of the others does; none of them is any name."""
+    """Return whether each of the others is covered by one of the globs. No globs at all match any name."""
     if not globs or globs == others:
         return True
     return bool(others) and all(any(fits(glob, other) for glob in globs) for other in others)
@@ -215,7 +217,7 @@ def _check_traits(traits: Iterable[str]) -> None:
 
 
 def _has_trait(tool: Any, trait: str) -> bool | None:
-    """Whether a tool has a trait; not known where that depends on arguments which are not known."""
+    """Return whether a tool has a trait, or None if that depends on unknown arguments."""
     plain = trait.removeprefix("not ")
     value = getattr(tool, plain)
     return value is (plain == trait) if isinstance(value, bool) else None
@@ -227,8 +229,10 @@ def _has_trait(tool: Any, trait: str) -> bool | None:
 def of_place(
     one: Condition, place: str, arguments: Mapping[str, Any], context: ToolContext, *, allows: bool
 ) -> bool | None:
-    """What a condition answers of the values at a place: for an allow of all of them, else of any. What is not there,
-    null, or empty is not so."""
+    """Return the answer of a condition for the values at a place: all of them for an allow, otherwise any.
+
+    A missing, null or empty value does not match.
+    """
     together = every if allows else some
     if isinstance(one, Commands):
         if place == ANY_COMMAND:
@@ -241,12 +245,12 @@ def of_place(
 
 
 def parts_of(place: str) -> list[str]:
-    """The keys that lead to a place, and `[]` for each list."""
+    """Return the keys on the way to a place, with `[]` for each list."""
     return place.replace("[]", ".[]").split(".")
 
 
 def place_of(keys: Iterable[str | int]) -> str:
-    """The place that these keys lead to, as a rule writes it: `files[].path`."""
+    """Return the place at the end of these keys in the form of a rule: `files[].path`."""
     return "".join("[]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 

@@ -1,7 +1,7 @@
 """The settings of a project: `.ferrule/settings.toml`, or the table `[tool.ferrule]` of its `pyproject.toml`.
 
-They come with a folder, from anybody, and say which code and which programs run and where a key is sent. So they count
-in the version alone that a person has trusted (`trust.py`).
+Anybody can write them, because they come with a folder. They decide which code and programs run and where a key is
+sent. So only a version that a person has trusted counts (`trust.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ferrule.policy.toml_lines import NoToml, read_toml
 from ferrule.security.paths import read_file
 
 SETTINGS_FILE: Final = os.path.join(".ferrule", "settings.toml")
-"""From the folder of the project."""
+"""Relative to the folder of the project."""
 PROJECT_FILE: Final = "pyproject.toml"
 _PLAIN_KEYS: Final = ("model", "base_url", "journal")
 _LIST_KEYS: Final = ("policy", "tools", "mcp")
@@ -29,7 +29,7 @@ _LIST_KEYS: Final = ("policy", "tools", "mcp")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the settings of a project say. Paths in them start at `folder`. See docs/command-line.md#settings."""
+    """The settings of a project. Paths in them start at `folder`. See docs/command-line.md#settings."""
 
     folder: str
     model: str | None = None
@@ -40,7 +40,7 @@ class Settings:
     mcp: tuple[str, ...] = ()
 
     def at(self, path: str) -> str:
-        """A path of the settings as a program finds it that works in another folder."""
+        """Return a path of the settings for a program in any other folder."""
         return os.path.join(self.folder, path)
 
     @property
@@ -51,14 +51,17 @@ class Settings:
 
 
 def is_settings_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file holds settings, by its name."""
+    """Return whether a file has the name of a settings file."""
     place = os.path.abspath(os.path.expanduser(path))
     return os.path.basename(place) == PROJECT_FILE or place.endswith(os.sep + SETTINGS_FILE)
 
 
 def settings_places(working_directory: str | os.PathLike[str] = ".") -> Iterator[str]:
-    """Where settings may stand: in the working directory, then in the folders above it up to the root of the
-    repository. Outside of a repository the working directory is the only one."""
+    """Yield the possible paths of settings files.
+
+    These are in the working directory, then in the folders above it up to the root of the repository. Outside of a
+    repository only the working directory counts.
+    """
     here = Path(working_directory).absolute()
     above = [here, *here.parents]
     root = next((number for number, folder in enumerate(above) if os.path.lexists(folder / ".git")), 0)
@@ -67,11 +70,12 @@ def settings_places(working_directory: str | os.PathLike[str] = ".") -> Iterator
 
 
 def read_settings(path: str | os.PathLike[str]) -> tuple[Settings, PolicyFile] | None:
-    """Return the settings in a file, and the file as it was read, or None for a `pyproject.toml` without settings. Of
-    that the text is the table `[tool.ferrule]` alone, as lines of their own.
+    """Return the settings in a file and the file itself, or None for a `pyproject.toml` without settings.
+
+    The text of a `pyproject.toml` is reduced to the table `[tool.ferrule]`, as lines of TOML.
 
     Raises:
-        DefinitionError: if the file cannot be read, or says what settings cannot mean.
+        DefinitionError: The file cannot be read, or has invalid settings.
     """
     file = read_policy_file(path, "project")
     if os.path.basename(file.place) != PROJECT_FILE:
@@ -84,11 +88,12 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[Settings, PolicyFile] |
 
 
 def read_settings_to_trust(path: str | os.PathLike[str]) -> PolicyFile | None:
-    """Return what a person trusts of settings: their text, and the MCP files that they name, which say what programs
-    run. These stand in the text as comments.
+    """Return the part of settings for a person to trust: their text, and their MCP files as comments in it.
+
+    Return None if the file has no settings. MCP files belong to the part because they name programs to run.
 
     Raises:
-        DefinitionError: as `read_settings`, or if an MCP file cannot be read.
+        DefinitionError: As for `read_settings`, or an MCP file cannot be read.
     """
     read = read_settings(path)
     if read is None:
@@ -124,10 +129,10 @@ def _comment_lines(name: str, data: bytes) -> Iterator[str]:
 
 
 def parse_settings(text: str, place: str) -> Settings:
-    """The settings in the text of a file.
+    """Return the settings in the text of a file.
 
     Raises:
-        DefinitionError: for a key or a value that has no meaning.
+        DefinitionError: A key or a value is invalid.
     """
     return _settings_of(_read_table(text), place)
 

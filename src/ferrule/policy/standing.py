@@ -1,4 +1,4 @@
-"""What counts of a policy file: all of it in a version that a person has trusted, else less."""
+"""Decide how much of a policy file counts: all of a trusted version, otherwise less."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from ferrule.policy.rule import Scope
 from ferrule.policy.trust import Trusted, TrustedVersion, how_to_trust, short_digest
 
 NEEDS_TRUST: Final[tuple[Scope, ...]] = ("project",)
-"""The scopes of files that may have come with a folder, from anybody. See docs/policy.md#trust."""
+"""The scopes of files that may come with a folder, from anybody. See docs/policy.md#trust."""
 
 
 class Trust(NamedTuple):
-    """What a person has trusted, and which files need that."""
+    """The versions that a person has trusted, and the scopes in need of trust."""
 
     trusted: Trusted
     needed_by: Collection[Scope] = NEEDS_TRUST
-    """The scopes of the files that allow nothing before they are trusted."""
+    """The scopes of files that allow nothing until they are trusted."""
     loaded: Mapping[str, str] | None = None
-    """The digests that were loaded before. If it is given, a file with another digest has to be trusted."""
+    """The digests loaded before. If set, a file with another digest must be trusted."""
 
 
 class Standing(NamedTuple):
-    """What counts of a file."""
+    """The part of a file that counts."""
 
     source: str
     allows: bool
     """Whether its allow rules count."""
     findings: tuple[Finding, ...] = ()
     older: Document | None = None
-    """The trusted version, if the file has changed since: its restrictions count beside those of the file."""
+    """The trusted version, if the file has changed since. Its ask and deny rules count beside those of the file."""
 
 
 def standings_of(
     read: Mapping[str, PolicyFile], names: Mapping[str, str], documents: Mapping[str, Document], trust: Trust
 ) -> Iterator[Standing]:
-    """What counts of each file, by the path that was given.
+    """Yield the standing of each file with a restriction or a finding, and of each trusted file.
 
-    A trusted version counts. A changed one is an error if files are loaded again, and restricts at start. A file that
-    nobody has trusted counts at start, unless it is of a scope that needs trust.
+    A trusted version counts in full. A changed file is an error if files are loaded again; at start it only restricts.
+    An untrusted file counts at start, unless its scope needs trust or the list of trusted versions cannot be read.
     """
     versions: Mapping[str, TrustedVersion] = {}
     problem = ""
@@ -73,7 +73,7 @@ def _change(before: str, now: str) -> str:
 
 
 def _untrusted_allows(document: Document, problem: str, remedy: str) -> Iterator[Finding]:
-    """A warning about the allow rules that do not count, if there are any."""
+    """Yield a warning about the allow rules without effect, if there are any."""
     allows = [rule for rule in document.rules if rule.decide == "allow"]
     if allows:
         text = f"{len(allows)} of its allow rules do not count, as nobody has trusted the file as it is"

@@ -1,4 +1,4 @@
-"""TOML with the line of each key: `tomllib`, which reads it, says none, and a scanner of the text adds them."""
+"""TOML with the line of each key. `tomllib` reads it without lines, and a scanner of the text adds them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 
 class NoToml(ValueError):
-    """The text is no TOML.
+    """The text is not TOML.
 
     Attributes:
-        line: Where; 0 where that is not known.
+        line: The line of the error; 0 if it is unknown.
     """
 
     def __init__(self, why: str, line: int) -> None:
@@ -22,25 +22,25 @@ class NoToml(ValueError):
 
 
 def read_toml(text: str) -> tuple[dict[str, Any], FoundLines]:
-    """What the text says, and where.
+    """Return the contents of the text, and the lines of its keys.
 
     Raises:
-        NoToml: with the line.
+        NoToml: The text is not TOML; the error has the line.
     """
     try:
         _check_parts(text)
         return tomllib.loads(text), FoundLines(text)
-    except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or what Python says of too large a number
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or Python's error about too large a number
         said = str(error) or "it nests too deep"
         at = re.search(r"\(at line (\d+)", said)
         raise NoToml(said, int(at[1]) if at else 0) from None
 
 
 def _check_parts(text: str) -> None:
-    """Refuse a key of more parts than any file has: `tomllib` takes minutes for one of 100,000.
+    """Refuse a key with too many parts: `tomllib` takes minutes for one of 100,000.
 
     Raises:
-        ValueError: with its line.
+        ValueError: A key has too many parts; the text has its line.
     """
     dots, line = 0, 1
     for token in _TOML_WORD.finditer(text):
@@ -62,7 +62,7 @@ _BRACKETS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 class FoundLines:
-    """Where keys stand, and the items of the lists under them, in TOML that is valid."""
+    """The lines of keys and of the list items under them, in valid TOML."""
 
     def __init__(self, text: str) -> None:
         self._found: dict[tuple[str, int | None], int] = {}
@@ -91,7 +91,7 @@ class FoundLines:
         self._counts[key] += 1
 
     def of(self, key: str, at: int | None = None) -> int:
-        """The line of a key, or of an item of its list; of the whole where it is written in some other way."""
+        """Return the line of a key, or of an item in its list: the key's line if the list has another form."""
         return self._found.get((key, at)) or self._found.get((key, None), 0)
 
 
@@ -100,7 +100,7 @@ def _key(word: str) -> str:
 
 
 def _statements(text: str) -> Iterator[list[tuple[int, str]]]:
-    """The words of each statement with their lines, without comments and ends of lines."""
+    """Yield the words of each statement with their lines, without comments and line ends."""
     words: list[tuple[int, str]] = []
     line, since, depth = 1, 0, 0
     for token in _TOML_WORD.finditer(text):

@@ -1,4 +1,4 @@
-"""Which version of a file a person has trusted: its digest and its text, in a sealed list."""
+"""The file versions that a person has trusted: their digests and texts, in a sealed list."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ferrule.policy.settings import is_settings_file, read_settings_to_trust
 from ferrule.stores.store import SealedFile, StoreError, make_key, private_place, read_key, replace_row
 
 MOST_TRUSTED: Final = 16 * 2**20
-"""Bytes of a file that is trusted: a `ferrule.lock` holds the whole schemas of its tools. See docs/policy.md#trust."""
+"""The most bytes of a trusted file. A `ferrule.lock` has the whole schemas of its tools. See docs/policy.md#trust."""
 _SHOWN_DIGITS: Final = 12
 _held_keys: dict[str, bytes | None] = {}
-"""The keys that this process goes by, by their files; `None` if there was none when it began."""
+"""The fixed keys of this process by file; `None` if there was none when it began."""
 
 
 class TrustedVersion(NamedTuple):
-    """A file as a person has trusted it. See docs/policy.md#trust."""
+    """A trusted version of a file. See docs/policy.md#trust."""
 
     digest: str
     """The SHA-256 of its bytes, in hexadecimal digits."""
@@ -31,10 +31,10 @@ class TrustedVersion(NamedTuple):
 class Trusted:
     """The versions of files that a person has trusted. See docs/policy.md#trust.
 
-    The list is sealed, with a key in `$XDG_CONFIG_HOME/ferrule/trusted.key`. It is made when the first file is trusted.
+    The list is sealed, with a key in `$XDG_CONFIG_HOME/ferrule/trusted.key`. The first trusted file creates the list.
 
     Args:
-        path: The list; `$XDG_STATE_HOME/ferrule/trusted.json` if it is left out.
+        path: The file of the list; `$XDG_STATE_HOME/ferrule/trusted.json` by default.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -43,9 +43,9 @@ class Trusted:
         self._list: SealedFile | None = None
 
     def hold_key(self) -> None:
-        """Keep the key in this process, so that it believes no list that another key seals later.
+        """Fix the key in this process, so that it rejects a list sealed later with another key.
 
-        Makes the key if there is none, unless its folder belongs to another account.
+        Create the key if there is none, unless its folder belongs to another account.
         """
         if self._key_file in _held_keys:
             return
@@ -58,12 +58,12 @@ class Trusted:
         _held_keys.setdefault(self._key_file, key)
 
     def versions(self) -> Mapping[str, TrustedVersion]:
-        """The trusted versions by the path of the file, with no link followed.
+        """Return the trusted versions by the path of the file, with no link followed.
 
         Raises:
-            DefinitionError: if others may change the list or its folder, or it is not as this class wrote it.
+            DefinitionError: Others may change the list or its folder, or it is not as this class wrote it.
         """
-        # An account that may not enter the folder, such as that of a service, has trusted nothing there.
+        # An account without access to the folder, such as that of a service, has trusted nothing there.
         if self._list is None and not os.path.lexists(self.path):
             return {}
         try:
@@ -73,10 +73,12 @@ class Trusted:
             raise DefinitionError(f"what is trusted cannot be known: {error}. To begin anew, {anew}") from None
 
     def trust(self, file: str | os.PathLike[str], digest: str | None = None) -> str:
-        """Trust a file as it is; with `digest`, only if that is still its digest. Returns the digest.
+        """Trust the current version of a file, and return its digest.
+
+        With `digest`, trust the file only if it still has that digest.
 
         Raises:
-            DefinitionError: if it has changed, cannot be read, or the list cannot be written.
+            DefinitionError: The file has changed or cannot be read, or the list cannot be written.
         """
         read = read_trusted_part(file)
         if digest not in {None, read.digest}:
@@ -85,10 +87,10 @@ class Trusted:
         return read.digest
 
     def forget(self, file: str | os.PathLike[str]) -> bool:
-        """Trust a file no more. Returns whether it was trusted.
+        """Stop trusting a file. Return whether it was trusted.
 
         Raises:
-            DefinitionError: as for `versions`, or if the list cannot be written.
+            DefinitionError: As for `versions`, or the list cannot be written.
         """
         place = os.path.abspath(os.path.expanduser(os.fspath(file)))
         was_trusted = place in self.versions()
@@ -108,7 +110,7 @@ class Trusted:
             raise DefinitionError(f"what is trusted cannot be changed: {error}") from None
 
     def _opened(self) -> SealedFile:
-        """The list, which stays open: this object takes no earlier copy of what it has read."""
+        """Return the list. It stays open, so this object rejects an earlier copy of a list it has read."""
         if self._list is None:
             key = self._key()
             if key is None:
@@ -130,10 +132,10 @@ class Trusted:
 
 
 def read_trusted_part(file: str | os.PathLike[str]) -> PolicyFile:
-    """Read what a person trusts of a file: all of a policy or a lock, and the settings of a project.
+    """Read the part of a file for a person to trust: all of a policy or a lock, or the settings of a project.
 
     Raises:
-        DefinitionError: if it cannot be read, or has no settings.
+        DefinitionError: The file cannot be read, or has no settings.
     """
     if not is_settings_file(file):
         return read_policy_file(file, "project", most=MOST_TRUSTED)
@@ -144,7 +146,7 @@ def read_trusted_part(file: str | os.PathLike[str]) -> PolicyFile:
 
 
 def _is_own(place: str) -> bool:
-    """Whether the folder in which a file is to be made belongs to this account: under `sudo` it may not."""
+    """Return whether the folder of a new file belongs to this account. Under `sudo` it may not."""
     for folder in PurePath(place).parents:
         try:
             return os.name == "nt" or os.stat(folder).st_uid == os.geteuid()
@@ -156,10 +158,10 @@ def _is_own(place: str) -> bool:
 
 
 def short_digest(digest: str) -> str:
-    """A digest as people are shown it. See docs/policy.md#trust."""
+    """Return a digest in the short form for people. See docs/policy.md#trust."""
     return digest[:_SHOWN_DIGITS]
 
 
 def how_to_trust(place: str) -> str:
-    """The command by which a person trusts a file. See docs/policy.md#trust."""
+    """Return the command for trusting a file. See docs/policy.md#trust."""
     return f"`ferrule policy trust {shlex.quote(place)}`"

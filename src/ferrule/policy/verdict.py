@@ -1,11 +1,12 @@
-"""The one verdict over many rules, which nothing in their order changes.
+"""The verdict of many rules. Their order makes no difference.
 
     any deny that matches                                           deny
     else any ask that matches, any deny or ask that may match       ask
     else any allow that matches                                     allow
-    else                                                            ask; nothing for what is read-only
+    else                                                            ask; nothing for a read-only call
 
-Whether a call reads alone or nobody is to be asked (`mode`) comes on top. Nothing else decides about the unknown.
+The modes apply on top: `read_only` allows only reads, and `never_ask` turns an ask into a deny. No other code decides
+about the unknown.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ _SAYS_SO = "the policy says so"
 
 
 class Judged(NamedTuple):
-    """What a policy says of a call, and what each of its rules. See docs/policy.md#explained."""
+    """The decision of a policy on a call, with the answer of each rule. See docs/policy.md#explained."""
 
     decision: Decision | None
-    """`None` for no objection to what is read-only."""
+    """`None` for no objection to a read-only call."""
     said: tuple[tuple[Rule, bool | None], ...]
-    """Of all rules, in their order: whether it speaks of the call; `None` where that cannot be known."""
+    """Each rule, in order, and whether it matches the call; `None` if that is unknown."""
 
     together: tuple[Rule, ...] = ()
-    """The rules of which each allows some of the commands of a line that no rule allows alone."""
+    """Rules that together allow a shell line. Each allows some of its commands, and none allows all."""
 
     @property
     def spoke(self) -> tuple[Rule, ...]:
-        """The rules that made the decision; none where none did."""
+        """The rules behind the decision, if any."""
         names = () if self.decision is None else str(self.decision.rule).split("; ")
         allows = self.decision is not None and self.decision.kind == "allow"
         said = (rule for rule, answer in self.said if answer or (answer is None and not allows))
@@ -51,18 +52,18 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A rule as it stands to one tool.
+    """A rule with its relation to one tool.
 
     Attributes:
-        problem: Why it cannot be known whether it speaks of a call of this tool; empty where it can.
-        hidden: Whether it has a condition of what no model sees, so that its text is not shown.
+        problem: The reason why its match for this tool is unknown; empty if it can be known.
+        hidden: Whether it has a condition on a hidden value. Its text is not shown then.
     """
 
     rule: Rule
     problem: str = ""
     hidden: bool = False
     does: Decision = field(init=False)
-    """Where it matches."""
+    """Its decision if it matches."""
 
     def __post_init__(self) -> None:
         rule = self.rule
@@ -71,7 +72,7 @@ class Entry:
 
     @property
     def unknown(self) -> str:
-        """What cannot be known, where it may match."""
+        """The text about this rule if its match is unknown."""
         which = self.rule.reason or ("a rule of the policy" if self.hidden else self.rule.text)
         return f"{which} ({self.problem})" if self.problem else which
 
@@ -80,7 +81,7 @@ class Entry:
 
 
 class ForTool(NamedTuple):
-    """The rules that may speak of one tool."""
+    """The rules that may match calls of one tool."""
 
     deny: tuple[Entry, ...]
     ask: tuple[Entry, ...]
@@ -92,11 +93,11 @@ class ForTool(NamedTuple):
         return cls(*(tuple(one for one in listed if one.rule.decide == kind) for kind in cls._fields))
 
     def verdict(self, call: ToolCall, context: ToolContext, tool: Any, modes: Mapping[Mode, str]) -> Decision | None:
-        """What comes of them all.
+        """Return the decision of all rules, or None for a read-only call without a rule.
 
         Args:
-            tool: What the tool is for these arguments.
-            modes: Those of the files, each with where it stands.
+            tool: The tool for these arguments.
+            modes: The modes of the files, each with its position.
         """
         decision = self._by_rules(call, context, tool)
         reads = tool is not None and tool.read_only is True
@@ -145,8 +146,10 @@ class ForTool(NamedTuple):
         return Decision("allow", reason, rule="; ".join(rules))
 
     def allowing_together(self, call: ToolCall, context: ToolContext, tool: Any) -> list[Entry]:
-        """The allows of which each allows some of the commands of a line, whose other conditions hold, and which allow
-        all of it together."""
+        """Return the allow rules that together allow a shell line.
+
+        Each allows some of its commands, and its other conditions hold.
+        """
         groups: dict[frozenset[str], list[Entry]] = {}
         for entry in self.allow:
             places = _commands_of(entry.rule, call) if any(map(_is_commands, entry.rule.arguments.values())) else {}
@@ -163,14 +166,14 @@ def _name_shown(name: str) -> str:
 
 
 def _ask_about_unknown(entries: Sequence[Entry], doubt: str) -> Decision:
-    """The question where rules may match."""
+    """Return the question for rules with an unknown match."""
     which = "this holds" if len(entries) == 1 else "any of this holds"
     reason = f"it cannot be known whether {which}: {_reasons_text([entry.unknown for entry in entries])}"
     return ask(f"{reason}; in doubt is {doubt}" if doubt else reason, rule=_names_text(entry.does for entry in entries))
 
 
 def _in_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
-    """What of a shell line, that the model may see, is not known; empty where it is something else."""
+    """Return the unknown part of a shell line that the model may see, or "" if something else is unknown."""
     hidden = getattr(tool, "hidden", ())
     lines = [line for place, line in lines_in(call.arguments) if place[0] not in hidden]
     conditions = [one for entry in entries for one in entry.rule.arguments.values() if isinstance(one, Commands)]
@@ -179,19 +182,19 @@ def _in_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
 
 
 def _names_text(decisions: Iterable[Decision]) -> str:
-    """Where the rules stand, each place once."""
+    """Return the positions of the first five rules, each once."""
     return "; ".join(dict.fromkeys(str(one.rule) for one in [*decisions][:_MOST_REASONS]))
 
 
 def _reasons_text(reasons: Iterable[str]) -> str:
-    """The reasons, each once, and how many more there are."""
+    """Return the reasons, each once, and the number of further ones."""
     listed = list(dict.fromkeys(reasons))
     more = len(listed) - _MOST_REASONS
     return "; ".join(listed[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _together(asks: Sequence[Decision]) -> Decision:
-    """One question of several: who is asked sees all reasons."""
+    """Return one question for several. The person sees all reasons."""
     if len(asks) == 1:
         return asks[0]
     text = _reasons_text(one.reason for one in asks)
@@ -216,7 +219,11 @@ def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, to
 
 
 def _commands_of(rule: Rule, call: ToolCall) -> dict[str, Commands]:
-    """What a rule says of shell lines, by place: a bare command is of the parameter that is one, where that is all."""
+    """Return the shell-line conditions of a rule by place.
+
+    A condition on any command belongs to the one place of shell lines, if there is one only and it is a top-level
+    parameter.
+    """
     places = {place for place, _ in lines_in(call.arguments)}
     only = str(min(places)[0]) if len(places) == 1 and {len(place) for place in places} == {1} else ANY_COMMAND
     found = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
@@ -224,6 +231,6 @@ def _commands_of(rule: Rule, call: ToolCall) -> dict[str, Commands]:
 
 
 def _found_any(rule: Rule, call: ToolCall, context: ToolContext) -> bool:
-    """Whether any command of the line is one of the rule's."""
+    """Return whether any command of the line may be one of the rule's."""
     parts = _commands_of(rule, call).items()
     return any(of_place(one, place, call.arguments, context, allows=False) is not False for place, one in parts)

@@ -1,4 +1,4 @@
-"""Values that several programs share, changed by compare-and-set, and the limits that count by them.
+"""Stores: values that several programs share, changed by compare-and-set, and the limits built on them.
 
     store = Postgres("postgresql://…")
     runner = Runner(tools, limits=limits.shared(store))

@@ -1,14 +1,14 @@
-"""Limits that hold among several programs: `shared(place)`, for runners, rates and budgets.
+"""Limits among several programs: `shared(place)`, for runners, rates and budgets.
 
-What they count by are values in a `Store`, changed by compare-and-set alone, in one thread for each `shared(…)`: no
-call waits for a disk or a network on its event loop, and what many calls ask for at once is one change. There are two
-kinds of values. A rate or a budget has one for each key, changed by an order (`SharedLimits.order`). The slots and keys
-of calls are leases, all in one value, in the order in which they were asked for:
+The limits count with values in a `Store`, changed by compare-and-set alone, in one thread for each `shared(…)`. No call
+waits for a disk or a network on its event loop, and concurrent orders of many calls become one change. There are two
+kinds of values. A rate or a budget has one value for each key, changed by an order (`SharedLimits.order`). The slots
+and keys of calls are leases, all in one value, in the order of their requests:
 
     [id, until when, whether it is held, {slot: how many at most}, [key, …], whether its keys are shared]
 
-Each program writes its own entries there, takes away those of others that have expired, and gives what is free to those
-whose turn it is, whoever they belong to; so a call takes all that it needs in one step, and nobody waits in a ring.
+Each program writes its own entries there, removes expired ones of other programs, and grants free slots and keys to the
+next in line, whichever program they belong to. A call takes everything it needs in one step, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -40,36 +40,38 @@ __all__ = ["SECONDS", "Change", "SharedLimits", "answer", "shared", "turns"]
 log = logging.getLogger("ferrule")
 T = TypeVar("T")
 Change: TypeAlias = Callable[[JsonValue], tuple[JsonValue, T]]
-"""What a value becomes, and an answer. It may be asked several times, and changes nothing itself. See
-docs/limits.md#among-several-programs."""
+"""A function from a value to its new value and an answer.
+
+It may be called several times and must have no side effects. See docs/limits.md#among-several-programs.
+"""
 
 SECONDS = 10.0
-"""How long an answer of the store is waited for; then nothing runs. See docs/limits.md#among-several-programs."""
+"""Seconds to wait for an answer of the store; then nothing runs. See docs/limits.md#among-several-programs."""
 _LONGEST_KEY = 200
-_LINGER = 1.0  # seconds for which the thread waits for more to do
-_FIRST_LOOK, _LONGEST_LOOK = 0.01, 0.05  # seconds between two looks whether others have given something back
-_JITTER = random.SystemRandom()  # another one in each process, forked ones too
-_FIRST_BACK_OFF, _LONGEST_BACK_OFF = 0.001, 0.05  # seconds, where another program was first with a change
+_LINGER = 1.0  # seconds before the idle thread ends
+_FIRST_LOOK, _LONGEST_LOOK = 0.01, 0.05  # seconds between two checks whether others have released something
+_JITTER = random.SystemRandom()  # independent in each process, forked ones too
+_FIRST_BACK_OFF, _LONGEST_BACK_OFF = 0.001, 0.05  # seconds to wait after another program changed the value first
 
 
 def shared(
     place: Journal | Store | str, *, name: str = "ferrule", lease: float = 30.0, clock: Clock | None = None
 ) -> SharedLimits:
-    """Where limits are kept that hold among all programs which give the same place and name, for `limits=` of a
-    `Runner`, of `rate` and of `budget`. See docs/limits.md#among-several-programs.
+    """Return the limits of all programs with the same place and name, for `limits=` of a `Runner`, of `rate` and of
+    `budget`. See docs/limits.md#among-several-programs.
 
-    Make one, and give it to all that shall count together.
+    Make one object, and pass it to everything that counts together.
 
     Args:
         place: A journal, such as `Journal.open("calls.db")`, for the programs of one machine; the URL of a PostgreSQL
             database, for those of many; or a `ferrule.stores.store.Store`.
-        name: What counts together: another name in the same place counts apart.
-        lease: Seconds after which the slots and keys of a program that was killed are free again. One that stands still
-            for longer than two thirds of that may run beside others that have what it had.
-        clock: What tells when a lease ends, by its `now()`; left out, the machine's.
+        name: The name of the common count. Another name in the same place counts separately.
+        lease: Seconds until the slots and keys of a killed program are free again. If a program hangs for longer than
+            two thirds of that, other programs may get its slots and keys while it still runs.
+        clock: The clock for the ends of leases, by its `now()`; by default the machine's.
 
     Raises:
-        DefinitionError: for what could not work.
+        DefinitionError: An argument is not valid.
     """
     given: Any = name
     if not isinstance(given, str) or not given:
@@ -97,12 +99,12 @@ def _store_of(place: Any) -> Store:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SharedLimits:
-    """What `shared` makes. See docs/limits.md#among-several-programs.
+    """The limits of `shared`. See docs/limits.md#among-several-programs.
 
     Attributes:
-        store: Where the values are.
-        name: What all their keys begin with.
-        lease_seconds: How long a lease lasts that is not renewed.
+        store: The store of the values.
+        name: The prefix of all their keys.
+        lease_seconds: The lifetime of a lease without renewal.
     """
 
     store: Store
@@ -111,23 +113,26 @@ class SharedLimits:
     _keeper: _Keeper = field(repr=False)
 
     def order(self, place: str, change: Change[T]) -> Future[T]:
-        """Change the value that is kept at `place`, soon, after all that was ordered there before; its answer, or a
-        `StoreError`. May be called from any thread. What has failed is not tried again: it may have been done.
+        """Change the value at `place`, after all earlier orders for it. Return a future of the answer or a
+        `StoreError`.
+
+        Any thread may call this, and it does not wait. A failed order is not repeated, because it may have been carried
+        out.
 
         Raises:
-            StoreError: where the program is ending.
+            StoreError: The program is ending.
         """
         return self._keeper.order(f"{self.name}/{place}", change)
 
     def sweep(self, places: str, is_over: Callable[[JsonValue], bool]) -> None:
-        """Take away, soon, the values at places that begin so and are over."""
+        """Remove the expired values at all places with this prefix, without waiting for the store."""
         self._keeper.sweep(f"{self.name}/{places}", is_over)
 
     def place(self, kind: str, key: object) -> str:
-        """Where the count of a key is kept.
+        """Return the place of a key's count.
 
         Raises:
-            TypeError: for a key that is not made of texts, whole numbers, `None` and tuples of these.
+            TypeError: The key is not made of texts, whole numbers, `None` and tuples of these.
         """
         text = json.dumps(_json_key(key))
         if len(text) > _LONGEST_KEY:
@@ -137,8 +142,13 @@ class SharedLimits:
         return f"{kind}/{text}"
 
     def lease(self, slots: Mapping[str, int], keys: Iterable[str], *, shared: bool) -> Lease:
-        """What a call takes among all programs: a slot of each of these limits, of so many, and these keys, beside
-        others that share them or alone. It has nothing before `acquire`."""
+        """Return the lease of a call among all programs. It holds nothing before `acquire`.
+
+        Args:
+            slots: The limits to take a slot of, with their numbers of slots.
+            keys: The keys to take.
+            shared: Whether other calls may share the keys.
+        """
         return _CallLease(self._keeper, dict(slots), sorted(keys), shared)
 
 
@@ -153,10 +163,11 @@ def _json_key(key: object) -> object:
 
 
 async def answer(order: Future[T]) -> T:
-    """What came of an order; it goes on where nobody waits any more. See docs/limits.md#among-several-programs.
+    """Return the answer of an order. The order goes on if nobody waits any more. See
+    docs/limits.md#among-several-programs.
 
     Raises:
-        StoreError: where it failed, or is not done within `SECONDS`.
+        StoreError: The order failed, or is not done within `SECONDS`.
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
@@ -171,7 +182,7 @@ async def answer(order: Future[T]) -> T:
 
 
 class _LeaseEntry(NamedTuple):
-    """A lease as it is kept."""
+    """A lease in its stored form."""
 
     id: str
     until: float
@@ -182,10 +193,11 @@ class _LeaseEntry(NamedTuple):
 
 
 def turns(entries: Iterable[JsonValue]) -> tuple[list[JsonValue], dict[str, str]]:
-    """The entries, with each held whose turn it is, and of the others what each lacks. See docs/limits.md.
+    """Return the entries, with the next ones in line held, and the reason of each entry that still waits. See
+    docs/limits.md.
 
-    First come, first served: one that waits stands before all after it that want a key of its, as they do of one that
-    is held; of limits it has no slot before it has all.
+    First come, first served. A waiting entry blocks all later ones that want one of its keys, as a held entry does. It
+    occupies no slots before it has everything.
     """
     listed = [_LeaseEntry(*entry) for entry in entries]
     slots: dict[str, int] = {}
@@ -220,12 +232,12 @@ def _lacks(entry: _LeaseEntry, slots: Mapping[str, int], keys: Mapping[str, list
 
 
 class _CallLease:
-    """What `SharedLimits.lease` makes.
+    """The lease of `SharedLimits.lease`.
 
     Attributes:
         outer: None; see `Limiter`.
-        had: Whether it has all that it asked for.
-        busy_reason: Why it has not.
+        had: Whether it has everything it asked for.
+        busy_reason: The reason why it has not.
     """
 
     outer: None = None
@@ -254,17 +266,17 @@ class _CallLease:
         return had
 
     def release(self) -> None:
-        """Give it back, or do not ask for it any more; from any thread."""
+        """Release the lease or withdraw the request; from any thread."""
         self._keeper.leave(self)
 
     def tell(self) -> None:
-        """Wake who waits, from any thread."""
+        """Wake the waiting call, from any thread."""
         waiter = self._waiter
         if waiter is not None:
             wake_from_any_thread(waiter)
 
     def fail(self, error: StoreError) -> None:
-        """It is not to be had; from any thread."""
+        """End the wait without a lease; from any thread."""
         log.error("no call is run whose limits are shared: %s", error)
         self.busy_reason = "what counts the calls of all programs cannot be reached"
         self.tell()
@@ -280,7 +292,7 @@ class _ChangeOrder(Generic[T]):
 
 
 class _Keeper:
-    """The thread of one `shared(…)`: carries out orders, and keeps the leases of this program.
+    """The thread of one `shared(…)`. It carries out orders and renews the leases of this program.
 
     It runs while there is something to do, and a second longer.
     """
@@ -291,11 +303,11 @@ class _Keeper:
         self._seconds = seconds
         self._clock = clock
         self._begin_anew()
-        # What is registered last comes first: before the journal is closed, which was there before.
+        # Exit functions run in reverse order: this one runs before the earlier one that closes the journal.
         atexit.register(_flush_at_exit, weakref.ref(self))
 
     def _begin_anew(self) -> None:
-        """Know of nothing: what a forked process is a copy of is not its own."""
+        """Reset everything: a forked process does not own the state it has copied."""
         self._process = os.getpid()
         self._program = os.urandom(8).hex()
         self._numbers = count()
@@ -304,12 +316,12 @@ class _Keeper:
         self._orders: dict[str, list[_ChangeOrder[Any]]] = {}
         self._sweeps: dict[str, Callable[[JsonValue], bool]] = {}
         self._leases: dict[str, _CallLease] = {}
-        self._due: float | None = None  # when to look at the leases, by the machine's clock
+        self._due: float | None = None  # when to check the leases, by the machine's clock
         self._looks = 0
-        self._failing: float | None = None  # since when
+        self._failing: float | None = None  # the start of the failures
         self._busy = False
 
-    # What others ask of it, in any thread.
+    # Methods for callers in any thread.
 
     def order(self, key: str, change: Change[T]) -> Future[T]:
         order = _ChangeOrder(change)
@@ -333,7 +345,7 @@ class _Keeper:
                 self._due = 0.0
 
     def flush(self, seconds: float) -> None:
-        """Wait until all that was asked for is done."""
+        """Wait until all orders, sweeps and due checks are done."""
         if self._process == os.getpid():
             with self._awake:
                 self._awake.wait_for(self._is_done, seconds)
@@ -357,7 +369,7 @@ class _Keeper:
             yield
             self._awake.notify_all()
 
-    # What the thread does.
+    # Methods of the thread itself.
 
     def _work(self) -> None:
         while self._has_work():
@@ -370,7 +382,7 @@ class _Keeper:
                 self._look()
 
     def _has_work(self) -> bool:
-        """Wait for something to do; whether there is."""
+        """Wait for something to do. Return False if the thread is to end."""
         with self._awake:
             self._busy = False
             self._awake.notify_all()
@@ -408,10 +420,10 @@ class _Keeper:
                 order.future.set_result(answered)
 
     def _changed(self, key: str, change: Change[T]) -> T:
-        """Change a value, whatever others do; the answer.
+        """Change a value in spite of concurrent changes, and return the answer.
 
         Raises:
-            StoreError: where that cannot be, or is not known.
+            StoreError: The change failed, or its outcome is unknown.
         """
         ends, pause = time.monotonic() + SECONDS, _FIRST_BACK_OFF
         while True:
@@ -438,7 +450,7 @@ class _Keeper:
             log.warning("what is over was not taken away from what limits are kept by: %s", error)
 
     def _look(self) -> None:
-        """Write down the leases of this program, and tell those that have what they wait for."""
+        """Write the leases of this program to the store, and wake the calls with a granted lease."""
         mine = self._leases_now()
         try:
             lacking = self._changed(self._place, partial(self._kept, mine))
@@ -462,7 +474,7 @@ class _Keeper:
             return dict(self._leases)
 
     def _failed(self, mine: Mapping[str, _CallLease], error: StoreError) -> None:
-        """Let none wait. Those that are held stay, and are written once that is possible again."""
+        """Fail the waiting leases. Held leases stay, and are written once the store works again."""
         self._failing = self._failing or time.monotonic()
         with self._awake:
             waiting = [name for name, lease in mine.items() if not lease.had]
@@ -474,7 +486,7 @@ class _Keeper:
             log.warning("the slots and keys of running calls were not renewed: %s", error)
 
     def _may_have_left(self) -> bool:
-        """Whether there may be entries of this program whose end was not written, and that have not expired."""
+        """Return whether the store may have unexpired entries of this program for leases that have ended."""
         return self._failing is not None and time.monotonic() - self._failing < self._seconds
 
     def _pause(self) -> float:
@@ -484,7 +496,7 @@ class _Keeper:
         return _JITTER.uniform(0.5, 1.5) * min(_FIRST_LOOK * self._looks, _LONGEST_LOOK)
 
     def _kept(self, mine: Mapping[str, _CallLease], value: JsonValue) -> tuple[JsonValue, dict[str, str]]:
-        """All leases, as they are now, and what those of this program lack that wait."""
+        """Return the current entries of all leases, and the reasons of the waiting leases of this program."""
         now = self._clock.now()
         entries: list[_LeaseEntry] = []
         for entry in [_LeaseEntry(*kept) for kept in value or ()]:
@@ -504,7 +516,7 @@ class _Keeper:
 
 
 def _flush_at_exit(known: weakref.ref[_Keeper]) -> None:
-    """Tell the store what has ended, before the program does."""
+    """Write the ends of leases to the store before the program ends."""
     keeper = known()
     if keeper is not None:
         keeper.flush(SECONDS)

@@ -1,4 +1,4 @@
-"""Where programs keep what several may change at once: values by key, changed by compare-and-set.
+"""Stores for values that several programs change concurrently: values by key, changed by compare-and-set.
 
 `Memory` is for one process, `SealedFile` for all processes of one user on one machine, `Postgres` for those of many
 machines. A store of your own has the three methods of `Store`.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from psycopg import Connection, Cursor
 
 JsonValue: TypeAlias = Any
-"""A value that JSON can write; `None` where there is none. See docs/approvals.md#what-is-kept-between-calls."""
+"""A JSON value, or `None` if there is none. See docs/approvals.md#what-is-kept-between-calls."""
 
 KEY_BYTES = 32
-"""How long the key of a seal is at least. See docs/approvals.md#what-is-kept-between-calls."""
+"""The shortest length of a seal's key. See docs/approvals.md#what-is-kept-between-calls."""
 _LOCK_SECONDS = 10.0
 _LOOK_AGAIN_AFTER = 0.005
 _FOR_OTHERS = 0o077
@@ -46,29 +46,35 @@ T = TypeVar("T")
 
 
 class StoreError(FerruleError):
-    """What is kept cannot be read or changed, or is not what was written. See
-    docs/approvals.md#what-is-kept-between-calls."""
+    """A value cannot be read or changed, or differs from the written one.
+
+    See docs/approvals.md#what-is-kept-between-calls.
+    """
 
 
 class ReachableError(StoreError):
-    """A file would lie where tools may reach it. See docs/approvals.md#what-is-kept-between-calls."""
+    """A file would lie in reach of tools. See docs/approvals.md#what-is-kept-between-calls."""
 
 
 class Store(Protocol):
-    """Values by key. Its methods may be called from any thread, and may block. See
-    docs/approvals.md#what-is-kept-between-calls."""
+    """Values by key. Its methods may be called from any thread, and may block.
+
+    See docs/approvals.md#what-is-kept-between-calls.
+    """
 
     def get(self, key: str) -> JsonValue:
-        """The value, or `None`."""
+        """Return the value, or `None`."""
         ...
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
-        """Put `new` in the place of `old`, in one step for all who share the store; whether `old` was there. `None` is
-        what is not there: as `old` it makes a value, as `new` it takes it away."""
+        """Replace `old` with `new` in one step for all users of the store, and return whether `old` was there.
+
+        `None` stands for a missing value: as `old` it creates the value, as `new` it deletes it.
+        """
         ...
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
-        """All that is there at one moment under keys that begin so, in the order of the keys."""
+        """Return all values at one moment under keys with this prefix, in the order of the keys."""
         ...
 
 
@@ -81,20 +87,20 @@ class Memory:
 
     @property
     def waits(self) -> bool:
-        """Whether `get` may wait for something. It does not, but that of a subclass may."""
+        """Whether `get` may block: not here, but perhaps in a subclass."""
         return type(self) is not Memory
 
     def get(self, key: str) -> JsonValue:
-        """A copy of the value, or `None`."""
+        """Return a copy of the value, or `None`."""
         return read_json(self._texts.get(key, "null"))
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
-        """Put `new` in the place of `old`; whether `old` was there."""
+        """Replace `old` with `new`, and return whether `old` was there."""
         with self._lock:
             return _compare_and_set(self._texts, key, old, new)
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
-        """All that is there under keys that begin so."""
+        """Return all values under keys with this prefix."""
         with self._lock:
             return _items(self._texts, prefix)
 
@@ -132,7 +138,7 @@ def row_text(value: JsonValue) -> str:
     """Return the one JSON text of a value in a store.
 
     Raises:
-        TypeError, ValueError: for a value without JSON, such as NaN.
+        TypeError, ValueError: The value has no JSON, such as NaN.
     """
     if isinstance(value, ForeignText):
         return str(value)
@@ -141,48 +147,50 @@ def row_text(value: JsonValue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokenRow:
-    """A stored row that could not be read, and why."""
+    """An unreadable row of a store, and the reason."""
 
     problem: str
 
 
 def read_row(row: JsonValue, read: Callable[[JsonValue], T]) -> T | BrokenRow:
-    """Return what `read` makes of the value of a stored row. Nothing in one row raises, so none hides another."""
+    """Return the result of `read` for the value of a stored row. Nothing in one row raises, so none hides another."""
     try:
         if isinstance(row, ForeignText):
             raise ValueError("no store has written it so")
-        row_text(row)  # a store of your own may give anything
+        row_text(row)  # a store of your own may return anything
         return read(row)
     except Exception as error:
         return BrokenRow(f"{type(error).__name__}: {error}")
 
 
 def replace_row(store: Store, key: str, value: JsonValue) -> None:
-    """Put the value under this key, whatever is there.
+    """Set the value under this key, whatever is there.
 
     Raises:
-        StoreError: if the store changes nothing.
+        StoreError: The store changes nothing.
     """
     if not any(store.compare_and_set(key, store.get(key), value) for _ in range(_REPLACE_TRIES)):
         raise StoreError(f"{key!r} was not changed: compare_and_set(key, get(key), …) of the store is never true")
 
 
 class SealedFile:
-    """A store in one file, which nobody changes without its key. See docs/approvals.md#what-is-kept-between-calls.
+    """A store in one file, protected by a key against changes by others.
 
-    The file is made with mode 0600, in a folder with mode 0700 where that is missing, and replaced as a whole, one
-    process after the other. It is read anew each time.
+    See docs/approvals.md#what-is-kept-between-calls.
+
+    The file is made with mode 0600, in a folder with mode 0700 if that is missing. Each change replaces the whole file,
+    one process after the other, and each access reads it anew.
 
     Args:
-        path: The file. It lies outside of the working directory and of `apart_from`, it is no link, nobody else may
+        path: The file. It lies outside of the working directory and of `apart_from`, it is no link, and nobody else may
             read it or write to its folder.
-        key: What seals it, by an HMAC over all of it: at least 32 bytes, which are kept elsewhere.
-        apart_from: The folders that tools may reach, such as the roots of a `within`.
-        working_directory: The folder that tools start at; `None` for a program that runs none.
+        key: The key of the seal, an HMAC over the whole file: at least 32 bytes. Store it elsewhere.
+        apart_from: The folders in reach of tools, such as the roots of a `within`.
+        working_directory: The folder that tools start in; `None` for a program that runs none.
 
     Raises:
-        DefinitionError: for a key that is too short.
-        StoreError: where the file may not lie there, or what is in it was not written with this key.
+        DefinitionError: The key is too short.
+        StoreError: The file may not lie there, or its content was not written with this key.
     """
 
     def __init__(
@@ -203,27 +211,27 @@ class SealedFile:
         self._key = key
         self._lock = threading.Lock()
         self._noting = threading.Lock()
-        self._newest = 0  # how often what was read so far had been written: an older copy was so fewer times
+        self._newest = 0  # the highest write count read so far: an older copy has a lower one
         self._read()
 
     @property
     def path(self) -> str:
-        """Where the file is, or will be."""
+        """The path of the file, even if it does not exist yet."""
         return self._path
 
     def get(self, key: str) -> JsonValue:
-        """The value, or `None`.
+        """Return the value, or `None`.
 
         Raises:
-            StoreError: where the file cannot be read, or is not as it was written.
+            StoreError: The file cannot be read, or differs from the written one.
         """
         return read_json(self._read()[0].get(key, "null"))
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
-        """Put `new` in the place of `old`, whatever other processes do; whether `old` was there.
+        """Replace `old` with `new` in spite of other processes, and return whether `old` was there.
 
         Raises:
-            StoreError: where the file cannot be read or written, or is not as it was written.
+            StoreError: The file cannot be read or written, or differs from the written one.
         """
         with self._alone():
             texts, writes = self._read()
@@ -233,10 +241,10 @@ class SealedFile:
             return done
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
-        """All that is there under keys that begin so.
+        """Return all values under keys with this prefix.
 
         Raises:
-            StoreError: where the file cannot be read, or is not as it was written.
+            StoreError: The file cannot be read, or differs from the written one.
         """
         return _items(self._read()[0], prefix)
 
@@ -252,7 +260,7 @@ class SealedFile:
             self._lock.release()
 
     def _read(self) -> tuple[dict[str, str], int]:
-        """The values as JSON texts, and how often the file was written; its seal is right."""
+        """Return the values as JSON texts and the write count of the file, after a check of the seal."""
         newest = self._newest
         try:
             found = loads_finite(read_private(self._path).decode())
@@ -302,12 +310,16 @@ class SealedFile:
 
 @contextlib.contextmanager
 def locked(place: str, ends: float | None = None) -> Iterator[None]:
-    """For one process at a time: what changes the file at this canonical path, whose folder is made where it is
-    missing. It is waited for until `ends`, seconds of `time.monotonic`; 10 s where that is left out. See
-    docs/approvals.md#what-is-kept-between-calls.
+    """Lock the file at this canonical path for one process at a time. The folder is made if it is missing.
+
+    See docs/approvals.md#what-is-kept-between-calls.
+
+    Args:
+        place: The file to change.
+        ends: The end of the wait for the lock, by `time.monotonic`; by default 10 s from now.
 
     Raises:
-        StoreError: where another process keeps it locked, or others may write to the folder.
+        StoreError: Another process holds the lock, or others may write to the folder.
     """
     folder, name = os.path.split(place)
     ends = time.monotonic() + _LOCK_SECONDS if ends is None else ends
@@ -326,7 +338,7 @@ def locked(place: str, ends: float | None = None) -> Iterator[None]:
 
 
 def _is_lock(descriptor: int) -> bool:
-    """Whether this is now the one that holds the lock, which ends when the descriptor is closed."""
+    """Return whether this descriptor now holds the lock. Closing the descriptor releases it."""
     try:
         if fcntl is None:  # pragma: no cover
             import msvcrt
@@ -356,12 +368,14 @@ def private_place(
     apart_from: Iterable[str | os.PathLike[str]] = (),
     working_directory: str | None = ".",
 ) -> str:
-    """The real path of a file that no tool may reach: outside of the working directory and of `apart_from`. A link in
-    its last part stays one, and is not followed. See docs/approvals.md#what-is-kept-between-calls.
+    """Return the real path of a file out of reach of tools: outside of the working directory and of `apart_from`.
+
+    A link as the last part of the path stays one, and is not followed. See
+    docs/approvals.md#what-is-kept-between-calls.
 
     Raises:
-        ReachableError: where it lies inside.
-        StoreError: where it cannot be a path.
+        ReachableError: The path lies inside one of them.
+        StoreError: The text cannot be a path.
     """
     written = os.path.expanduser(os.fspath(path))
     try:
@@ -380,12 +394,13 @@ def private_place(
 
 
 def read_private(place: str) -> bytes:
-    """What is in the file at exactly this canonical path, which is its owner's alone. See
-    docs/approvals.md#what-is-kept-between-calls.
+    """Return the content of the file at exactly this canonical path, which its owner alone may access.
+
+    See docs/approvals.md#what-is-kept-between-calls.
 
     Raises:
-        FileNotFoundError: where there is none.
-        StoreError: where it is a link or has several names, somebody else owns it or may read or write it, or others
+        FileNotFoundError: There is no file.
+        StoreError: The file is a link or has several names, somebody else owns it or may read or write it, or others
             may write to its folder.
     """
     folder, name = os.path.split(place)
@@ -417,11 +432,12 @@ def _check_private(place: str, found: os.stat_result, others: int) -> None:
 
 
 def read_key(place: str) -> bytes | None:
-    """The key in the file at this canonical path, or `None` if there is none. See
-    docs/approvals.md#what-is-kept-between-calls.
+    """Return the key in the file at this canonical path, or `None` if there is none.
+
+    See docs/approvals.md#what-is-kept-between-calls.
 
     Raises:
-        StoreError: if it is no key, or others may read it or write to its folder.
+        StoreError: The content is no key, or others may read it or write to its folder.
     """
     try:
         key = bytes.fromhex(read_private(place).decode("ascii"))
@@ -435,11 +451,12 @@ def read_key(place: str) -> bytes | None:
 
 
 def make_key(place: str) -> None:
-    """Put a new key into the file at this canonical path, if there is none. See
-    docs/approvals.md#what-is-kept-between-calls.
+    """Write a new key to the file at this canonical path, if there is none.
+
+    See docs/approvals.md#what-is-kept-between-calls.
 
     Raises:
-        StoreError: if it cannot be written.
+        StoreError: The file cannot be written.
     """
     folder, name = os.path.split(place)
     try:
@@ -453,9 +470,9 @@ def make_key(place: str) -> None:
 # -- a table of PostgreSQL ---------------------------------------------------------------------------------------------
 
 DATABASE_URL = "FERRULE_DATABASE_URL"
-"""The environment variable that has a database's address. See docs/limits.md#among-several-programs."""
+"""The environment variable with the address of a database. See docs/limits.md#among-several-programs."""
 _CONNECTIONS = 4
-_IDLE_SECONDS = 1.0  # after which a connection is asked whether it lives: servers end what is idle
+_IDLE_SECONDS = 1.0  # a connection idle for longer is checked before use: servers end idle connections
 _DEFAULTS = {"connect_timeout": 10, "tcp_user_timeout": 10_000, "application_name": "ferrule"}
 _STATEMENT_MS = "10000"
 
@@ -463,17 +480,17 @@ _STATEMENT_MS = "10000"
 class Postgres:
     """A store in a table of PostgreSQL, for programs on many machines. See docs/limits.md#among-several-programs.
 
-    The table is made where it is missing, when the store is first used. A connection that was lost is made anew for the
-    next change; each wait has a bound of about ten seconds. It has up to four connections, closed with `close()`, or
-    once nobody has the store. It needs psycopg: `pip install ferrule[postgres]`.
+    The table is made on first use if it is missing. A lost connection is replaced at the next use; each wait has a
+    bound of about ten seconds. The store has up to four connections, closed by `close()` or once nobody holds the
+    store. It needs psycopg: `pip install ferrule[postgres]`.
 
     Args:
-        url: Where the database is, `"postgresql://user:password@host/name"` or what else libpq reads; left out, it is
-            in the environment variable `FERRULE_DATABASE_URL`.
-        table: Its name, with that of the schema before a point where it is another than that of the connection.
+        url: The address of the database, `"postgresql://user:password@host/name"` or another form of libpq; by default
+            the environment variable `FERRULE_DATABASE_URL`.
+        table: The name of the table, after the schema and a point if its schema is not that of the connection.
 
     Raises:
-        DefinitionError: where there is no address, it cannot be read, or psycopg is not installed.
+        DefinitionError: There is no address, it cannot be parsed, or psycopg is not installed.
     """
 
     def __init__(self, url: str | None = None, *, table: str = "ferrule_store") -> None:
@@ -495,24 +512,24 @@ class Postgres:
             ) from None
         self._table = table
         self._pools: dict[int, _Pool] = {}
-        self._pool()  # whose end comes after that of what uses it
+        self._pool()  # makes the pool now, so it is closed after the objects that use it
 
     def get(self, key: str) -> JsonValue:
-        """A copy of the value, or `None`.
+        """Return a copy of the value, or `None`.
 
         Raises:
-            StoreError: where the database cannot be reached or read.
+            StoreError: The database cannot be reached or read.
         """
         with self._asked("SELECT value FROM {table} WHERE key = %s", (key,)) as cursor:
             found = cursor.fetchone()
         return read_json(found[0]) if found else None
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
-        """Put `new` in the place of `old`, whatever other programs do; whether `old` was there.
+        """Replace `old` with `new` in spite of other programs, and return whether `old` was there.
 
         Raises:
-            StoreError: where the database cannot be reached or changed. Where the connection was lost on the way, it
-                may have been changed.
+            StoreError: The database cannot be reached or changed. If the connection was lost on the way, the change may
+                have been made.
         """
         before, after = row_text(old), row_text(new)
         if old is None and new is None:
@@ -525,17 +542,17 @@ class Postgres:
         return self._changed("UPDATE {table} SET value = %s WHERE key = %s AND value = %s", (after, key, before))
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
-        """All that is there at one moment under keys that begin so, in the order of the keys.
+        """Return all values at one moment under keys with this prefix, in the order of the keys.
 
         Raises:
-            StoreError: where the database cannot be reached or read.
+            StoreError: The database cannot be reached or read.
         """
         wanted: LiteralString = "SELECT key, value FROM {table} WHERE key >= %s AND starts_with(key, %s) ORDER BY key"
         with self._asked(wanted, (prefix, prefix)) as cursor:
             return {key: read_json(value) for key, value in cursor}
 
     def close(self) -> None:
-        """Close the connections that nobody uses. Whoever uses the store afterwards makes them anew."""
+        """Close the idle connections. A later use of the store opens new ones."""
         for pool in self._pools.values():
             pool.close()
 
@@ -545,7 +562,7 @@ class Postgres:
 
     @contextlib.contextmanager
     def _asked(self, statement: LiteralString, parameters: tuple[str, ...]) -> Iterator[Cursor[Any]]:
-        """What one statement, a transaction of its own, gave."""
+        """Run one statement as its own transaction, and yield its cursor."""
         import psycopg
         from psycopg import sql
 
@@ -557,7 +574,7 @@ class Postgres:
             raise StoreError(f"the database cannot be used: {self._without_password(error)}") from None
 
     def _pool(self) -> _Pool:
-        """Of this process: a forked one leaves its parent's connections alone."""
+        """Return the pool of this process. A forked process leaves its parent's connections alone."""
         process = os.getpid()
         pool = self._pools.get(process)
         if pool is None:
@@ -574,7 +591,7 @@ class Postgres:
 
 
 class _Pool:
-    """Connections to a database, of one process."""
+    """The database connections of one process."""
 
     def __init__(self, address: Mapping[str, Any], table: str) -> None:
         self._address = address
@@ -585,7 +602,7 @@ class _Pool:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection[Any]]:
-        """One that nobody else uses meanwhile; it is closed where something went wrong."""
+        """Yield a connection that nobody else uses meanwhile. It is closed after an error."""
         if not self._free.acquire(timeout=_LOCK_SECONDS):
             raise StoreError(f"the database was not asked: all {_CONNECTIONS} connections are busy")
         try:
@@ -600,7 +617,7 @@ class _Pool:
             self._free.release()
 
     def close(self) -> None:
-        """Close those that nobody uses, where this is the process that they belong to."""
+        """Close the idle connections, if they belong to this process."""
         while self._idle and self._process == os.getpid():
             with contextlib.suppress(IndexError):
                 self._idle.pop()[0].close()
