@@ -1,9 +1,8 @@
-"""The command line: lists tools, calls and judges them, lets a model use them, and shows what happened.
+"""The command line: lists tools, calls and judges them, lets a model use them, and shows past calls.
 
 `ferrule list · schema · lint · lock · select · policy · decide · grants · call · run · log · explain · serve · worker`.
-
-A file is one command. Each has `options(parser)` and `command(options) -> int`; `program.py` lists them, with what each
-does and the exit codes.
+A file is one command. Each has `options(parser)` and `command(options) -> int`; `program.py` lists them, with a line on
+each and the exit codes.
 """
 
 from __future__ import annotations

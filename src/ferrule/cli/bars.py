@@ -1,4 +1,4 @@
-"""The rows under what has happened: one for each call that says how far it is, while it runs."""
+"""The rows at the foot of the terminal: one for each running call that reports its progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXACT = 10**15
 
 
 class Bars:
-    """Rows at the foot of a terminal, which leave when their calls end.
+    """Rows at the foot of a terminal. Each leaves when its call ends.
 
     Args:
         console: The terminal; on anything else nothing is shown.
@@ -44,20 +44,20 @@ class Bars:
         self._pauses = 0
 
     def show(self, key: str, label: str, what: Mapping[str, Any]) -> None:
-        """Bring the row of the call `key` up to date with what it said."""
+        """Update the row of the call `key` with its report."""
         if not self.shown:
             return
         self._rows.setdefault(key, Row(label)).take(what)
         self._begin()
 
     def drop(self, key: str) -> None:
-        """The call has ended."""
+        """Remove the row of a call that has ended."""
         if self._rows.pop(key, None) is not None and not self._rows:
             self._end()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No rows meanwhile: something else is written on the terminal."""
+        """Hide the rows meanwhile: something else is written on the terminal."""
         self._pauses += 1
         self._end()
         try:
@@ -67,7 +67,7 @@ class Bars:
             self._begin()
 
     def close(self) -> None:
-        """No rows any more; the terminal is as it was."""
+        """Remove all rows, and leave the terminal as it was."""
         self._rows.clear()
         self._end()
 
@@ -79,7 +79,7 @@ class Bars:
             console=self._console,
             transient=True,
             refresh_per_second=_PER_SECOND,
-            # What a tool prints goes above the rows; a stream that is no terminal keeps it.
+            # The output of a tool goes above the rows. A stream that is no terminal gets it unchanged.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
             vertical_overflow="crop",
@@ -103,7 +103,7 @@ class Bars:
 
 
 class Row:
-    """How far one call is. What the tool says is made harmless when it says it: rows are drawn in another thread."""
+    """The progress of one call. The tool's texts are made harmless as they arrive: rows are drawn in another thread."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -114,7 +114,7 @@ class Row:
         self._last = ""
 
     def take(self, what: Mapping[str, Any]) -> None:
-        """Keep what it said last."""
+        """Store the last report of the call."""
         if "chunk" in what:
             self._chunk(what["chunk"])
         elif "done" in what:
@@ -135,7 +135,7 @@ class Row:
         self._words = ""
 
     def line(self, width: int, labels: int, now: float, *, plain: bool) -> Text:
-        """The row, in at most `width` columns, of which the label takes `labels`."""
+        """Return the row, in at most `width` columns. The label takes `labels` of them."""
         frames, mark = (_PLAIN_FRAMES, "~") if plain else (_FRAMES, "…")
         line = Text(no_wrap=True, overflow="crop")
         line.append(frames[int(now * _PER_SECOND) % len(frames)], "cyan")
@@ -163,7 +163,7 @@ def _last_line(text: str) -> str:
 
 
 def share(done: Any, total: Any) -> float | None:
-    """How much of `total` is done, 0 to 1; `None` where that cannot be told."""
+    """Return the share of `total` that is done, 0 to 1; `None` if it is unknown."""
     try:
         part = float(done) / float(total)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
@@ -172,12 +172,12 @@ def share(done: Any, total: Any) -> float | None:
 
 
 def counted(done: Any, total: Any) -> str:
-    """`3/10`, or `3` where there is no total."""
+    """Return `3/10`, or `3` if there is no total."""
     return amount(done) if total is None else f"{amount(done)}/{amount(total)}"
 
 
 def amount(value: Any) -> str:
-    """A number as a person reads it; a tool may say anything, an integer that no float can hold among it."""
+    """Return a number in readable form. A tool may report anything, even an integer too large for a float."""
     try:
         whole = float(value).is_integer() and abs(value) < _EXACT
         return f"{int(value):,}" if whole else f"{value:g}"
@@ -186,12 +186,12 @@ def amount(value: Any) -> str:
 
 
 def fitting(text: str, columns: int, mark: str) -> str:
-    """The beginning of `text`, in at most `columns`."""
+    """Return the beginning of `text`, in at most `columns`."""
     return text if cell_len(text) <= columns else set_cell_size(text, columns - 1).rstrip() + mark
 
 
 def ending(text: str, columns: int, mark: str) -> str:
-    """The end of `text`, in at most `columns`."""
+    """Return the end of `text`, in at most `columns`."""
     if cell_len(text) <= columns:
         return text
     start = len(text)

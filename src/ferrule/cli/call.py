@@ -1,4 +1,4 @@
-"""`ferrule call`: one call, through everything that a model's call goes through."""
+"""`ferrule call`: one call, through every step of a model's call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SCALAR_TYPES = {
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which tool, and with what."""
+    """Add the options: the tool, its arguments, and how the call runs."""
     add_call(parser)
     find.add_yes(parser)
     find.add_lock(parser)
@@ -50,7 +50,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_call(parser: argparse.ArgumentParser) -> None:
-    """The words of those commands that are about one call."""
+    """Add the arguments of the commands about one call."""
     parser.add_argument("name", help="the tool")
     parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS_HELP)
 
@@ -100,7 +100,7 @@ def _print_result(result: ToolResult) -> int:
     content = result.content
     if not result.success:
         print(printable(refusal(result)), file=sys.stderr)
-        # What it had given by then, where it had given something.
+        # Show the content that a failed call had produced, if any.
         content = tuple(block for block in content if not (isinstance(block, Text) and block.text == result.error))
     if result.success or (content and result.output is not None):
         text = shown(content)
@@ -109,14 +109,16 @@ def _print_result(result: ToolResult) -> int:
 
 
 def given_arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
-    """What the words after the tool's name mean: key=value, JSON, or JSON on standard input."""
+    """Return the arguments that the words after the tool's name stand for: key=value, JSON, or JSON on standard
+    input.
+    """
     if list(words) == ["-"]:
         return _standard_input()
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         return words[0]
     if words:
         return typed(words, tool.input_schema)
-    # What can be called with nothing must not wait for a standard input that nobody closes.
+    # A tool without required arguments must not wait for a standard input that nobody closes.
     return _standard_input() if tool.input_schema.get("required") and not sys.stdin.isatty() else {}
 
 
@@ -128,7 +130,7 @@ def _standard_input() -> str:
 
 
 def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that `words` of the form key=value mean under `schema`."""
+    """Return the arguments of `words` of the form key=value, by `schema`."""
     given: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -145,7 +147,7 @@ def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _no_argument(word: str, schema: Mapping[str, Any]) -> str:
-    """What is said of a value without a name: how it is written where it is meant for the first parameter."""
+    """Return the error text for a value without a name. It shows how to write the value for the first parameter."""
     names = [*schema.get("required", ()), *schema.get("properties", ())]
     first, meant = next(iter(names), "key"), short(word.strip("="), _WORD_SHOWN)
     if not meant or meant in names:  # `article tea`: the name is right, and its value stands apart
@@ -156,7 +158,7 @@ def _no_argument(word: str, schema: Mapping[str, Any]) -> str:
 
 
 def _typed_value(text: str, wanted: set[str]) -> Any:
-    """Text where a text is wanted, else JSON; what is no JSON stays text, and the schema says what is wrong with it."""
+    """Return text if a text is wanted, else JSON. Text that is no JSON stays, and the schema's check reports it."""
     if wanted and wanted <= {"string", "null"}:
         return text
     value = json_or_text(text)
@@ -170,7 +172,7 @@ def _type_of(value: Any) -> str:
 
 
 def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
-    """The JSON types that `schema` takes, as far as it says so; nothing where it takes any."""
+    """Return the JSON types that `schema` declares. The set is empty if any type fits."""
     if not isinstance(schema, Mapping) or depth > 20:
         return set()
     if isinstance(reference := schema.get("$ref"), str):

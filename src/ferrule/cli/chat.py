@@ -34,12 +34,12 @@ _WITHOUT_PROMPT = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Who works, and with what."""
+    """Add the options of the model and its tools."""
     add_model(parser)
 
 
 def command(options: argparse.Namespace) -> int:
-    """Answer line after line; 0 if all of them were answered."""
+    """Answer line after line. Return 0 if all of them were answered."""
     with prepared(options) as setup:
         return _Conversation(setup).hold()
 
@@ -49,19 +49,19 @@ class Interrupted(Exception):
 
 
 class Lines(Protocol):
-    """Where the lines come from."""
+    """The source of the lines."""
 
     async def read(self) -> str | None:
-        """The next line; `None` at the end.
+        """Return the next line; `None` at the end.
 
         Raises:
-            Interrupted: for ctrl-C.
+            Interrupted: Somebody pressed ctrl-C.
         """
         ...
 
 
 class _Conversation:
-    """What was said so far, and what comes next."""
+    """The messages so far, and the handling of the next line."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -121,7 +121,7 @@ class _Conversation:
             print(printable(f"ferrule: there is no command {name!r}; {choices(name, COMMANDS)}"), file=sys.stderr)
 
     def _answer(self, line: str) -> None:
-        """Have the model answer one line, and keep what was said and done for the next one."""
+        """Have the model answer one line, and store the messages and the state for the next one."""
         asked = [*self._messages, *self._setup.model.user(line)]
         running = self._setup.start(asked, self._state)
         stages = Stages(self._setup.timeline.aside, STOPS)
@@ -152,7 +152,7 @@ class _Piped:
 
 
 def _at_the_prompt(names: Sequence[str]) -> Lines:
-    """The lines that a person types at a terminal, with those before them and the names of tools at hand."""
+    """Return the lines typed at a terminal, with the earlier lines and the names of tools at hand."""
     try:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -185,6 +185,6 @@ def _at_the_prompt(names: Sequence[str]) -> Lines:
 
 
 def completions(word: str, before: str, names: Sequence[str]) -> list[str]:
-    """The commands, or the tools, whose names begin with a word."""
+    """Return the commands, or the tools, whose names begin with a word."""
     known = list(COMMANDS) if before == word and word.startswith("/") else names
     return [name for name in known if word and name.startswith(word)]

@@ -1,4 +1,4 @@
-"""What a handler yields, as lines: a text when a line of it is complete, anything else as JSON."""
+"""The chunks of a handler as lines: a text when a line of it is complete, anything else as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MORE = "(more follows, not shown here)"
 
 
 class Chunks:
-    """The chunks of one call, of which a person sees the first few thousand characters."""
+    """The chunks of one call. A person sees the first few thousand characters."""
 
     def __init__(self) -> None:
         self._open = ""
@@ -22,7 +22,7 @@ class Chunks:
         self._left = _CHARACTERS
 
     def take(self, chunk: Any) -> list[str]:
-        """The lines that are complete now."""
+        """Add a chunk, and return the lines that are complete now."""
         if self._left < 0:
             return []
         text = chunk if isinstance(chunk, str) else f"\n{written(chunk)}\n"
@@ -35,7 +35,7 @@ class Chunks:
         return self._bounded([line for line in lines if line.strip()])
 
     def end(self) -> list[str]:
-        """What is left."""
+        """Return the unfinished line."""
         return [self._open] if self._open.strip() else []
 
     def _bounded(self, lines: list[str]) -> list[str]:
@@ -47,7 +47,7 @@ class Chunks:
 
 
 def written(chunk: Any) -> str:
-    """A chunk that is no text."""
+    """Return a chunk that is no text as a line."""
     try:
         return json.dumps(chunk, ensure_ascii=False, default=str)
     except Exception:  # keys that are no texts, a list in itself

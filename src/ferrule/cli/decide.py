@@ -1,4 +1,4 @@
-"""`ferrule decide`: what would become of a call, and which rule of which file says so. Nothing is run."""
+"""`ferrule decide`: the decision about a call, and the rule and file behind it. Nothing is run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXT = 400
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which call, for whom, and by which policy."""
+    """Add the options: the call, its principal and session, and the policy."""
     add_call(parser)
     policies.add_policy(parser)
     find.add_lock(parser)
@@ -34,7 +34,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print what would happen; the exit code says it, too."""
+    """Print the decision. The exit code says it, too."""
     with servers.connected(options) as (work, more):
         return _command(options, work, more)
 

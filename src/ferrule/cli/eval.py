@@ -1,4 +1,4 @@
-"""`ferrule eval`: which tools a model calls with what, for the requests of a file."""
+"""`ferrule eval`: measure the choice of tools and arguments by a model, for the requests of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIVE = "the tools are live"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which cases, which model, and what its scores are to be."""
+    """Add the options: the cases, the model, and the minimums of its scores."""
     parser.add_argument("cases", help="the file of cases, CASES.jsonl: a request and the calls that are right, a line")
     parser.add_argument("--model", required=True, metavar="MODEL", help=models.MODEL_HELP)
     parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
@@ -50,7 +50,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print the scores; 1 where a threshold is missed, or the model failed in a case."""
+    """Print the scores. Return 1 if a threshold is missed, or the model failed in a case."""
     if options.yes and not options.live:
         raise UsageError("--yes is for --live: of tools that are faked, nothing that is asked about is refused")
     try:
@@ -96,7 +96,9 @@ def _evaluated(options: argparse.Namespace, cases: list[Case], model_of: Callabl
 
 
 def _faked(runner: Runner) -> Runner:
-    """The runner with its guards and limits, where nothing runs, nobody is asked, and nobody keeps what was called."""
+    """Return the runner with its guards and limits, but with fakes. Nothing runs, nobody is asked, and no record
+    remains.
+    """
     journal: dict[str, Any] = {} if runner.journal is None else {"journal": memory()}
     return runner.replace(tools=fake(runner.tools), approve=_let_run, observers=(), **journal)
 

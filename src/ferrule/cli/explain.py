@@ -1,4 +1,4 @@
-"""`ferrule explain`: one call, with all that happened to it, drawn as a time line."""
+"""`ferrule explain`: one call, with its whole history, drawn as a time line."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _LEFT = {
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which call; by the filters, which of several."""
+    """Add the options: the call's id, and filters for several calls of one id."""
     logged.add_filters(parser)
     parser.add_argument("id", metavar="ID", help="the call's id, or how it begins")
 
 
 def command(options: argparse.Namespace) -> int:
-    """Draw the call, or print its record; where the id is one of several calls, each of them."""
+    """Draw the call, or print its record. If several calls have the id, do so for each of them."""
     reader = Reader(options.path)
     found = reader.newest(logged.filter_of(options, _id_meant(reader, options.id)))
     if not found:
@@ -67,10 +67,10 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _id_meant(reader: Reader, given: str) -> str:
-    """The id that is meant.
+    """Return the full id.
 
     Raises:
-        UsageError: where none is, or several are.
+        UsageError: No call has the id, or several begin with it.
     """
     beginning = given.removesuffix("…")
     known = reader.ids(beginning)
@@ -84,7 +84,7 @@ def _id_meant(reader: Reader, given: str) -> str:
 
 
 class _Phase(NamedTuple):
-    """What a call was at for a while, in seconds since it came."""
+    """An activity of a call and its time span, in seconds since the call came."""
 
     name: str
     start: float
@@ -92,7 +92,7 @@ class _Phase(NamedTuple):
 
 
 class _Drawing:
-    """One call on the terminal. Of untrusted text only what is printable, and only so much."""
+    """One call on the terminal. Untrusted text is reduced to printable characters, and cut."""
 
     def __init__(self, console: Console, call: LoggedCall) -> None:
         self._console = console
@@ -100,7 +100,7 @@ class _Drawing:
         self._now = time.time()
 
     def draw(self, which: str) -> None:
-        """All of it."""
+        """Draw all of it."""
         call = self._call
         mark, style = logged.sign(call.status, self._console.encoding)
         head = Text.assemble(
@@ -114,7 +114,7 @@ class _Drawing:
         self._phases()
         self._outcome()
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- facts --------------------------------------------------------------------------------------------------------
 
     def _facts(self) -> None:
         call, first = self._call, self._call.events[0]
@@ -146,16 +146,16 @@ class _Drawing:
         self._behind(Text(f"  {label:<10}", style="dim"), text)
 
     def _behind(self, start: Text, text: str) -> None:
-        """A text in as many lines as it needs, which all begin in one column."""
+        """Print a text in as many lines as it needs. They all begin in one column."""
         for line in Text(self._writable(text)).wrap(self._console, max(self._console.width - start.cell_len, 20)):
             line.rstrip()
             self._print(start + line)
             start = Text(" " * start.cell_len)
 
-    # -- what happened ------------------------------------------------------------------------------------------------
+    # -- history ------------------------------------------------------------------------------------------------------
 
     def _lines(self) -> Iterator[tuple[float, str, str, str]]:
-        """When, a sign, its colour, and what is said."""
+        """Yield the time, a sign, its colour, and the text of each line."""
         before: LoggedEvent | None = None
         decided: Any = None
         came = judged = self._call.events[0].data.get("input")
@@ -193,11 +193,11 @@ class _Drawing:
         return sign, colour, status if data.get("error") is None else f"{status}: {told(data['error'], _REASON)}"
 
     def _left(self) -> str:
-        """What is said of one that has not ended."""
+        """Return the text for a call that has not ended."""
         call = self._call
         text = _LEFT[call.status]
         if call.status == "cut_off":
-            if call.intent is not None:  # which the journal has of each tool that may change something
+            if call.intent is not None:  # the journal has one for each tool that may change something
                 return f"{text}: its effect may have happened"
             began = any(event.kind == "tool:started" for event in call.events)
             return f"{text}: it had {'' if began else 'not '}begun"
@@ -206,7 +206,7 @@ class _Drawing:
         return f"{text}, until {logged.when(expires_at)}" if isinstance(expires_at, int | float) else text
 
     def _until(self) -> float:
-        """When an unfinished call is told of: now, or when it was last heard of."""
+        """Return the time of an unfinished call's last line: now, or the time of its last event."""
         last = self._call.events[-1].at
         return last if self._call.status == "cut_off" else max(self._now, last)
 
@@ -215,10 +215,10 @@ class _Drawing:
         start = Text(f"{offset:>12} ", style="dim").append(self._writable(sign), style=f"not dim {colour}").append(" ")
         self._behind(start, text)
 
-    # -- how long -----------------------------------------------------------------------------------------------------
+    # -- durations ----------------------------------------------------------------------------------------------------
 
     def _phases(self) -> None:
-        """Bars for what it was at, over its whole time."""
+        """Print bars for the activities of the call, over its whole time."""
         phases = _phases_of(self._call.events, None if self._call.ended_at else self._until())
         whole = max((phase.end for phase in phases), default=0.0)
         if whole <= 0 or len(phases) < 2:
@@ -233,7 +233,7 @@ class _Drawing:
                 label.append(f"{bar:<{_BAR}}", "green").append(f"  {logged.span(phase.end - phase.start)}", "none")
             )
 
-    # -- what came of it ----------------------------------------------------------------------------------------------
+    # -- outcome ------------------------------------------------------------------------------------------------------
 
     def _outcome(self) -> None:
         result = self._call.result
@@ -261,10 +261,10 @@ class _Drawing:
 
 
 def _decision_said(data: Any, before: Any) -> str:
-    """What a decision was, and who made it.
+    """Return the decision as text, with its author.
 
     Args:
-        before: The decision before it; what follows an ask is its answer.
+        before: The decision before it. The decision after an ask is its answer.
     """
     by, rule, reason = logged.answerer(data, before), data.get("rule"), data.get("reason")
     if logged.is_answer(data, before):
@@ -276,7 +276,7 @@ def _decision_said(data: Any, before: Any) -> str:
 
 
 def _arguments_changed(before: Any, after: Any) -> str:
-    """Which arguments are shown otherwise than before; a default that was filled in is not."""
+    """Return text about the arguments that are shown otherwise than before. A filled-in default is not one of them."""
     old, new = logged.mapping(before), logged.mapping(after)
     shown = {name: arguments({name: value}) for name, value in old.items()}
     changed = {name: value for name, value in new.items() if name in old and arguments({name: value}) != shown[name]}
@@ -300,7 +300,9 @@ def _reported(data: Any) -> str:
 
 
 def _without_many(events: Sequence[LoggedEvent]) -> Iterator[LoggedEvent | int]:
-    """The events; of many reports in a row the first and the last, and how many there are between."""
+    """Yield the events. A long row of reports is reduced to its first and last ones, with the number of those
+    between.
+    """
     for is_report, run in itertools.groupby(events, key=_is_report):
         some = list(run)
         if is_report and len(some) > 2 * _REPORTS:
@@ -316,7 +318,9 @@ def _is_report(event: LoggedEvent) -> bool:
 
 
 def _phases_of(events: Sequence[LoggedEvent], until: float | None) -> list[_Phase]:
-    """What it was at from each event to the next, up to its end or `until`; what belongs together is one."""
+    """Return the activities from each event to the next, up to the call's end or `until`. Equal neighbours are
+    merged.
+    """
     start, phases = events[0].at, list[_Phase]()
     ends = [event.at for event in events[1:]] + ([] if until is None else [until])
     for event, end in zip(events, ends, strict=False):
@@ -333,13 +337,13 @@ def _phases_of(events: Sequence[LoggedEvent], until: float | None) -> list[_Phas
 
 
 def _pause(event: LoggedEvent) -> float:
-    """How long nothing is done after an attempt that failed, in seconds."""
+    """Return the seconds without activity after a failed attempt."""
     wait = event.data.get("wait") if event.kind == "tool:progress" else None
     return max(wait, 0.0) if isinstance(wait, int | float) else 0.0
 
 
 def _phase(event: LoggedEvent) -> str | None:
-    """What a call is at after an event, and a pause; nothing after its end."""
+    """Return the activity of a call after an event and its pause; `None` after the call's end."""
     if event.kind == "tool:decided":
         return "asked" if event.data.get("kind") == "ask" else "waited"
     names = {"tool:pre": "judged", "tool:started": "ran", "tool:progress": "ran", "tool:suspended": "suspended"}
@@ -347,7 +351,7 @@ def _phase(event: LoggedEvent) -> str | None:
 
 
 def _output(output: object) -> list[str]:
-    """What it gave, in a few lines."""
+    """Return the output in a few lines."""
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)
     lines = printable(short(text, _OUTPUT)).replace("\t", "    ").split("\n")
     more = len(lines) - _OUTPUT_LINES

@@ -1,4 +1,4 @@
-"""What `--tools` names: a runner as its developer made it, or tools under the program's own policy."""
+"""Resolves `--tools`: a runner as its developer made it, or tools under the program's own policy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Answering: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Awaitable[Any
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """The option of those commands that may ask."""
+    """Add the option of the commands that may ask."""
     parser.add_argument(
         "--yes",
         action="append",
@@ -48,7 +48,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_lock(parser: argparse.ArgumentParser) -> None:
-    """The option of those commands that offer or run tools."""
+    """Add the option of the commands that offer or run tools."""
     parser.add_argument(
         "--lock",
         metavar="FILE",
@@ -57,7 +57,7 @@ def add_lock(parser: argparse.ArgumentParser) -> None:
 
 
 def add_session(parser: argparse.ArgumentParser) -> None:
-    """The option of those commands that may remember answers."""
+    """Add the option of the commands that may remember answers."""
     parser.add_argument(
         "--session",
         metavar="NAME",
@@ -67,10 +67,10 @@ def add_session(parser: argparse.ArgumentParser) -> None:
 
 
 def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
-    """The tool of this name.
+    """Return the tool of this name.
 
     Raises:
-        UsageError: where there is none, with the nearest one.
+        UsageError: There is none; the error names the nearest one.
     """
     found = tools.find(name)
     if found is not None:
@@ -94,27 +94,27 @@ def runner(
     remember: Literal["session", "folder"] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> Runner:
-    """The one runner for all that `places` name.
+    """Return the one runner for everything that `places` name.
 
-    A runner with guards, found alone, is used as it is; where it has nobody to ask, the person at the terminal is
-    asked. Everything else runs under this program's policy: paths stay in the working directory, changes are asked
-    about, and where there is nobody to ask they are refused. Runners keep their observers. A policy file holds for
-    both: its rules stand beside a runner's own guards, and take the place of the question about every change.
+    A runner with guards, found alone, is used as it is; if it has nobody to ask, the person at the terminal is asked.
+    Everything else runs under this program's policy: paths stay in the working directory, changes are asked about, and
+    denied if there is nobody to ask. Runners keep their observers. A policy file holds for both: its rules stand beside
+    a runner's own guards, and replace the question about every change.
 
     Args:
         places: Files, modules, or either with an attribute.
-        pause: Entered while somebody is asked, who may be at the terminal that something else is written on.
-        yes: The tools that need no answer, as the person who starts the program has given it.
+        pause: Entered while a person is asked, because something else may be written on the person's terminal.
+        yes: The tools that the person who starts the program has approved in advance.
         more: Tools besides those; without places, they are all.
-        asked: Who is asked where the runner has nobody; the person at the terminal where it is left out.
+        asked: The approver for a runner without one; the person at the terminal if left out.
         lock: The file by which the tools are locked.
-        policy: Gives the policy that holds for the tools, where there is one.
-        remember: What the person at the terminal may allow more than one call for at least; nothing if it is left out.
-        secrets: What handlers get, besides what a runner has itself.
+        policy: Returns the policy for the tools, if there is one.
+        remember: The least scope of a grant by the person at the terminal; if left out, the person cannot grant any.
+        secrets: Secrets for handlers, besides those of a runner.
 
     Raises:
-        UsageError: where a place or a tool is not there, a policy file is wrong, or a runner with guards has an
-            approver that `yes` would stand in for.
+        UsageError: A place or a tool does not exist, a policy file is wrong, or `yes` would answer in place of
+            the approver of a runner with guards.
     """
     found = [(place, object_at(place)) for place in places or ([DEFAULT] if more is None else [])]
     alone = found[0][1] if len(found) == 1 and more is None else None
@@ -152,7 +152,7 @@ def runner(
 
 
 def locked_by(tools: Toolset, file: str) -> Toolset:
-    """The tools that are as the file has them; which are not is said on standard error."""
+    """Return the tools that match the lock file. The others are reported on standard error."""
     locked = tools.with_lock(file)
     for one in locked.quarantined:
         print(printable(f"ferrule: {one.name!r} is quarantined: it {one.quarantine}"), file=sys.stderr)
@@ -160,18 +160,18 @@ def locked_by(tools: Toolset, file: str) -> Toolset:
 
 
 def scope_of(options: argparse.Namespace) -> Literal["session", "folder"]:
-    """What a grant holds for at least: a session without a name never comes again."""
+    """Return the least scope of a grant: a session without a name never comes again."""
     return "session" if options.session else "folder"
 
 
 def _remembering(
     person: _AtTheTerminal, found: Sequence[tuple[str, Any]], scope: Literal["session", "folder"]
 ) -> Remembered | _AtTheTerminal:
-    """The person, who is asked once for what is to be remembered; each time where that cannot be kept apart from what
-    tools may reach.
+    """Return the person with a memory for grants. If the store cannot be separated from the files that tools may reach,
+    the person is asked each time.
 
     Raises:
-        StoreError: where what is kept is not as it was written.
+        StoreError: The stored grants were changed.
     """
     try:
         kept = Kept(roots_of([what for _, what in found if isinstance(what, Runner)]))
@@ -182,17 +182,17 @@ def _remembering(
 
 
 def roots_of(runners: Sequence[Runner]) -> list[str]:
-    """The folders that the guards of the runners and of their tools let paths lead to."""
+    """Return the folders in which the guards of the runners and of their tools allow paths."""
     guards = [guard for one in runners for guard in (*one.guards, *(own for tool in one.tools for own in tool.guards))]
     return [root for guard in guards for root in getattr(guard, "roots", ())]
 
 
 class _AtTheTerminal:
-    """The person at the terminal, of whom several questions are asked one after another, each once whoever shows events
-    has shown that a call is asked about.
+    """The person at the terminal. Several questions come one after another, each after the events that announce it are
+    shown.
 
     Args:
-        approve: Who asks.
+        approve: The approver that asks.
         pause: Entered meanwhile.
     """
 
@@ -201,13 +201,13 @@ class _AtTheTerminal:
         self._pause = pause
         self._turn = asyncio.Lock()
         self.note = ""
-        """What is said once, before the first question to somebody who is there."""
+        """A note to print once, before the first question to a person who is there."""
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return (await self.answer(Asked.of(call, decision, context))).decision
 
     async def answer(self, asked: Asked) -> Answer:
-        """What the person says."""
+        """Return the answer of the person."""
         async with self._turn:
             await asyncio.sleep(0)
             with self._pause():
@@ -218,7 +218,7 @@ class _AtTheTerminal:
 
 
 def _observers(found: Sequence[object]) -> list[Observer]:
-    """Those of the runners among what was found, each once: the log that a program keeps has these calls too."""
+    """Return the observers of the runners, each once: a program's own log has these calls too."""
     every = [observer for what in found if isinstance(what, Runner) for observer in what.observers]
     return list({id(observer): observer for observer in every}.values())
 
@@ -231,7 +231,7 @@ def _names(tools: Toolset, yes: Sequence[str], places: Sequence[str] | None) -> 
 
 
 def _allowing(allowed: Collection[str], asked: Answering) -> Answering:
-    """Allows the tools that were named before, and lets all else be asked about."""
+    """Return an approver that allows the tools named in advance, and asks about all others."""
 
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
         may = call.name in allowed and decision.into is None and decision.schema is None
@@ -241,10 +241,10 @@ def _allowing(allowed: Collection[str], asked: Answering) -> Answering:
 
 
 def _asked_last(approve: Approver, pause: Pause) -> Answering:
-    """Lets whoever shows events show that a call is asked about, before the question is on the screen.
+    """Return an approver that first lets the display of events show the question's call, before the question appears.
 
     Args:
-        approve: Who is asked.
+        approve: The approver to ask.
         pause: Entered meanwhile.
     """
 
@@ -260,10 +260,10 @@ def _asked_last(approve: Approver, pause: Pause) -> Answering:
 
 
 def object_at(place: str) -> Any:
-    """The runner, toolset, tools, or else the module or object itself.
+    """Return the runner, toolset, tools, or else the module or object itself.
 
     Raises:
-        UsageError: where it is not there, or cannot be imported.
+        UsageError: It does not exist, or cannot be imported.
     """
     module, attribute = _load(place)
     if attribute is None:
@@ -288,7 +288,7 @@ def _best(module: ModuleType, place: str) -> Any:
 
 
 def _of_kind(module: ModuleType, kind: type[_T]) -> dict[str, _T]:
-    """Names and objects, each object once."""
+    """Return names and objects, each object once."""
     found: dict[str, _T] = {}
     for name, value in vars(module).items():
         if isinstance(value, kind) and not any(value is other for other in found.values()):

@@ -1,4 +1,4 @@
-"""`ferrule grants`: what was allowed for a while, and what takes it back."""
+"""`ferrule grants`: list the grants that are in force, or revoke them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEXT = 4_000
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What is taken back."""
+    """Add the options: the action and the grants."""
     parser.add_argument(
         "action", nargs="?", choices=["list", "revoke"], default="list", help="what to do (default: list)"
     )
@@ -23,7 +23,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """List the grants that are in force, or take some back."""
+    """List the grants that are in force, or revoke some."""
     grants = Grants(Kept(working_directory=None))
     listed = grants.listed()
     if options.action == "list":
@@ -48,7 +48,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _print_grant(grant: Grant) -> None:
-    """Two lines, which nothing breaks: a terminal does, and another program reads whole lines."""
+    """Print two lines without line breaks of our own: a terminal breaks them, and another program reads whole lines."""
     until = datetime.fromtimestamp(grant.expires_at).astimezone().strftime("%Y-%m-%d %H:%M")
     given = {
         "in": grant.directory,

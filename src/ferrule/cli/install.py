@@ -1,4 +1,4 @@
-"""What to write into the files of the usual MCP clients, so that they start `ferrule serve`."""
+"""The configuration of the usual MCP clients, so that they start `ferrule serve`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def configurations(
     journal: str | None = None,
     more: Sequence[str] = (),
 ) -> str:
-    """The text of `ferrule serve --install`.
+    """Return the text of `ferrule serve --install`.
 
     Args:
-        name: What the clients call the server.
-        places: What is served.
-        servers: What `--mcp` names: files, and addresses of servers.
+        name: The clients' name for the server.
+        places: The places of the served tools.
+        servers: The values of `--mcp`: files, and addresses of servers.
         yes: The tools that are not asked about.
-        policies: What `--policy` names.
-        directory: Where the server works: a client starts it anywhere.
+        policies: The values of `--policy`.
+        directory: The working directory of the server: a client starts it anywhere.
         lock: The file by which the tools are locked.
-        journal: Where the calls are kept.
+        journal: The file of the journal.
         more: Other options.
     """
     connected = [f"--mcp={one if _SERVER_ADDRESS.match(one) else directory / one}" for one in servers]
@@ -64,7 +64,7 @@ def configurations(
 
 
 def _started(words: list[str]) -> dict[str, Any]:
-    """How this very installation is started."""
+    """Return the command that starts this very installation."""
     here = Path(sys.executable).absolute().parent
     for script in (here / "ferrule", here / "ferrule.exe"):
         if script.is_file():

@@ -1,4 +1,6 @@
-"""Ctrl-C in stages: the first lets finish what runs and starts nothing new, the second stops it, the third kills."""
+"""Ctrl-C in stages: the first lets running calls finish and starts nothing new, the second stops them, the third
+kills.
+"""
 
 from __future__ import annotations
 
@@ -27,28 +29,28 @@ FINISHES_FIRST = (
     "finishing what runs; press ctrl-C again to stop it now",
     "stopping what runs; press ctrl-C again to kill the program",
 )
-"""What is said of each press if the first lets what runs finish."""
+"""The texts for each press if the first lets running calls finish."""
 STOPS = ("stopping what runs", "stopping what runs; press ctrl-C again to kill the program")
-"""What is said of each press if the first stops what runs."""
+"""The texts for each press if the first stops running calls."""
 _SHOW_CURSOR = b"\x1b[?25h\r\n"
 
 
 class Stages:
-    """Takes the signal from its `with` to the end of that, unless somebody else has taken it, or ignores it.
+    """Handles the signal within its `with`, unless another handler is installed or the signal is ignored.
 
-    It is a plain handler and none of the loop's, which would not be called while something blocks the loop: the third
-    has to kill the program then, too. It also keeps `asyncio.run` from installing its own.
+    It is a plain handler and none of the loop's. Those are not called while something blocks the loop, and the third
+    press has to kill the program then, too. It also prevents `asyncio.run` from installing its own.
 
     Args:
-        aside: Makes room on the terminal for what is said.
-        said: What is said of the first press, and of the second.
+        aside: Makes room on the terminal for the texts.
+        said: The texts for the first press, and for the second.
     """
 
     def __init__(
         self, aside: Callable[[], AbstractContextManager[object]], said: tuple[str, str] = FINISHES_FIRST
     ) -> None:
         self.pressed = 0
-        """How often."""
+        """The number of presses."""
         self._said = said
         self._aside = aside
         self._ours = False
@@ -72,7 +74,7 @@ class Stages:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def steer(self, cancel: Callable[[], object]) -> None:
-        """From now on call `cancel`, in the loop that runs, each time; and for each time before."""
+        """From now on call `cancel`, in the running loop, at each press; and once for each earlier press."""
         self._loop = asyncio.get_running_loop()
         self._cancel = cancel
         if self._ours:
@@ -81,7 +83,9 @@ class Stages:
             self._hear()
 
     def _wake_for_it(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A signal may come between the loop's last look and its wait; the loop's own handlers end the wait then."""
+        """Make a signal wake the loop. It may come between the loop's last check and its wait; the loop's own handlers
+        end the wait then.
+        """
         with contextlib.suppress(NotImplementedError):  # Windows, whose loop wakes for every signal
             loop.add_signal_handler(signal.SIGINT, lambda: None)
             signal.signal(signal.SIGINT, self._press)
@@ -95,7 +99,7 @@ class Stages:
                 self._loop.call_soon_threadsafe(self._hear)
 
     def _hear(self) -> None:
-        if self._heard == self.pressed:  # `steer` has told it
+        if self._heard == self.pressed:  # `steer` has handled it
             return
         self._heard += 1
         self._cancel()
@@ -104,7 +108,7 @@ class Stages:
             print(f"{start}ferrule: {self._said[min(self._heard, 2) - 1]}", file=sys.stderr, flush=True)
 
     def _die(self) -> None:
-        """As the signal would have done, but for the terminal, which is left as it was."""
+        """End as the signal would have done, but leave the terminal as it was."""
         with contextlib.suppress(OSError, ValueError):
             if self._modes is not None:
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, self._modes)
@@ -118,7 +122,7 @@ class Stages:
 
 
 def _modes() -> list[Any] | None:
-    """How the terminal behaves, where there is one."""
+    """Return the modes of the terminal, if there is one."""
     if termios is None or not sys.stdin.isatty():
         return None
     modes: list[Any] = termios.tcgetattr(sys.stdin.fileno())

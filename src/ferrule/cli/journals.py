@@ -1,4 +1,4 @@
-"""Where a command keeps its calls, as `--journal` says."""
+"""The file in which a command records its calls, by `--journal`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_OF_A_LINE = 500
 
 
 def add_journal(parser: argparse.ArgumentParser) -> None:
-    """The option of those commands that run tools."""
+    """Add the option of the commands that run tools."""
     parser.add_argument(
         "--journal",
         metavar="FILE",
@@ -31,19 +31,20 @@ def add_journal(parser: argparse.ArgumentParser) -> None:
 
 
 def file_of(path: str) -> str:
-    """The journal that a path names. A name without a folder is a file in the state folder, where no tools work, unless
-    the working directory has one of that name."""
+    """Return the journal's file. A name without a folder is a file in the state folder, where no tools work, unless the
+    working directory has one of that name.
+    """
     return path if os.path.dirname(path) or os.path.lexists(path) else str(state_folder() / "journals" / path)
 
 
 @contextmanager
 def kept(work: asyncio.Runner, runner: Runner, path: str | None) -> Iterator[Runner]:
-    """The runner with its calls kept in the file at `path`, where there is one; what an earlier program has left open
-    there is settled first, and said on standard error.
+    """Yield the runner with a journal in the file at `path`, if there is one. Calls that an earlier program left open
+    there are settled first, and reported on standard error.
 
     Raises:
-        UsageError: where the runner has a journal of its own, or its tools may reach the file.
-        JournalError: where the file cannot be used.
+        UsageError: The runner has a journal of its own, or its tools may reach the file.
+        JournalError: The file cannot be used.
     """
     if path is None:
         yield runner

@@ -1,4 +1,4 @@
-"""Where the command line keeps what a person has allowed for a while."""
+"""The store in which the command line saves a person's grants."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ KEY_VARIABLE = "FERRULE_GRANTS_KEY"
 
 
 class Kept:
-    """The store of the person who uses the command line: a sealed file in the state folder, whose key is in the
-    configuration folder or in `FERRULE_GRANTS_KEY`. Neither file is made before something is kept.
+    """The store of the person at the command line: a sealed file in the state folder. Its key is in the configuration
+    folder or in `FERRULE_GRANTS_KEY`. Neither file is made before the first value.
 
     Args:
         apart_from: The folders that tools may reach, besides the working directory.
-        working_directory: The folder that tools start at; `None` where none runs.
+        working_directory: The folder that tools start at; `None` if none runs.
 
     Raises:
-        StoreError: where tools may reach either file.
+        StoreError: Tools may reach either file.
     """
 
     def __init__(self, apart_from: Iterable[str] = (), working_directory: str | None = ".") -> None:
@@ -33,15 +33,15 @@ class Kept:
         self._sealed = self._open()
 
     def get(self, key: str) -> JsonValue:
-        """The value, or `None`."""
+        """Return the value, or `None`."""
         return None if (sealed := self._found()) is None else sealed.get(key)
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
-        """All that is there under keys that begin so."""
+        """Return all values under keys with this prefix."""
         return {} if (sealed := self._found()) is None else sealed.items(prefix)
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
-        """Put `new` in the place of `old`; the key is made for the first value."""
+        """Replace `old` by `new`. The key is made for the first value."""
         sealed = self._found()
         if sealed is None and old is None:
             make_key(self.key_file)
@@ -53,7 +53,7 @@ class Kept:
         return self._sealed
 
     def _open(self) -> SealedFile | None:
-        """The file, where there is a key; nothing where there is neither."""
+        """Return the file if there is a key; `None` if there is neither."""
         key = self._key()
         if key is None and os.path.lexists(self.file):
             raise StoreError(f"{self.file!r} is sealed, and its key {self.key_file!r} is not there")

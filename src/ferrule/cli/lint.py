@@ -1,4 +1,4 @@
-"""`ferrule lint`: what a model API would refuse, what a model may mix up, and what each tool costs."""
+"""`ferrule lint`: refusals of model APIs, likely confusions of a model, and the cost of each tool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ESTIMATE = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which APIs, whether strict, and for whom."""
+    """Add the options: the APIs, strictness, and the output format."""
     parser.add_argument(
         "--provider",
         action="append",
@@ -62,7 +62,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print what was found; 1 if there is an error, or with `--strict` a warning."""
+    """Print the findings. Return 1 if there is an error, or with `--strict` a warning."""
     providers = list(dict.fromkeys(options.provider or LIMITS))
     for name in providers:
         if name not in LIMITS:
@@ -116,7 +116,7 @@ def _for_people(found: Sequence[Finding], each: Sequence[Cost], providers: Seque
 
 
 def _findings_table(found: Sequence[Finding], console: Console) -> Table:
-    """One row for what is the same of several providers or at several places."""
+    """Return a table with one row for equal findings of several providers or at several places."""
     rows: dict[tuple[str, ...], list[Finding]] = {}
     for finding in found:
         text = "parameters have no description" if finding.rule == "no-parameter-description" else finding.text

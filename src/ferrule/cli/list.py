@@ -1,4 +1,4 @@
-"""`ferrule list`: the tools there are, and what each does to the world."""
+"""`ferrule list`: the tools, and the effect of each on the world."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DESCRIPTION = 300
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """By which lock."""
+    """Add the option of the lock."""
     find.add_lock(parser)
 
 
@@ -28,9 +28,9 @@ def command(options: argparse.Namespace) -> int:
 
 
 def tools_table(tools: Toolset, width: int) -> Table:
-    """The tools and what each does, for a screen of so many columns."""
+    """Return a table of the tools and their effects, for a screen of this many columns."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    # What a tool does is shown whole, however long its name is and however narrow the terminal.
+    # The effect of a tool is shown in full, however long its name is and however narrow the terminal.
     table.add_column("tool", no_wrap=True, max_width=width // 2)
     table.add_column("does", no_wrap=True, min_width=len("destructive"))
     table.add_column("description")
@@ -41,7 +41,7 @@ def tools_table(tools: Toolset, width: int) -> Table:
 
 
 def does(tool: Tool) -> str:
-    """What a tool does to the world; a trait that depends on the arguments counts as its worse value."""
+    """Return the effect of a tool on the world. A trait that depends on the arguments counts as its worse value."""
     if tool.read_only is True:
         return "read-only"
     return "changes" if tool.destructive is False else "destructive"

@@ -1,7 +1,7 @@
-"""Modules of the user's own: found by their file, and with what lies beside them last on the path of imports.
+"""Modules of the user, found by their file. The files beside them come last on the import path.
 
-A folder in which a model writes may hold a `json.py`, or a package's metadata that has Pydantic import something. What
-stands last on the path takes the place of nothing that is installed, and Pydantic has its plugins by then.
+A folder in which a model writes may hold a `json.py`, or a package's metadata that has Pydantic import something. The
+last place on the path replaces nothing that is installed, and Pydantic has its plugins by then.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ferrule.sources.python import module_of
 
 
 def load_file(name: str) -> ModuleType:
-    """The module in a Python file, which may import what lies beside it.
+    """Return the module in a Python file. It may import the modules beside it.
 
     Raises:
-        UsageError: where there is no such file, or it cannot be imported.
+        UsageError: There is no such file, or it cannot be imported.
     """
     file = Path(name)
     if not file.is_file():
@@ -34,17 +34,17 @@ def load_file(name: str) -> ModuleType:
         raise UsageError(f"{name!r} is no Python file: its name has to end in .py")
     _append(str(file.absolute().parent))
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is for what the command itself writes
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the command's own output
             return module_of(file)
     except (Exception, SystemExit) as error:
         raise broken(name, error) from error
 
 
 def load_module(name: str) -> ModuleType:
-    """The module of this name: of the working directory, or one that is installed.
+    """Return the module of this name, from the working directory or installed.
 
     Raises:
-        UsageError: where there is none or one in both places, or it cannot be imported.
+        UsageError: There is none or one in both places, or it cannot be imported.
     """
     find_here(name)
     try:
@@ -61,10 +61,10 @@ def load_module(name: str) -> ModuleType:
 
 
 def find_here(name: str) -> None:
-    """Let a module be imported that lies in the working directory, where nothing else has its name.
+    """Allow the import of a module in the working directory, unless another module has its name.
 
     Raises:
-        UsageError: where something else has it, too.
+        UsageError: Another module has the name.
     """
     root = name.partition(".")[0]
     here = None if root == "ferrule" else PathFinder.find_spec(root, [os.getcwd()])
@@ -93,7 +93,7 @@ def _append(folder: str) -> None:
 
 
 def broken(name: str, error: BaseException) -> UsageError:
-    """What is said of an import that failed."""
+    """Return the error for an import that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):

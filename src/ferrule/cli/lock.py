@@ -1,4 +1,4 @@
-"""`ferrule lock`: writes down how the tools are, says what changed since, and accepts a change."""
+"""`ferrule lock`: write down the definitions of the tools, report changes since, and accept a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ferrule.values.decision import Diff
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which file, and what is accepted."""
+    """Add the options: the file, and the changes to accept."""
     parser.add_argument("--lock", metavar="FILE", default=lock.LOCK_FILE, help=f"the file (default: {lock.LOCK_FILE})")
     parser.add_argument(
         "--accept",
@@ -37,7 +37,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Write the file if it is missing, else what is accepted; 1 if a tool is not as the file has it."""
+    """Write the file if it is missing, else the accepted changes. Return 1 if a tool differs from the file."""
     if options.check and options.accept:
         raise UsageError("--check writes nothing: it goes without --accept")
     if not (options.tools or servers.named(options)):
@@ -68,7 +68,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _command(options: argparse.Namespace, *accepted: str) -> str:
-    """The command for the same tools and the same file, as it is typed."""
+    """Return the command for the same tools and the same file, as it is typed."""
     places = {
         "tools": options.tools,
         "mcp": options.mcp,
@@ -80,7 +80,7 @@ def _command(options: argparse.Namespace, *accepted: str) -> str:
 
 
 def _begin(options: argparse.Namespace, file: Path, now: Mapping[str, lock.Definition]) -> int:
-    """Write all tools, but those that somebody has to tell apart."""
+    """Write all tools, except look-alikes that somebody has to tell apart."""
     like = lock.look_alikes(now)
     _write_lock(file, {name: one for name, one in now.items() if name not in like})
     print(printable(f"wrote {len(now) - len(like)} tools to {str(file)!r}"))
@@ -105,10 +105,10 @@ def _summary(options: argparse.Namespace, left: list[str], count: int) -> str:
 
 
 def _tools(options: argparse.Namespace) -> Toolset:
-    """The tools that a program locks by this file where it does so, else all of them, none of them locked.
+    """Return the tools that a program locks by this file if it does so; else all of them, none of them locked.
 
     Raises:
-        UsageError: where it locks them by another file.
+        UsageError: The program locks them by another file.
     """
     noted: list[tuple[str, Toolset]] = []
     with servers.connected(options) as (_, more):
@@ -127,7 +127,7 @@ def _tools(options: argparse.Namespace) -> Toolset:
 
 
 def _difference_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """The differences of the parts, old and new."""
+    """Yield the differences of the parts, old and new."""
     for part in lock.changed_parts(before, after) if after else ():
         old, new = _part_text(before.get(part)), _part_text(after.get(part))
         if old != new:

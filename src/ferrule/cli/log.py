@@ -1,4 +1,4 @@
-"""`ferrule log`: the calls that a journal has, one in a line, also while programs write it."""
+"""`ferrule log`: the calls of a journal, one in a line, also while programs write it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FILTERS = ("tool", "principal", "session", "status", "since", "until", "limit",
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which calls, and in which form."""
+    """Add the options: the calls, and the form of the output."""
     logged.add_filters(parser)
     parser.add_argument(
         "--limit", type=at_least_one, metavar="N", help=f"the newest N alone (default: {_LINES} on a terminal, or all)"
@@ -77,7 +77,7 @@ def _prune(options: argparse.Namespace) -> int:
     if given:
         raise UsageError(f"--prune AGE deletes the calls of all that ended so long ago: it goes without --{given[0]}")
     seconds = logged.age("--prune", options.prune)
-    Reader(options.path).newest(limit=1)  # what is no journal must not become one
+    Reader(options.path).newest(limit=1)  # a file that is no journal must not become one
     journal = Journal.open(options.path)
     try:
         pruned = journal.prune(seconds / logged.SECONDS["d"])
@@ -94,7 +94,7 @@ def _print_json(calls: Iterable[LoggedCall]) -> None:
 
 
 class Lines:
-    """Prints calls, one in a line; the columns are as wide as those so far need, and on a terminal a sixth of it."""
+    """Prints calls, one in a line. A column is as wide as its cells so far, and on a terminal at most a sixth of it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -102,18 +102,18 @@ class Lines:
         self._most = max(console.width // 6, 8) if console.is_terminal else _CELL_WIDTH
 
     def show(self, calls: Iterable[LoggedCall]) -> None:
-        """Print them."""
+        """Print the calls."""
         now, today = time.time(), datetime.now() if self._console.is_terminal else None
         some: list[tuple[str, list[str]]] = []
         for call in calls:
             some.append((call.status, self._cells(call, now, today)))
-            if len(some) == _LINES:  # of all that a file has, none waits for the last
+            if len(some) == _LINES:  # print in batches, so that a large file shows its first calls soon
                 self._print(some)
                 some = []
         self._print(some)
 
     def _cells(self, call: LoggedCall, now: float, today: datetime | None) -> list[str]:
-        """Of untrusted text only what is printable."""
+        """Return the cells of a call. Untrusted text is reduced to printable characters."""
         cut = (call.tool_name, logged.whose(call), call.call_id, logged.allowed_by(call))
         return [
             logged.when(call.began_at, today=today),

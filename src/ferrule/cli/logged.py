@@ -1,4 +1,4 @@
-"""What `ferrule log` and `ferrule explain` have in common: which calls are meant, and a call in a few words."""
+"""The common part of `ferrule log` and `ferrule explain`: the choice of calls, and a call in a few words."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RULE = 60
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
-    """Which calls."""
+    """Add the options that choose calls."""
     parser.add_argument(
         "path", type=_existing_file, metavar="FILE", help="the journal, as --journal names it, or a copy of it"
     )
@@ -62,16 +62,16 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _existing_file(path: str) -> str:
-    """The journal to read; the path as it is written if there is none."""
+    """Return the journal to read; the path as it is written if there is none."""
     file = file_of(path)
     return file if os.path.lexists(file) else path
 
 
 def filter_of(options: argparse.Namespace, call_id: str | None = None) -> Filter:
-    """What the options say.
+    """Return the filter that the options describe.
 
     Raises:
-        UsageError: for a status or a time that is none.
+        UsageError: A status or a time is unknown.
     """
     wrong = [one for one in options.status or () if one not in (*STATUSES, ANY_UNFINISHED)]
     if wrong:
@@ -94,10 +94,10 @@ def filter_of(options: argparse.Namespace, call_id: str | None = None) -> Filter
 
 
 def age(option: str, text: str) -> float:
-    """The seconds of `90s`, `15m`, `2h`, `7d` or `2w`.
+    """Return the seconds of `90s`, `15m`, `2h`, `7d` or `2w`.
 
     Raises:
-        UsageError: for anything else.
+        UsageError: It is anything else.
     """
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", text, re.ASCII)
     if found is None:
@@ -106,10 +106,10 @@ def age(option: str, text: str) -> float:
 
 
 def moment(option: str, text: str) -> float:
-    """Seconds since the epoch: so long ago, or at that time, which is of this machine's zone where it names none.
+    """Return seconds since the epoch: an age ago, or at a time. A time without a zone is in this machine's zone.
 
     Raises:
-        UsageError: for anything else.
+        UsageError: It is anything else.
     """
     if re.fullmatch(r"[\d.]+[a-z]", text, re.ASCII):
         return time.time() - age(option, text)
@@ -122,12 +122,12 @@ def moment(option: str, text: str) -> float:
 
 
 def as_json(call: LoggedCall) -> str:
-    """The record of a call in a line, in ASCII: nothing in it does anything to a terminal."""
+    """Return the record of a call in a line, in ASCII: nothing in it affects a terminal."""
     return json.dumps(call.record())
 
 
 def when(at: float, *, exact: bool = False, today: datetime | None = None) -> str:
-    """A time of this machine's zone; of `today`, where that is given, without the day."""
+    """Return a time in this machine's zone; without the day if it is `today`."""
     try:
         moment = datetime.fromtimestamp(at).astimezone()
     except (ValueError, OverflowError, OSError):
@@ -139,7 +139,7 @@ def when(at: float, *, exact: bool = False, today: datetime | None = None) -> st
 
 
 def span(seconds: float) -> str:
-    """How long something took, in two units at most."""
+    """Return a duration as text, in two units at most."""
     if not math.isfinite(seconds):
         return "?"
     milliseconds = max(seconds, 0.0) * 1000
@@ -155,47 +155,49 @@ def span(seconds: float) -> str:
 
 
 def took(call: LoggedCall, now: float) -> str:
-    """From its arrival to its end, or until now."""
+    """Return the time from the call's arrival to its end, or until now."""
     if call.ended_at is not None:
         return span(call.ended_at - call.began_at)
     return "" if call.status not in UNFINISHED or call.status == "cut_off" else f"{span(now - call.began_at)} …"
 
 
 def sign(status: str, encoding: str) -> tuple[str, str]:
-    """The sign of a status and its style."""
+    """Return the sign of a status and its style."""
     mark, style = SIGNS.get(status, FAILED)
     return writable(mark, encoding), style
 
 
 def writable(text: str, encoding: str) -> str:
-    """What an encoding without the signs can write."""
+    """Return the text with signs that the encoding can write."""
     return text if encoding.lower().startswith("utf") else text.translate(_ASCII)
 
 
 def whose(call: LoggedCall) -> str:
-    """On whose behalf, and in which conversation."""
+    """Return the principal and the session of the call."""
     first = call.events[0]
     return "/".join(one_line(name, _NAME_LENGTH) for name in (first.principal or "", first.session or "")).strip("/")
 
 
 def is_answer(decision: Any, before: Any) -> bool:
-    """Whether a decision is what somebody said who was asked. It has the rule that asked, unless a grant answered."""
+    """Return whether a decision is the answer of an asked person. It has the rule that asked, unless a grant
+    answered.
+    """
     return bool(before) and before.get("kind") == "ask" and decision.get("rule") == before.get("rule")
 
 
 def answerer(decision: Any, before: Any) -> str | None:
-    """Who made a decision, if it says so or was an approver's; `before` is the decision before it."""
+    """Return the author of a decision, if it names one or was an approver's; `before` is the decision before it."""
     is_unnamed = is_answer(decision, before) and decision.get("kind") == "allow"
     return decision.get("by") or ("somebody unnamed" if is_unnamed else None)
 
 
 def allowed_by(call: LoggedCall) -> str:
-    """Who answered, or which rule spoke last; and how often the call was tried and replayed."""
+    """Return the person who answered, or the last rule; with the numbers of attempts and replays."""
     said = [decision.data for decision in call.decisions]
     answers = map(answerer, said[::-1], [*said[-2::-1], None])
     person = call.result.get("approved_by") or next(filter(None, answers), None)
     rule = next((one["rule"] for one in reversed(said) if one.get("rule")), None)
-    if (rule or "").startswith("grant "):  # whoever gave it was not asked now
+    if (rule or "").startswith("grant "):  # the author of the grant was not asked now
         person = None
     again = [f"{call.attempts} attempts"] if call.attempts > 1 else []
     if call.is_replayed:
@@ -206,10 +208,10 @@ def allowed_by(call: LoggedCall) -> str:
 
 
 def in_a_line(call: LoggedCall) -> str:
-    """Its arguments."""
+    """Return its arguments."""
     return printable("" if call.input is None else " ".join(arguments(call.input).split()))
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A value of a file that anybody may have written, where it is an object."""
+    """Return a value of a file that anybody may have written if it is an object, else an empty dict."""
     return value if isinstance(value, dict) else {}

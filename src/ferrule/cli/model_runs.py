@@ -1,4 +1,4 @@
-"""What `ferrule run` and `ferrule chat` share: a model at work, each event shown as it happens."""
+"""The common part of `ferrule run` and `ferrule chat`: a model at work, each event shown as it happens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LONGEST_FAILURE = 2_000
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The options of those commands in which a model works."""
+    """Add the options of the commands in which a model works."""
     parser.add_argument("--model", metavar="MODEL", help=models.MODEL_HELP)
     parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
     parser.add_argument(
@@ -66,7 +66,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a model works with, for one task or for a conversation."""
+    """The setup of a model, for one task or for a conversation."""
 
     options: argparse.Namespace
     work: asyncio.Runner
@@ -79,15 +79,15 @@ class Setup:
     context: ToolContext
 
     def start(self, messages: Iterable[Message], state: Mapping[str, Any] | None = None) -> Run:
-        """A run that goes on from these messages."""
+        """Return a run that goes on from these messages."""
         given = {"context": self.context, "max_turns": self.options.max_turns, "selector": self.selector}
         return loop(self.model, messages, self.runner, state=state, **given)
 
     def watch(self, running: Run, stages: Stages, cancel: Callable[[], object]) -> LoopResult:
-        """Show what happens in a run until it ends, and what it came to. Each ctrl-C calls `cancel`.
+        """Show the events of a run until it ends, and its outcome. Each ctrl-C calls `cancel`.
 
         Raises:
-            ModelFailed: if the model raised.
+            ModelFailed: The model raised.
         """
         with stages, closing(self.timeline):
             result = self.work.run(_watched(self, running, stages, cancel))
@@ -97,7 +97,7 @@ class Setup:
 
 @contextmanager
 def prepared(options: argparse.Namespace) -> Iterator[Setup]:
-    """All that the command line and the settings name, while the model works with it."""
+    """Yield the setup that the command line and the settings describe. It is open while the model works with it."""
     settings.fill_in(options)
     with servers.connected(options, None if options.select else openapi.BUDGET) as (work, more):
         console = screen()
@@ -132,7 +132,7 @@ def prepared(options: argparse.Namespace) -> Iterator[Setup]:
 
 
 def say_failure(error: Exception) -> None:
-    """Say in one line why the model gave no answer."""
+    """Report in one line why the model gave no answer."""
     _log.debug("the model failed", exc_info=error)
     print(f"ferrule: the model failed: {one_line(str(error), _LONGEST_FAILURE)}", file=sys.stderr)
 
@@ -194,7 +194,7 @@ def _print_answer(console: Console, result: LoopResult, max_turns: int) -> None:
 
 
 def _print_differences(console: Console, runner: Runner) -> None:
-    """What the policy in shadow would have decided otherwise."""
+    """Print the decisions that the policy in shadow would have changed."""
     found = [one for guard in runner.guards if isinstance(guard, Policy) for one in guard.differences()]
     console.print(Text("\nin shadow", style="bold"))
     if not found:

@@ -1,4 +1,4 @@
-"""Which model `--model` names."""
+"""The model that `--model` names."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ModelFailed(Exception):
 
 
 class Named:
-    """The model that was named, whose exceptions say that they are its own.
+    """A wrapper of the named model that marks its exceptions as its own.
 
     Args:
-        name: As it was written.
+        name: The name as it was written.
         model: The model itself.
     """
 
@@ -71,7 +71,7 @@ class Named:
 
 
 def _failure_text(error: Exception) -> str:
-    """What a person reads of an error of an SDK: the address and the reason if the model could not be reached."""
+    """Return the text of an SDK's error for a person: the address and the reason if the model could not be reached."""
     chain = list(_causes(error))
     unreached = [one for one in chain if isinstance(one, OSError) and one.filename is None]  # else it is about a file
     if not unreached:
@@ -89,7 +89,7 @@ def _unreachable_reason(error: OSError) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what caused it, the deepest last."""
+    """Yield an error and its causes, the deepest last."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -99,7 +99,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _address_of(error: BaseException) -> str | None:
-    """The URL of the request that failed, without what may be secret in it."""
+    """Return the URL of the failed request, without its possibly secret parts."""
     try:
         request: Any = getattr(error, "request", None)
     except RuntimeError:  # httpx has a property that raises if there was no request
@@ -113,15 +113,15 @@ def _address_of(error: BaseException) -> str | None:
 
 
 def named(name: str, base_url: str | None) -> Named:
-    """The model that `name` means.
+    """Return the model of this name.
 
     Args:
         name: `PROVIDER:NAME`, or `scripted:FILE`.
         base_url: Another address for it.
 
     Raises:
-        UsageError: where there is no such model, or it cannot be made of what the command line and the environment say.
-        DefinitionError: where the SDK or credentials are missing.
+        UsageError: There is no such model, or it cannot be made from the command line and the environment.
+        DefinitionError: The SDK or credentials are missing.
     """
     kind, _, which = name.partition(":")
     if kind not in {*PROVIDERS, SCRIPTED}:
@@ -136,7 +136,7 @@ def named(name: str, base_url: str | None) -> Named:
         model = models.named(name, base_url=base_url)
     except FerruleError:
         raise
-    except Exception as error:  # whatever an SDK raises for an address, a profile or credentials that it cannot use
+    except Exception as error:  # any error of an SDK for an address, a profile or credentials that it cannot use
         _log.debug("the model cannot be made", exc_info=True)
         raise UsageError(f"the model {name!r} cannot be made: {type(error).__name__}: {error}") from error
     return Named(name, model)
@@ -147,11 +147,11 @@ def _model_forms() -> list[str]:
 
 
 def by_case(name: str, base_url: str | None) -> Callable[[str], Named]:
-    """What gives the model for the id of a case: one for all, or a scripted one that begins anew for each. Its `steps`
-    are those of every case, or a dict that has those of each by its id.
+    """Return a function from the id of a case to its model: one for all, or a scripted one that begins anew for each.
+    Its `steps` are those of every case, or a dict with those of each by its id.
 
     Raises:
-        UsageError, DefinitionError: as `named`; what it gives raises `UsageError` for a case without steps.
+        UsageError, DefinitionError: See `named`. The function itself raises `UsageError` for a case without steps.
     """
     kind, _, file = name.partition(":")
     if kind != SCRIPTED or not file:

@@ -1,4 +1,4 @@
-"""What `--openapi` names: the operations of an API, and where and by which credentials they are called."""
+"""Resolves `--openapi`: the operations of an API, with the address and the credentials of their calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPTION_SPELLING = Spelling(
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The options of the commands that take tools."""
+    """Add the options of the commands that take tools."""
     parser.add_argument(
         "--openapi",
         metavar="FILE",
@@ -76,15 +76,15 @@ def _budget(text: str) -> int:
 
 
 def tools(options: argparse.Namespace, budget: int | None, *, calls: bool) -> Toolset:
-    """The tools of all documents; what is left out is said on standard error.
+    """Return the tools of the document. Operations that are left out are reported on standard error.
 
     Args:
-        budget: The tokens that they may take where `--budget` does not say it.
-        calls: Whether they are called, and not only looked at, so that it counts where the API is.
+        budget: The most tokens for their definitions if `--budget` is not set.
+        calls: Whether they are called, and not only looked at, so that the address of the API matters.
 
     Raises:
-        DefinitionError: for what cannot be read or used.
-        UsageError: for options that need `--openapi`.
+        DefinitionError: The document cannot be read or used.
+        UsageError: An option needs `--openapi`.
     """
     file = options.openapi
     for name in ("server", "only", "secret", "root", "budget"):
@@ -108,10 +108,10 @@ def secrets(options: argparse.Namespace, *, tell: bool = False) -> dict[str, str
     """Return the credentials that `--secret` names, by the names of the schemes.
 
     Args:
-        tell: Whether to say on standard error which variables are not set. Only what needs these is left out.
+        tell: Whether to report unset variables on standard error. Only the operations that need them are left out.
 
     Raises:
-        UsageError: for a word that is no pair of names.
+        UsageError: A word is no pair of names.
     """
     found = {}
     for word in options.secret:
@@ -129,7 +129,7 @@ def secrets(options: argparse.Namespace, *, tell: bool = False) -> dict[str, str
 
 
 def words(options: argparse.Namespace, directory: Path) -> list[str]:
-    """The options as a program is started with them that works in this directory."""
+    """Return the options as words for another program, with paths below this directory."""
     return [
         *([] if options.openapi is None else [f"--openapi={directory / options.openapi}"]),
         *(f"--root={directory / folder}" for folder in options.root),

@@ -1,4 +1,4 @@
-"""`ferrule plugins`: what installed packages offer, and what is wrong with it."""
+"""`ferrule plugins`: the plug-ins of installed packages, and their faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAULT = 300
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which are loaded."""
+    """Add the option: the plug-ins to load."""
     parser.add_argument(
         "names",
         nargs="*",
@@ -27,7 +27,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print the table; 1 where something is wrong."""
+    """Print the table. Return 1 if something is wrong."""
     found = plugins.installed()
     known = sorted({one.name for one in found})
     for name in options.names:
@@ -54,7 +54,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _faults(found: list[plugins.Plugin], names: list[str]) -> dict[plugins.Plugin, str]:
-    """What is wrong with them: with how they are offered and, of those that are to be loaded, with what they are."""
+    """Return the faults of the plug-ins: of their entry points and, for those that are loaded, of the objects."""
     faults = {one: f"its name is taken by {one.taken_by}" for one in found if one.taken_by is not None}
     for kind in plugins.KINDS:
         of_kind = {one.name for one in found if one.kind == kind and one.taken_by is None}
@@ -65,6 +65,6 @@ def _faults(found: list[plugins.Plugin], names: list[str]) -> dict[plugins.Plugi
             for one, what in loaded.items() if kind == "tools" else ():
                 try:
                     toolset_of(what)
-                except Exception as error:  # whatever it is that the package has there
+                except Exception as error:  # any error of the package's object
                     faults[one] = plugins.fault_of(error)
     return faults

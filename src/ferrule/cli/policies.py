@@ -1,4 +1,4 @@
-"""The policy files that hold for a command: those that are found by themselves, and those that `--policy` names."""
+"""The policy files of a command: the standard files that exist, and the files of `--policy`."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _HELP = (
     "$XDG_CONFIG_HOME, and .ferrule/policy.toml here; may be repeated"
 )
 FOUND: Final[tuple[Scope, ...]] = ("user", "project")
-"""The scopes of the files that are found by themselves, where a tool may have put them, so that they need trust."""
+"""The scopes of the standard files in places that a tool may write. These files need trust."""
 _SHADOW_HELP = "a file of rules that decides nothing: at the end stands what would have been decided with it as well"
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """The options of those commands that judge calls."""
+    """Add the option of the commands that judge calls."""
     parser.add_argument("--policy", action="append", default=[], metavar="FILE", help=_HELP)
 
 
 def add_shadow(parser: argparse.ArgumentParser) -> None:
-    """The option of those commands that can say afterwards what another policy would have decided."""
+    """Add the option of the commands that can report afterwards how another policy would have decided."""
     parser.add_argument("--shadow", metavar="FILE", help=_SHADOW_HELP)
 
 
 def of(options: argparse.Namespace) -> Callable[[Toolset], Policy | None]:
-    """What makes the policy of a command for its tools; it gives `None` where there is no file.
+    """Return a function from the tools of a command to its policy. It returns `None` if there is no file.
 
-    Raises (what it gives):
-        UsageError: where a file is wrong.
+    Raises (by the function):
+        UsageError: A file is wrong.
     """
     of_project = options.project_policy if hasattr(options, "project_policy") else settings.policy_files()
     return partial(_policy_for, options.policy, of_project, getattr(options, "shadow", None))
@@ -51,7 +51,7 @@ def of(options: argparse.Namespace) -> Callable[[Toolset], Policy | None]:
 def _policy_for(named: Sequence[str], of_project: Sequence[str], shadow: str | None, tools: Toolset) -> Policy | None:
     found = _files_found()
     known = {os.path.realpath(file) for file in (*dict(found).values(), *named)}
-    others = {os.path.realpath(file): file for file in of_project}  # trust is in the path as it is given
+    others = {os.path.realpath(file): file for file in of_project}  # trust is in the path as it is written
     others = {real: file for real, file in others.items() if real not in known}
     files: list[tuple[Scope, str]] = [*found, *(("project", file) for file in others.values())]
     files += [("session", name) for name in named]
@@ -68,10 +68,10 @@ def _policy_for(named: Sequence[str], of_project: Sequence[str], shadow: str | N
 
 
 def _files_found() -> list[tuple[Scope, str]]:
-    """The files that are found by themselves.
+    """Return the standard files that exist.
 
     Raises:
-        UsageError: if one is gone that a person has trusted, whose denies would be missed.
+        UsageError: A file that a person has trusted is gone, so its denies would be missed.
     """
     found, trusted = found_files(), Trusted().versions()
     for _, file in standard_files():
@@ -81,14 +81,15 @@ def _files_found() -> list[tuple[Scope, str]]:
 
 
 def _with_path(finding: Finding, policy: Policy) -> Finding:
-    """The finding with the path of its file, from the working directory if it is below that."""
+    """Return the finding with the path of its file, from the working directory if it is below that."""
     path = policy.paths.get(finding.source, finding.source)
     return finding._replace(source=path.removeprefix(os.getcwd() + os.sep))
 
 
 async def judged_by(policy: Policy, runner: Runner, call: ToolCall, context: ToolContext) -> tuple[Judged | None, str]:
-    """What each rule says of the call as the guards of `runner` see it, and why no guard does where it is refused
-    before."""
+    """Return the verdict of each rule on the call in the form that the guards of `runner` see. If the call is denied
+    before the guards, return None and the reason.
+    """
     seen: list[Judged] = []
 
     def look(call: ToolCall, context: ToolContext) -> None:
@@ -99,12 +100,12 @@ async def judged_by(policy: Policy, runner: Runner, call: ToolCall, context: Too
 
 
 def speaks_of(rule: Rule, tool: Tool) -> bool:
-    """Whether there may be a call of the tool of which the rule speaks."""
+    """Return whether the rule may apply to a call of the tool."""
     return rule.speaks_of(tool) and fit_of(rule, tool).speaks
 
 
 def why(judged: Judged) -> str:
-    """The rule that decided, or why it was decided without one."""
+    """Return the rule that decided, or the reason of a decision without one."""
     if judged.decision is None:
         return "it is read-only, and no rule speaks of it"
     return "; ".join(f"{rule.name} {rule.text}" for rule in judged.spoke) or judged.decision.reason

@@ -1,4 +1,4 @@
-"""`ferrule policy`: what policy files say of which tools, their own tests, and trust in a version of a file."""
+"""`ferrule policy`: the effect of policy files on tools, their own tests, and trust in a version of a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LEVELS = {"error": "bold red", "warning": "yellow"}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What to do, and with which files."""
+    """Add the options: the action, and its files."""
     parser.add_argument(
         "action",
         help="check tells what is wrong in files and which rules speak of which tool, test runs the tests of files, "
@@ -60,7 +60,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Do it; 1 where there is an error, a test fails or there is none, or nobody trusts."""
+    """Run the action. Return 1 if there is an error, a test fails or there is none, or nobody agrees to trust."""
     if options.action not in _ACTIONS:
         raise UsageError(f"policy does no {options.action!r}; {choices(options.action, _ACTIONS)}")
     if options.strict and options.action != "check":
@@ -71,8 +71,9 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _scoped(files: Sequence[str]) -> list[tuple[Scope, str]]:
-    """The files with their scopes: those that are found or that trusted settings name keep theirs, others are of a
-    session."""
+    """Return the files with their scopes. Files that are found or that trusted settings name keep theirs, others are of
+    a session.
+    """
     found = found_files()
     scopes: dict[str, Scope] = {os.path.realpath(file): scope for scope, file in found}
     for file in settings.policy_files():
@@ -113,7 +114,7 @@ def _check_files(options: argparse.Namespace) -> int:
 
 
 def print_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """A table of what is wrong; nothing where nothing is."""
+    """Print a table of the findings, if there are any."""
     if not findings:
         return
     table = table_of("level", "where", "what", wrapped={"where", "what"})
@@ -155,7 +156,7 @@ def _rule_text(rule: Rule) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one test."""
+    """The outcome of one test."""
 
     test: PolicyTest
     judged: Judged | None
@@ -192,7 +193,7 @@ def _summary(tests: int, failed: int, examples: int) -> str:
 
 
 def count_text(count: int, what: str) -> str:
-    """`1 test`, `2 tests`."""
+    """Return a count with its noun: `1 test`, `2 tests`."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
@@ -208,7 +209,7 @@ async def _run_one(policy: Policy, test: PolicyTest, tools: Toolset | None) -> O
 
 
 def _stand_in(test: PolicyTest) -> SimpleNamespace:
-    """A tool that is what the test says, and takes any arguments."""
+    """Return a stand-in for a tool, with the traits and tags of the test. It takes any arguments."""
     traits: dict[str, Any] = {trait.removeprefix("not "): not trait.startswith("not ") for trait in test.traits}
     like = Tool(test.call, lambda: None, tags=test.tags, **traits)
     return SimpleNamespace(**{name: getattr(like, name) for name in ("name", "tags", *JUDGED_TRAITS)})
@@ -252,7 +253,7 @@ def _trust_files(options: argparse.Namespace) -> int:
 
 
 def _files_to_trust() -> Iterator[str]:
-    """The files that are found, then those that settings name which are trusted by then."""
+    """Yield the policy files and settings that are found, then the policy files of settings trusted by then."""
     found = [file for scope, file in found_files() if scope in FOUND]
     yield from found
     yield from settings.found()
@@ -281,7 +282,7 @@ def _forget(file: str) -> int:
 
 
 def _trust(file: str) -> int:
-    """Show what a file would change, and trust it if a person at a terminal says so."""
+    """Show the changes of a file, and trust it if a person at a terminal agrees."""
     trusted = Trusted()
     now = read_trusted_part(file)
     before = trusted.versions().get(now.place)
@@ -311,8 +312,8 @@ def _trust(file: str) -> int:
 
 
 def _is_right(file: str, text: str) -> bool:
-    """Whether a policy file, a lock file or settings have no errors. A table of what was found is printed."""
-    if is_settings_file(file):  # which were read as a whole
+    """Return whether a policy file, a lock file or settings have no errors. A table of the findings is printed."""
+    if is_settings_file(file):  # they were read as a whole
         return True
     if text.lstrip().startswith("{"):
         read_lock(file)
@@ -324,7 +325,9 @@ def _is_right(file: str, text: str) -> bool:
 
 
 def _agreed(what: str) -> bool:
-    """Whether a person at a terminal says so. The number is another one each time, so that it cannot be piped in."""
+    """Return whether a person at a terminal agrees. The number is another one each time, so that it cannot be piped
+    in.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print("Only a person at a terminal can say so, and there is no terminal here.")
         return False

@@ -1,4 +1,4 @@
-"""The program itself: which command, its options, and what an error looks like."""
+"""The program itself: the choice of the command, its options, and the form of an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ COMMANDS = {
     "worker": "run the calls that programs on other machines put into a queue",
     "plugins": "list what installed packages offer by entry points, and what is wrong with it",
 }
-"""What each does; the module of that name is imported when it is used, because rich is half of a start."""
+"""The commands with a description of each. A command's module is imported when it is used, because rich is half of a
+start.
+"""
 OPTIONS = {
     "-h": False,
     "--help": False,
@@ -107,7 +109,7 @@ OPTIONS = {
     "--drain": True,
     "--install": False,
 }
-"""Which take a value: what stands before the command is read before it is known which one that is."""
+"""The options, and whether they take a value: the words before the command are read before the command is known."""
 _WITHOUT_TOOLS = frozenset({"grants", "log", "explain", "plugins", "token", "worker"})
 _DESCRIPTION = "Tools for language models: list them, call them, let a model use them."
 _EPILOG = """\
@@ -151,7 +153,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code. See docs/command-line.md."""
+    """Run one command and return its exit code. See docs/command-line.md."""
     words = sys.argv[1:] if argv is None else argv
     if _output_is_closed():
         print("ferrule: the standard output is closed", file=sys.stderr)
@@ -177,14 +179,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(error: Exception) -> None:
-    """One line: the text may be of a file that could not be imported."""
+    """Print one line: the text may be of a file that could not be imported."""
     print(printable(short(f"ferrule: {' '.join(str(error).split())}", _ERROR)), file=sys.stderr)
 
 
 def _output_is_closed() -> bool:
-    """Whether there is no standard output; where another stream is closed, its place is taken by nothing at all.
+    """Return whether there is no standard output. Replace each closed stream by the null device.
 
-    Left open, the place would go to the next file that is opened, and what is meant for the stream into that file.
+    Otherwise the next file that is opened would get the stream's number, and the output for the stream.
     """
     if sys.stdin is None:
         sys.stdin = _nothing("r")
@@ -201,13 +203,15 @@ def _nothing(mode: Literal["r", "w"]) -> TextIO:
 
 
 def _write_nothing_more() -> None:
-    """Python writes what is left when it ends; see the note on SIGPIPE in its signal module."""
+    """Discard the remaining output, because Python writes it at its end; see the note on SIGPIPE in its signal
+    module.
+    """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_what_can_be_written() -> None:
-    """A character that the terminal's encoding lacks must not end the program."""
+    """Replace characters that the terminal's encoding lacks, so that they do not end the program."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(io.UnsupportedOperation):
@@ -215,7 +219,7 @@ def _write_what_can_be_written() -> None:
 
 
 def _set_up_logging(verbose: bool) -> None:
-    """Without `--verbose`, the kernel's log of an exception must not run into what a command shows."""
+    """Set up the log. Without `--verbose`, the kernel's log of an exception must not run into the command's output."""
     logger = logging.getLogger("ferrule")
     logger.addHandler(logging.StreamHandler() if verbose else logging.NullHandler())
     if verbose:
@@ -238,7 +242,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _command_and_rest(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The command, or an option that is one, and all other words."""
+    """Return the command, or an option that is one, and all other words."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         option, equals, _ = words[at].partition("=")
@@ -285,7 +289,7 @@ def _help() -> str:
 
 
 def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
-    """What reads the words of one command."""
+    """Return the parser of one command."""
     parser = _Parser(prog=f"ferrule {name}", description=COMMANDS[name])
     if name in _WITHOUT_TOOLS:
         parser.set_defaults(tools=None, mcp=None, verbose=False)
@@ -293,7 +297,7 @@ def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
         return parser
     parser.add_argument("--tools", action="append", metavar="WHERE", help=_TOOLS_HELP)
     parser.add_argument("--mcp", action="append", metavar="FILE_OR_URL", help=_MCP_HELP)
-    importlib.import_module("ferrule.cli.openapi").add(parser)  # which not every command needs
+    importlib.import_module("ferrule.cli.openapi").add(parser)  # not every command needs it
     parser.add_argument("--verbose", action="store_true", help="show the log: the whole exception where a tool fails")
     command.options(parser)
     return parser

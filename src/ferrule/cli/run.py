@@ -23,7 +23,7 @@ from ferrule.cli.usage import VERBOSE_SHOWS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What to do, and who does it."""
+    """Add the options: the task and the model."""
     parser.add_argument(
         "task", nargs="?", help="what the model is asked to do; without it you talk with the model, as in ferrule chat"
     )
@@ -31,7 +31,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run the task; 0 where the model came to an end of its own."""
+    """Run the task. Return 0 if the model came to an end of its own."""
     if options.task is None:
         return chat.command(options)
     with prepared(options) as setup:
@@ -46,7 +46,7 @@ def _run_task(setup: Setup, task: str) -> int:
     except ModelFailed as error:
         say_failure(error)
         return CODE if stages.pressed else 1
-    finally:  # what has run has run, whatever became of the answer
+    finally:  # calls that have run have run, whether or not there is an answer
         _table(setup.console, running.results)
         if not options.verbose and any(map(traced, running.results)):
             setup.console.print(Text(f"\n{VERBOSE_SHOWS} of a tool that failed", style="dim"))

@@ -1,4 +1,4 @@
-"""`ferrule schema`: the definitions that one model API gets."""
+"""`ferrule schema`: the definitions for one model API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ferrule.providers import NAMES as PROVIDERS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which API."""
+    """Add the options: the API and the lock."""
     find.add_lock(parser)
     parser.add_argument("--provider", required=True, metavar="NAME", help=", ".join(PROVIDERS))
     parser.add_argument("--strict", action="store_true", help="as the provider's strict mode takes them")
@@ -31,5 +31,5 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _json_escaped(character: str) -> str:
-    """What could move a terminal's cursor, in JSON's own way to write it."""
+    """Return the JSON escape of a character that could move a terminal's cursor."""
     return character if printable(character) == character else json.dumps(character)[1:-1]

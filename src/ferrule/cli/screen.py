@@ -1,4 +1,4 @@
-"""Where the program writes: a terminal, or a file that must not get control sequences."""
+"""The output of the program: a terminal, or a file that must not get control sequences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = 120
 
 
 def screen(*, errors: bool = False) -> Console:
-    """Standard output, or standard error."""
+    """Return standard output, or standard error."""
     if (sys.stderr if errors else sys.stdout).isatty():
         return Console(highlight=False, markup=False, emoji=False, stderr=errors)
     columns = os.environ.get("COLUMNS", "")
@@ -32,7 +32,7 @@ def screen(*, errors: bool = False) -> Console:
 
 
 def table_of(*columns: str, wrapped: Collection[str]) -> Table:
-    """An empty table without lines; what is long is broken in the wrapped columns alone."""
+    """Return an empty table without lines. Long text is broken in the wrapped columns alone."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         table.add_column(name, no_wrap=name not in wrapped)

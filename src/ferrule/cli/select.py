@@ -1,4 +1,4 @@
-"""`ferrule select`: how well a ranker finds the right tools, and why it finds those that it finds."""
+"""`ferrule select`: measure how well a ranker finds the right tools, and explain its scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOOLS_FILE = ".jsonl"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What to do, on what, and by which ranker."""
+    """Add the options: the action, its subject, and the ranker."""
     parser.add_argument("action", help="eval measures on labelled queries, why explains what is found for one")
     parser.add_argument("subject", help="eval: the file of queries, QUERIES.jsonl; why: the text of one query")
     parser.add_argument(
@@ -44,7 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print what was found; 1 where a threshold is missed."""
+    """Print the findings. Return 1 if a threshold is missed."""
     if options.action not in _ACTIONS:
         raise UsageError(f"select does no {options.action!r}; {choices(options.action, _ACTIONS)}")
     if options.action == "eval":
@@ -55,7 +55,9 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _tools(options: argparse.Namespace) -> list[Tool]:
-    """The tools that `--tools`, `--mcp` and `--openapi` name; a place that ends in .jsonl is a file of definitions."""
+    """Return the tools that `--tools`, `--mcp` and `--openapi` name. A place that ends in .jsonl is a file of
+    definitions.
+    """
     places = options.tools or []
     files = [place for place in places if place.endswith(_TOOLS_FILE)]
     rest = [place for place in places if not place.endswith(_TOOLS_FILE)]
@@ -185,7 +187,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _explained(ranker: Ranker, tools: Sequence[Tool], query: str) -> list[tuple[Match, Sequence[Any] | None]]:
-    """What is found, each with what its score is made of; `None` where the ranker does not say."""
+    """Return the found tools, each with the parts of its score; `None` if the ranker does not explain them."""
     explain = getattr(ranker, "explain", None)
     if explain is None:
         return [(match, None) for match in ranker.rank(tools, query, limit=_MOST_EXPLAINED)]
@@ -203,7 +205,7 @@ def _scores(rows: Sequence[tuple[Match, Sequence[Any] | None]]) -> Table:
 
 
 def _parts_text(parts: Sequence[Any]) -> str:
-    """`tea 2.10 (name), left 0.31 (description)`: what counts most first, without what would stand there as 0.00."""
+    """Return `tea 2.10 (name), left 0.31 (description)`: the largest parts first, without parts that round to 0.00."""
     ordered = sorted((part for part in parts if round(part.score, 2)), key=lambda part: -abs(part.score))
     told = (f"{part.term} {part.score:.2f} ({part.field})".strip() for part in ordered)
     return one_line(", ".join(told), _PARTS_WIDTH)

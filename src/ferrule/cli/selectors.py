@@ -11,10 +11,10 @@ from ferrule.selection.named import module_of, selector_from
 
 
 def selector_at(option: str, text: str) -> ToolSelector:
-    """What `ferrule.selection.named` gives for a text, or what a file has: `choice.py:best`.
+    """Return the selector of a text by `ferrule.selection.named`, or the one in a file: `choice.py:best`.
 
     Raises:
-        UsageError: where it is not there, or is no selector.
+        UsageError: It does not exist, or is no selector.
     """
     try:
         if text.partition(":")[0].endswith(".py"):

@@ -25,11 +25,11 @@ _LOGGED = 1000
 
 
 class Address(NamedTuple):
-    """Where HTTP is served.
+    """The address of the HTTP server.
 
     Attributes:
         host: A name or an address, without brackets.
-        port: 0 for one that is free.
+        port: The port; 0 for any free one.
     """
 
     host: str
@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What is served, and where."""
+    """Add the options: the tools to serve, and the address."""
     parser.add_argument("places", nargs="*", metavar="FILE_OR_MODULE", default=[], help="as --tools takes it")
     parser.add_argument("--http", metavar="[HOST:]PORT", help="serve HTTP at /mcp there, port 0 for one that is free")
     parser.add_argument(
@@ -67,10 +67,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Serve until the client goes, or a signal comes; nothing but the protocol goes to standard output."""
+    """Serve until the client goes, or a signal comes. Only the protocol goes to standard output."""
     if options.directory is not None:
         _change_directory(options.directory)
-    if not options.verbose:  # which shows the whole log
+    if not options.verbose:  # verbose shows the whole log
         _print_serving_log()
     places = [*options.places, *(options.tools or ())] or None
     address = None if options.http is None else read_address(options.http)
@@ -112,7 +112,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _print_serving_log() -> None:
-    """Print a line for what the server itself logs, such as a client that was refused."""
+    """Print a line for each log entry of the server itself, such as a client that was refused."""
     handler = logging.StreamHandler()
     handler.format = lambda record: "ferrule: " + one_line(record.getMessage(), _LOGGED)  # type: ignore[method-assign]
     logging.getLogger("ferrule.serve").addHandler(handler)
@@ -123,10 +123,11 @@ def _say(address: str) -> None:
 
 
 def _import_what_serving_needs(address: Address | None) -> None:
-    """Before the tools that the user names: their folder is on the path from then on, and holds what is not installed.
+    """Import the server before the user's tools. Their folder is on the path from then on, and supplies any module
+    that is not installed.
 
     Raises:
-        DefinitionError: where `mcp` is missing.
+        DefinitionError: `mcp` is missing.
     """
     app = serve.mcp(Runner([]))
     if address is not None:
@@ -136,10 +137,10 @@ def _import_what_serving_needs(address: Address | None) -> None:
 
 
 def read_address(text: str) -> Address:
-    """What `--http` says.
+    """Return the address of `--http`.
 
     Raises:
-        UsageError: where it is no address.
+        UsageError: It is no address.
     """
     found = _HTTP_ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > 65_535:
@@ -148,7 +149,7 @@ def read_address(text: str) -> Address:
 
 
 def _tokens_option(options: argparse.Namespace, address: Address | None) -> Any:
-    """What `tokens=` of `serve.http` is; an address that others reach needs tokens."""
+    """Return `tokens=` for `serve.http`. An address that others reach needs tokens."""
     variable: str | None = options.token_env
     if address is None:
         if variable is not None or options.tokens is not None:
@@ -191,7 +192,7 @@ def _change_directory(directory: str) -> None:
 
 
 def _server_name(places: list[str] | None) -> str:
-    """What the server calls itself: the name of its file or module."""
+    """Return the server's name for itself: the name of its file or module."""
     if not places:
         return "ferrule"
     place = places[0].partition(".py:")[0].removesuffix(".py")

@@ -1,4 +1,4 @@
-"""What `--mcp` and `--openapi` name: the tools of servers, while a command works with them."""
+"""Resolves `--mcp` and `--openapi`: the tools of servers, while a command works with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_OF_A_LINE = 500
 def connected(
     options: argparse.Namespace, budget: int | None = None, *, calls: bool = True
 ) -> Iterator[tuple[asyncio.Runner, Toolset | None]]:
-    """What `followed` gives, for a command that ends before a list of tools changes."""
+    """Yield the loop and the tools of `followed`, for a command that ends before a list of tools changes."""
     with followed(options, budget, calls=calls) as (work, tools, _):
         yield work, tools
 
@@ -29,15 +29,15 @@ def connected(
 def followed(
     options: argparse.Namespace, budget: int | None = None, *, calls: bool = True
 ) -> Iterator[tuple[asyncio.Runner, Toolset | None, AsyncIterator[Toolset] | None]]:
-    """A loop, and in it the tools of each `--mcp` and `--openapi`, or None if there is none; and these tools anew
-    whenever a server's list changes. What is wrong with a server or with one of its tools is said on standard error.
+    """Yield a loop, and in it the tools of each `--mcp` and `--openapi`, or None if there is none; and these tools anew
+    whenever a server's list changes. Faults of a server or of one of its tools are reported on standard error.
 
     Args:
-        budget: The tokens that the operations of a document may take.
+        budget: The most tokens for the operations of a document.
         calls: Whether tools are called, and not only looked at.
 
     Raises:
-        DefinitionError, ServersDownError: where a file cannot be meant, or no server starts.
+        DefinitionError, ServersDownError: A file has no possible meaning, or no server starts.
     """
     operations = openapi.tools(options, budget, calls=calls)
     with asyncio.Runner() as work:
@@ -60,7 +60,7 @@ def followed(
 async def with_others(
     changes: AsyncIterator[Toolset], others: Toolset, lock: str | None = None
 ) -> AsyncIterator[Toolset]:
-    """Each toolset with the others, as the lock has them. One that cannot be used is said on standard error."""
+    """Yield each toolset with the others, under the lock. An unusable one is reported on standard error."""
     async for listed in changes:
         try:
             together = listed + others
@@ -72,12 +72,12 @@ async def with_others(
 
 
 def named(options: argparse.Namespace) -> list[str]:
-    """What was named besides `--tools`."""
+    """Return the values of `--mcp` and `--openapi`."""
     return [*(options.mcp or ()), *([] if options.openapi is None else [options.openapi])]
 
 
 def tools(options: argparse.Namespace) -> Toolset:
-    """The tools that `--tools`, `--mcp` and `--openapi` name, for who only looks at them."""
+    """Return the tools that `--tools`, `--mcp` and `--openapi` name, for a command that only looks at them."""
     with connected(options, calls=False) as (_, more):
         return find.runner(options.tools, more=more, lock=getattr(options, "lock", None)).tools
 

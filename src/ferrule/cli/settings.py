@@ -1,5 +1,4 @@
-"""What commands take from the settings of a project: all of them its policy files, `run` and `chat` also what the
-command line leaves open."""
+"""The settings of a project: the policy files for all commands, and defaults for the options of `run` and `chat`."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _MOST_OF_A_LINE = 1_000
 
 
 def found() -> Iterator[str]:
-    """The files with settings that the working directory has, or a folder above it."""
+    """Yield the files with settings in the working directory and the folders above it."""
     for place in settings_places():
         try:
             if os.path.lexists(place) and read_settings(place) is not None:
@@ -37,10 +36,11 @@ def found() -> Iterator[str]:
 
 
 def fill_in(options: argparse.Namespace) -> None:
-    """Put what the settings say where the command line says nothing. Policy files of the settings hold in any case.
+    """Fill the options that the command line leaves open from the settings. Policy files of the settings hold in any
+    case.
 
     Raises:
-        UsageError: if no model is named in either.
+        UsageError: Neither names a model.
     """
     settings = _trusted_settings()
     options.project_policy = _policy_files_of(settings)
@@ -54,7 +54,7 @@ def fill_in(options: argparse.Namespace) -> None:
 
 
 def policy_files() -> list[str]:
-    """The policy files that the trusted settings name, which hold for every command."""
+    """Return the policy files that the trusted settings name. They hold for every command."""
     return _policy_files_of(_trusted_settings())
 
 
@@ -76,12 +76,13 @@ def _fill_in(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def _tools_place(settings: Settings, where: str) -> str:
-    """A file from the folder of the settings; a module is what Python finds by its name."""
+    """Return a file's path from the folder of the settings. A module stays as it is, for Python to find by its name."""
     return settings.at(where) if where.endswith(".py") or ".py:" in where else where
 
 
 def _trusted_settings() -> Settings | None:
-    """The nearest settings that a person has trusted as they are. What is not used is said on standard error.
+    """Return the nearest settings that a person has trusted as they are. Unused settings are reported on standard
+    error.
 
     If the nearest trusted ones have changed or are gone since, the policy files that the trusted version names still
     hold, as those of a changed policy do, and nothing else counts.
@@ -114,6 +115,6 @@ def _trusted_settings() -> Settings | None:
 
 
 def _say(place: str, *parts: str) -> None:
-    """Say one line of one file on standard error."""
+    """Print one line about one file on standard error."""
     shown = place.removeprefix(os.getcwd() + os.sep)
     print(printable(short(f"ferrule: {shown} {'; '.join(parts)}", _MOST_OF_A_LINE)), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`ferrule test`: the tests of files, each a call or a conversation and what is expected of it."""
+"""`ferrule test`: the tests of files, each a call or a conversation and its expected outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WRONG_FILE = 2
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which files."""
+    """Add the options: the files, and whether tools are live."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a file of tests, such as tests.toml")
     parser.add_argument(
         "--live", action="store_true", help="let the tools of files that say live = true run, with what these approve"
@@ -34,7 +34,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print what came of each test; 1 where one fails, 2 where a file is wrong."""
+    """Print the outcome of each test. Return 1 if one fails, 2 if a file is wrong."""
     files = [_read_file(file) for file in options.files]
     findings = [finding for file in files for finding in file.findings]
     if findings:

@@ -1,4 +1,4 @@
-"""A file of tests of tools as values, with the line of each test. All that is wrong is found, not only the first."""
+"""A file of tests of tools as values, with the line of each test. All errors are found, not only the first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _APPROVALS: Final = get_args(Approval)
 
 
 class Called(NamedTuple):
-    """A call that is expected: the arguments that are compared, and how often."""
+    """An expected call: the arguments that are compared, and how often."""
 
     name: str
     arguments: Mapping[str, Any] = MappingProxyType({})
@@ -34,7 +34,7 @@ class Called(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """A tool of which a call is to be denied, and a part of the rule or the reason."""
+    """A tool with an expected deny, and a part of the rule or the reason."""
 
     name: str
     rule: str = ""
@@ -42,7 +42,7 @@ class Denied(NamedTuple):
 
 @dataclass(frozen=True)
 class ToolTest:
-    """One `[[test]]`: a call or a conversation, and what is expected of it."""
+    """One `[[test]]`: a call or a conversation, and its expectations."""
 
     source: str
     line: int
@@ -65,11 +65,11 @@ class ToolTest:
 
 @dataclass(frozen=True)
 class ToolTests:
-    """What a file says."""
+    """The contents of a file."""
 
     source: str
     tools: tuple[str, ...]
-    """Places, as `--tools` takes them; files are found from here."""
+    """Places, as `--tools` takes them. Files are relative to the working directory."""
     policy: str | None
     answers: Mapping[str, Any]
     live: bool
@@ -78,10 +78,10 @@ class ToolTests:
 
 
 def read_tool_tests(source: str) -> ToolTests:
-    """The tests of a file.
+    """Return the tests of a file.
 
     Raises:
-        OSError: where it cannot be read.
+        OSError: It cannot be read.
     """
     findings: list[Finding] = []
 
@@ -117,7 +117,7 @@ def read_tool_tests(source: str) -> ToolTests:
 
 
 def _place_from(folder: Path, place: str) -> str:
-    """A file as it is found from here; a module has one name wherever the file of tests is."""
+    """Return a file's path as found from here. A module has one name wherever the file of tests is."""
     is_file = place.partition(":")[0].endswith(".py")
     return str(folder / place) if is_file else place
 
@@ -173,7 +173,7 @@ def _tool_test(table: Mapping[str, Any], source: str, line: int) -> ToolTest:
     return test
 
 
-# -- what reads each key -----------------------------------------------------------------------------------------------
+# -- readers of each key -----------------------------------------------------------------------------------------------
 
 
 def _yes_or_no(given: Any, key: str) -> bool:
@@ -247,7 +247,7 @@ def _read_turns(given: Any, key: str) -> tuple[Answer, ...]:
 
 
 def _read_turn(parts: list[Any]) -> Answer:
-    """A turn of the model, of one table or of several."""
+    """Return a turn of the model, from one table or several."""
     said, calls = [], []
     for part in parts:
         if not isinstance(part, dict) or not part.keys() & {"say", "call"}:

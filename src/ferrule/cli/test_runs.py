@@ -23,19 +23,19 @@ from ferrule.values.call import new_id
 
 @dataclass
 class Ran:
-    """What came of one test."""
+    """The outcome of one test."""
 
     test: ToolTest
     status: str = ""
     lines: list[str] = field(default_factory=list)
-    """What happened, line by line."""
+    """The history of the test, line by line."""
     wrong: list[str] = field(default_factory=list)
-    """What was expected and did not come."""
+    """The expectations that were not met."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A file whose tests can be run."""
+    """A file of tests that is ready to run."""
 
     file: ToolTests
     runner: Runner
@@ -43,16 +43,17 @@ class Ready:
 
 
 def ready(file: ToolTests, tools: Sequence[str] | None, more: Toolset | None) -> Ready:
-    """The runner that the tests of a file need: guards and policy are real, tools are fakes unless the file is live.
+    """Return the runner that the tests of a file need: guards and policy are real, tools are fakes unless the file is
+    live.
 
     Args:
-        file: Which has no errors.
-        tools: The places that stand in for those of the file.
+        file: The file, without errors.
+        tools: The places to use in place of the file's own.
         more: Tools besides.
 
     Raises:
-        UsageError: where there are no tools, or the policy is wrong.
-        DefinitionError: where an answer does not fit.
+        UsageError: There are no tools, or the policy is wrong.
+        DefinitionError: An answer does not fit.
     """
     places = tools or file.tools or None
     if places is None and more is None:
@@ -88,7 +89,7 @@ def _tools_of(file: ToolTests, tools: Toolset) -> Toolset:
 
 
 async def run_test(test: ToolTest, ready: Ready) -> Ran:
-    """Run one test, and hold what came of it against what it expects."""
+    """Run one test, and compare its outcome with the expectations."""
     ran, recorder = Ran(test), Recorder(ready.runner.tools)
     try:
         for name in test.approve if isinstance(test.approve, Mapping) else ():
@@ -170,7 +171,7 @@ def _not_as_called(test: ToolTest, recorder: Recorder) -> Iterator[str]:
 
 
 def _not_denied(wanted: Denied, events: Sequence[Event], ready: Ready) -> str:
-    """What is wrong where no call of the tool was denied, or by nothing that says what is wanted."""
+    """Describe the missing deny of a tool: no call was denied, or by no rule or reason with the wanted text."""
     name = tool_named("denied", ready.runner.tools, wanted.name).name
     ended = [event.data["result"] for event in events if event.kind == "tool:error" and event.call.name == name]
     if not any(result.status == "denied" for result in ended):
@@ -189,7 +190,7 @@ def _denials(events: Sequence[Event], name: str) -> list[Event]:
 
 
 def _reason(decision: Decision, policy: Policy | None) -> str:
-    """The rule that spoke, its text where it stands in the policy, and the reason."""
+    """Return the rule that spoke, its text if the policy has it, and the reason."""
     rules = () if policy is None else policy.rules
     said = next(((rule.text, rule.reason) for rule in rules if rule.name == decision.rule), ())
     return " ".join(dict.fromkeys(filter(None, (decision.rule, *said, decision.reason))))

@@ -1,4 +1,4 @@
-"""What models and tools say, as it can be shown in a line or a few."""
+"""Texts of models and tools in printable form, in a line or a few."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ferrule.values.content import Block, Text
 
 
 def short(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters."""
+    """Return `text` in at most `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def one_line(text: str, limit: int) -> str:
-    """`text` as it can stand in a line, in at most `limit` characters."""
+    """Return `text` in one line, in at most `limit` characters."""
     return printable(short(" ".join(text.split()), limit))
 
 
 def told(value: Any, limit: int) -> str:
-    """Whatever a tool said, as it can stand in a line; an integer too long to be written is among it."""
+    """Return a value of a tool in one line. Some values have no text, such as an integer too long to be written."""
     try:
         return one_line(str(value), limit)
     except Exception as error:
@@ -29,18 +29,18 @@ def told(value: Any, limit: int) -> str:
 
 
 def shown(blocks: Iterable[Block]) -> str:
-    """The blocks of a result as a person can read them."""
+    """Return the blocks of a result in readable form."""
     return "\n".join(block.text if isinstance(block, Text) else _media(block) for block in blocks)
 
 
 def refusal(result: ToolResult) -> str:
-    """Why a call gave no value, with its status where the text does not begin with it."""
+    """Return why a call gave no value, with its status if the text does not begin with it."""
     text = result.error or shown(result.content)
     return text if text.lower().startswith(result.status) else f"{result.status}: {text}"
 
 
 def traced(result: ToolResult) -> bool:
-    """Whether the log has more of it than its text: what the tool raised, and did not say to the model itself."""
+    """Return whether the log has more than the text: an exception of the tool that was not a `ToolError`."""
     error = result.exception
     return result.status == "failed" and error is not None and not isinstance(error, ToolError)
 

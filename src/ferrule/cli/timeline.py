@@ -1,4 +1,4 @@
-"""What happens in a run, one event a line, as it happens."""
+"""The events of a run, one in a line, as they happen."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _ENDS = frozenset({"tool:post", "tool:error", "tool:suspended"})
 
 
 class Timeline:
-    """Writes the lines, and has the rows under them kept.
+    """Writes the lines, and updates the rows under them.
 
     Args:
-        console: Where to.
-        clock: Gives seconds; offsets count from the first line.
-        bars: Where progress is shown; without them, and where they cannot be shown, it has a line now and then.
-        chunks: Whether what a handler yields has lines, too.
+        console: The output.
+        clock: Returns seconds; offsets count from the first line.
+        bars: The rows that show progress. Without them, or if they cannot be shown, progress has a line now and then.
+        chunks: Whether the chunks of a handler have lines, too.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Timeline:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is written meanwhile, because somebody is asked on the same terminal; lines come after that."""
+        """Hold lines back while somebody is asked on the same terminal. They are written after that."""
         self._pauses += 1
         try:
             with self._bars.paused():
@@ -78,7 +78,7 @@ class Timeline:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """A place for something on the same terminal that is no line of this."""
+        """Make room for other text on the same terminal."""
         with self._bars.paused():
             yield
 
@@ -87,31 +87,33 @@ class Timeline:
         self._began = None
 
     def close(self) -> None:
-        """It is over: what was held back is written, and the rows leave."""
+        """Write the lines that were held back, and remove the rows."""
         self._bars.close()
         self._write_held()
 
     def heading(self, text: str) -> None:
-        """A line that begins a part."""
+        """Write a line that begins a part."""
         self._write(Text())
         self._write(Text(self._writable(text), style="bold"))
 
     def note(self, label: str, text: str) -> None:
-        """A line like those of the head."""
+        """Write a line like those of the head."""
         self._write(Text.assemble((label, "dim"), self._writable(text)))
 
     def words(self, text: str) -> None:
-        """What the model said."""
+        """Write a text of the model."""
         self._line("·", "", Text(self._writable(printable(text.strip())), style="italic"))
 
     def event(self, event: Event) -> None:
-        """One event of the runner; a start, and an allow by no rule and nobody, have no line of their own."""
+        """Write one event of the runner. A start, and an allow without a rule or a person, have no line of their
+        own.
+        """
         self.report(event)
         if event.kind not in ("tool:progress", "tool:started"):
             self._safely(event, self._told_of)
 
     def report(self, event: Event) -> None:
-        """What a call says while it runs; of all else, only that it has ended."""
+        """Write the reports of a running call, and end its lines. Other events are ignored."""
         if event.kind == "tool:progress":
             self._safely(event, self._reported)
         elif event.kind in _ENDS:
@@ -120,13 +122,13 @@ class Timeline:
     def _safely(self, event: Event, show: Callable[[Event], None]) -> None:
         try:
             show(event)
-        except Exception as error:  # what a tool or a model made of it must not end the run
+        except Exception as error:  # a value of a tool or a model must not end the run
             self._call(event, event.kind, f"(it cannot be shown: {type(error).__name__})")
 
     def _told_of(self, event: Event) -> None:
         details = _details(event, answered=event.call.id in self._judged)
         if event.kind == "tool:decided":
-            self._judged.add(event.call.id)  # whatever is decided next is an answer
+            self._judged.add(event.call.id)  # the next decision is an answer
         if details is not None:
             self._call(event, *details)
 
@@ -152,7 +154,7 @@ class Timeline:
             self._lines(event, chunks.end())
 
     def _is_due(self, key: str) -> bool:
-        """Whether a call that may report thousands of times gets another line."""
+        """Return whether a call that may report thousands of times gets another line."""
         now = self._clock()
         if key in self._told and now - self._told[key] < _EVERY:
             return False
@@ -174,7 +176,7 @@ class Timeline:
         self._line(sign, style, line.append("  " + self._writable(printable(text)), style="not bold not dim"))
 
     def _line(self, sign: str, style: str, text: Text) -> None:
-        """One line; where it is too long it goes on below, indented."""
+        """Write one line. If it is too long it goes on below, indented."""
         now = self._clock()
         self._began = now if self._began is None else self._began
         offset = f"+{now - self._began:.3f}s"
@@ -200,7 +202,7 @@ class Timeline:
 
 
 def _details(event: Event, *, answered: bool) -> tuple[str, str] | None:
-    """The key of the sign, and what the line says after the tool's name."""
+    """Return the key of the sign, and the text after the tool's name."""
     data = event.data
     result, decision = data.get("result"), data.get("decision")
     if isinstance(result, ToolResult):
@@ -214,11 +216,12 @@ def _details(event: Event, *, answered: bool) -> tuple[str, str] | None:
 
 
 def _decision_text(decision: Decision, by: str | None, *, answered: bool) -> str:
-    """What was decided, and by which rule or, where somebody was asked, by whom; nothing where neither is known. The
-    call's end has the reason of a denial."""
+    """Return the decision with its rule or, if somebody was asked, the person; an empty text if neither is known. The
+    call's end has the reason of a denial.
+    """
     if decision.kind == "ask":
         return f"asked: {_reason_text(decision)}{f' ({decision.rule})' if decision.rule else ''}"
-    is_grant = (decision.rule or "").startswith("grant ")  # whoever gave it was not asked now
+    is_grant = (decision.rule or "").startswith("grant ")  # the author of the grant was not asked now
     whose = decision.rule if is_grant or not answered else by or decision.by
     return f"{'allowed' if decision.kind == 'allow' else 'denied'} by {short(whose, _OUTCOME)}" if whose else ""
 
@@ -240,7 +243,7 @@ def _reason_text(decision: Decision) -> str:
 
 
 def arguments(given: Any) -> str:
-    """Arguments on one line; paths below the working directory are shown from there."""
+    """Return arguments on one line. Paths below the working directory are shown from there."""
     if not isinstance(given, Mapping):
         return short(str(given), _ARGUMENTS_LENGTH)
     here = os.getcwd() + os.sep
@@ -256,7 +259,7 @@ def _relative(value: Any, here: str) -> Any:
 
 
 def outcome(result: ToolResult) -> str:
-    """Duration, repairs, and what came out or stood in the way."""
+    """Return the duration, the repairs, and the output or the error."""
     parts = [f"{result.duration_ms:.{0 if result.duration_ms >= 10 else 1}f} ms"]
     if result.repairs:
         parts.append(f"repaired: {'; '.join(result.repairs)}")

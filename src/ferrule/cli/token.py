@@ -27,7 +27,7 @@ _LIMIT_OPTIONS = {field: f"--{field.replace('_', '-')}" for field in LIMIT_KEYS}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which token, and what it may do."""
+    """Add the options: the action, the token, and its limits."""
     parser.add_argument("action", choices=["new", "list", "remove"], help="what to do")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the name of the token")
     parser.add_argument(
@@ -79,7 +79,8 @@ def command(options: argparse.Namespace) -> int:
 
 def file_of(path: str) -> str:
     """Return the file that `--tokens` names. A name without a folder is a file in the configuration folder, where no
-    tools work, unless the working directory has one of that name."""
+    tools work, unless the working directory has one of that name.
+    """
     return path if os.path.dirname(path) or os.path.lexists(path) else str(configuration_folder() / path)
 
 
@@ -95,7 +96,7 @@ def _read_tokens(place: str) -> tuple[os.stat_result | Literal["nothing"], str, 
 
 
 def _entry(token: Token) -> str:
-    # Of the escapes, TOML takes this one for every character.
+    # TOML has this escape for every character.
     principal = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08X}" for c in token.principal)
     lines = [f"[{token.name}]", f'sha256 = "{token.sha256}"', f'principal = "{"".join(principal)}"']
     if token.expires is not None:
@@ -110,7 +111,7 @@ def _write_tokens(
     """Put the text in the place of the file, for its owner alone.
 
     Raises:
-        UsageError: if the text does not say exactly these tokens, or cannot be written.
+        UsageError: The text does not describe exactly these tokens, or cannot be written.
     """
     folder, name = os.path.split(place)
     try:

@@ -1,4 +1,4 @@
-"""What runs until a signal comes: `ferrule serve` and `ferrule worker`."""
+"""Programs that run until a signal comes: `ferrule serve` and `ferrule worker`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _STOPPING = "finishing the calls that run; press ctrl-C again to stop them now"
 
 
 async def until_told(work: Callable[..., Coroutine[Any, Any, None]]) -> int:
-    """Run `work` until it ends or a signal comes; the exit code. A second signal stops the calls, a third kills."""
+    """Run `work` until it ends or a signal comes, and return the exit code. A second signal stops the calls, a third
+    kills.
+    """
     stop = asyncio.Event()
     with stop_on_signals(stop, _say_first) as came:
         await work(stop=stop)

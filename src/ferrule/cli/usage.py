@@ -1,4 +1,4 @@
-"""What was written on the command line cannot be meant: one line that says what is wrong and what would be right."""
+"""Errors of the command line: one line with the error and the correction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UsageError(Exception):
 
 
 def choices(wrong: str, right: Iterable[str]) -> str:
-    """`did you mean …?` where one of `right` is close or several begin so, else the first of them."""
+    """Return `did you mean …?` if one of `right` is close or several begin so, else the first of them."""
     names = list(right)
     longer = [name for name in names if wrong.strip("-") and name.startswith(wrong)]
     meant = longer if 0 < len(longer) <= _MOST_MEANT else difflib.get_close_matches(wrong, names, n=1)
@@ -27,7 +27,7 @@ def choices(wrong: str, right: Iterable[str]) -> str:
 
 
 def share(text: str) -> float:
-    """The value of an option that is a share."""
+    """Return the value of an option that is a share."""
     try:
         given = float(text)
     except ValueError:
@@ -38,7 +38,7 @@ def share(text: str) -> float:
 
 
 def at_least_one(text: str) -> int:
-    """The value of an option that is a whole number."""
+    """Return the value of an option that is a whole number."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"it is a whole number of at least 1, not {text!r}")
     return int(text)

@@ -22,7 +22,7 @@ _KILL_AFTER = 5.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which tools, and how long those that run may take when it stops."""
+    """Add the options: the tools, and the seconds that running calls may take at the end."""
     parser.add_argument(
         "place",
         metavar="MODULE",
@@ -46,7 +46,7 @@ def _drain_seconds(text: str) -> float:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run until a signal comes; orders that are refused are said on standard error."""
+    """Run until a signal comes. Refused orders are reported on standard error."""
     logging.basicConfig(format="ferrule: %(message)s")
     worker = _worker(options.place)
     if options.drain is not None:
@@ -82,5 +82,5 @@ class _Running:
             async with self._worker:
                 print(f"ferrule: taking calls from {', '.join(self._worker.queues)}", file=sys.stderr, flush=True)
                 await stop.wait()
-        except asyncio.CancelledError:  # told to stop now: threads may not be
+        except asyncio.CancelledError:  # cancelled: threads may not be
             os._exit(128 + signal.SIGINT)

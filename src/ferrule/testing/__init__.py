@@ -1,4 +1,4 @@
-"""What tests of tools, guards and middleware are written with, and what measures how well models use tools."""
+"""Helpers to test tools, guards and middleware, and to measure how well models use tools."""
 
 from __future__ import annotations
 

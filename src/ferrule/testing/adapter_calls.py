@@ -1,4 +1,4 @@
-"""`AdapterCalls`: what every adapter to a framework promises of calls, whether or not one can wait for a person."""
+"""`AdapterCalls`: the promises about calls that every adapter makes, whether or not a call can wait for a person."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ferrule.testing.world import PNG, World
 from ferrule.values.event import Event
 
 _NAMES = ("ctx", "self", "runtime", "config", "context", "function")
-"""Parameters that frameworks have a meaning of their own for."""
+"""Parameter names with a meaning of their own in some frameworks."""
 LOOK = Said("c2", "look", {"name": "x"})
 ENDS = ("tool:post", "tool:error")
 
 
 class AdapterCalls:
-    """What every adapter promises, whether or not a call can wait there for a person."""
+    """The promises of every adapter, whether or not a call can wait there for a person."""
 
     framework: ClassVar[Framework]
-    """What is tested."""
+    """The framework under test."""
     _options: ClassVar[Mapping[str, Any]] = {}
-    """What the runners have besides."""
+    """Further options of the runners."""
 
     def drive(self, world: World, *calls: Said, **options: Any) -> Driven:
-        """A run of these calls; with options for its runner."""
+        """Return a run of these calls, with options for its runner."""
         return in_time(self._framework().drive(self._runner(world, **options), *calls))
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class AdapterCalls:
                 world.released.set()
 
         world = World()
-        calls = Said("c1", "hold"), Said("c2", "hold")  # which of them comes first is the framework's affair
+        calls = Said("c1", "hold"), Said("c2", "hold")  # the framework decides which of them comes first
         driven = self.drive(world, *calls, concurrency=1, waits=Waits(slot=0.05), observers=[release])
         read = [seen_of(driven, "c1"), seen_of(driven, "c2")]
         held, refused = sorted(read, key=lambda seen: seen.failed)
@@ -123,7 +123,7 @@ class AdapterCalls:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-            await has_ended.wait()  # a protocol between may take a while; what goes on meets its deadline
+            await has_ended.wait()  # a protocol between may take a while; a call that goes on meets its deadline
             await runner.__aexit__()
             return ended
 
@@ -153,13 +153,13 @@ class AdapterCalls:
         return world.runner(**{**self._options, **options})
 
     def _only_where(self, holds: bool, why_not: str) -> None:
-        """Skip a test where the framework has nothing that it could be driven through."""
+        """Skip a test if the framework has nothing to drive it through."""
         if not holds:
             raise SkipTest(why_not)
 
 
 def _with_parameter(name: str) -> Tool:
-    """A tool that gives back its one argument, which has this name."""
+    """Return a tool that returns its one argument. The argument has this name."""
 
     async def handler(payload: dict[str, Any]) -> str:
         return f"{name} is {payload[name]}"

@@ -1,4 +1,4 @@
-"""`AdapterContract`: what every adapter to a framework promises, as tests for one's own."""
+"""`AdapterContract`: tests of the promises of every adapter to a framework, to run on your own."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _NOT_ELSEWHERE = "only the process that asked can be answered"
 
 
 class AdapterContract(AdapterCalls):
-    """What every adapter to a framework where a call can wait for a person promises, as tests: a class of yours, and
+    """Tests of the promises of every adapter to a framework in which a call can wait for a person. Derive a class, and
     pytest runs them. See docs/coming-from.md#your-own-adapter.
 
         class TestDesk(AdapterContract):
             framework = Desk()
 
-    Your framework runs as it is, under a `Framework` that drives it, with a model that says what it is told. The
-    adapter keeps the records of calls that wait in the store of the runner's journal, as `ferrule.adapters.adapter`
-    does. Each run waits for a minute at most; a test about what the framework cannot do is skipped, with the reason.
+    Your framework runs unchanged, under a `Framework` that drives it, with a scripted model. The adapter stores the
+    records of waiting calls in the store of the runner's journal, as `ferrule.adapters.adapter` does. Each run waits
+    for a minute at most. A test of something the framework cannot do is skipped, with the reason.
     """
 
     def answered(
@@ -53,7 +53,7 @@ class AdapterContract(AdapterCalls):
         runner: dict[str, Any] | None = None,
         record: RecordState = "kept",
     ) -> tuple[Driven, Driven]:
-        """The run while it waits, and after the answers; with options for its runner."""
+        """Return the run while it waits, and after the answers; with options for its runner."""
 
         async def run() -> tuple[Driven, Driven]:
             driven = await self._framework().drive(world.runner(**(runner or {})), *calls)
@@ -172,7 +172,7 @@ class AdapterContract(AdapterCalls):
         world.expect_paid({"ada 1": 1})
 
     def test_an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more(self) -> None:
-        """Such as another process that has the same journal."""
+        """Another process with the same journal is an example."""
 
         async def run(other: bool) -> Driven:
             journal = memory()
@@ -193,7 +193,7 @@ class AdapterContract(AdapterCalls):
             assert ("paid 5 EUR to ada" in read.text) is other, f"the other said {other}, and the model reads {read}"
 
     def test_an_answer_without_any_record_is_asked_again(self) -> None:
-        """One that neither came along nor is kept."""
+        """The record is neither in the answer nor in the store."""
 
         async def run() -> Driven:
             journal = memory()
@@ -212,7 +212,7 @@ class AdapterContract(AdapterCalls):
             assert "c1" in driven.questions, f"nobody is asked again; the model reads {driven.results}"
 
     def test_a_record_that_is_gone_lets_no_call_run_because_the_guards_ask_no_more(self) -> None:
-        """What the guards remember may be lost with the record, such as by a restart."""
+        """The memory of the guards may be lost with the record, such as by a restart."""
 
         async def run(answer: bool) -> Driven:
             tainted, journal = {"s"}, memory()
@@ -234,7 +234,7 @@ class AdapterContract(AdapterCalls):
                 _expect_question(driven)
 
     def test_a_yes_is_none_to_another_call_that_had_the_same_id(self) -> None:
-        """Such as one of an earlier turn: some servers count from `call_0` in each."""
+        """A call of an earlier turn is an example: some servers count from `call_0` in each."""
 
         async def run() -> Driven:
             journal = memory()
@@ -257,7 +257,7 @@ class AdapterContract(AdapterCalls):
         assert asked <= {"ada"}, f"a person is asked about a call to {asked}, and not to ada"
 
     def test_what_goes_wrong_where_records_are_kept_is_told_to_no_model(self) -> None:
-        """It ends the run, or is a failure without its text."""
+        """The error ends the run, or is a failure without its text."""
         world = World()
         try:
             driven = self.drive(world, Said("c1", "pay", {"to": "ada"}), journal=_Broken())
@@ -310,13 +310,14 @@ class AdapterContract(AdapterCalls):
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _records_elsewhere(self) -> list[RecordState]:
-        """How the record comes to another process."""
+        """Return the states of the record that can reach another process."""
         brought = self.framework.brings_record and self.framework.knows_calls
         return ["kept", "lost"] if brought else ["kept"]
 
     def _answered_elsewhere(self, world: World, keys: Sequence[bytes], record: RecordState) -> Driven:
-        """The run after a yes that was given once in each process but the first, which asks; each has a runner of its
-        own, with this `resume_key`."""
+        """Return the run after one yes in each process but the first. The first process asks. Each has a runner of its
+        own, with this `resume_key`.
+        """
 
         async def run(path: Path) -> Driven | None:
             with closing(Journal.open(path)) as journal:
@@ -338,7 +339,7 @@ class AdapterContract(AdapterCalls):
 
 
 def answered_here(framework: Framework, path: Path, stored: Any) -> dict[str, Seen]:
-    """What the model reads, where the call that waits is approved in this process."""
+    """Return the results that the model reads if the waiting call is approved in this process."""
 
     async def run() -> Driven:
         with closing(Journal.open(path)) as journal:
@@ -351,13 +352,13 @@ def answered_here(framework: Framework, path: Path, stored: Any) -> dict[str, Se
 
 
 def _expect_text(driven: Driven, text: str) -> None:
-    """Fail where the model does not read this of the first call."""
+    """Fail if the model does not read this text of the first call."""
     read = seen_of(driven, "c1")
     assert text in read.text, f"of c1 the model reads {read}, where {text!r} is not said"
 
 
 def _expect_question(driven: Driven, reason: str = "") -> None:
-    """Fail where nobody is asked whether ada may be paid, for this reason."""
+    """Fail if nobody is asked whether ada may be paid, for this reason."""
     question = driven.questions.get("c1")
     assert question is not None, f"nobody is asked about c1; asked is {driven.questions}, and read {driven.results}"
     assert dict(question.arguments) == _ADA_AND_EUROS, f"a person is shown {dict(question.arguments)}"
@@ -365,7 +366,7 @@ def _expect_question(driven: Driven, reason: str = "") -> None:
 
 
 def _records(store: Store) -> dict[str, Any]:
-    """The records of calls that wait, by their keys."""
+    """Return the records of waiting calls by their keys."""
     return {key: value for key, value in store.items().items() if isinstance(value, Mapping) and "pending" in value}
 
 
@@ -375,7 +376,7 @@ def _forget_records(store: Store) -> None:
 
 
 class _Broken(MemoryJournal):
-    """A journal whose store cannot be written."""
+    """A journal with a store that cannot be written."""
 
     @property
     def store(self) -> Memory:

@@ -1,4 +1,4 @@
-"""A function that answers for a tool: which of the tool's own parameters it takes, and in which form."""
+"""A function that answers for a tool: its parameters, and the form in which it takes the arguments."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 
 _WHOLE = ("arguments", "args", "payload", "params", "input", "_")
-"""What a single parameter is called that takes all arguments; a parameter of the tool's own goes before."""
+"""Names of a single parameter that takes all arguments. A parameter of the tool itself takes precedence."""
 
 
 def answering(tool: Tool, function: Callable[..., Any]) -> Call:
-    """`function` in the place of the handler of `tool`, with the parameters that it names.
+    """Return `function` in place of the handler of `tool`, with the parameters that it names.
 
     Raises:
-        DefinitionError: for a parameter that the tool does not have, or that may be left out and has no default.
+        DefinitionError: The tool lacks a parameter of the function, or a call may omit it and it has no default.
     """
     try:
         written = list(read_tool_signature(function).parameters.values())
@@ -63,7 +63,7 @@ def _arguments(context: ToolContext) -> dict[str, Any]:
 
 
 def _own_names(tool: Tool) -> list[str]:
-    """The names of the tool's parameters in Python."""
+    """Return the Python names of the tool's parameters."""
     handling = tool.handling
     model: Any = handling.function if handling.makes_instance else tool.options.get("input_schema")
     if isinstance(model, type) and issubclass(model, BaseModel):
@@ -73,7 +73,7 @@ def _own_names(tool: Tool) -> list[str]:
 
 
 def _defaults(tool: Tool, own: Sequence[str]) -> dict[str, Any]:
-    """What the real function has for what is left out."""
+    """Return the defaults of the real function."""
     try:
         parameters = read_signature(tool.handling.function).parameters
     except (TypeError, ValueError):
@@ -82,7 +82,7 @@ def _defaults(tool: Tool, own: Sequence[str]) -> dict[str, Any]:
 
 
 def _takes_whole(taken: list[Parameter], own: Sequence[str]) -> bool:
-    """Whether all arguments are given as one dict."""
+    """Return whether the function takes all arguments as one dict."""
     kinds = [p.kind for p in taken if p.name in _WHOLE and p.name not in own]
     return len(taken) == 1 and kinds == [Parameter.POSITIONAL_OR_KEYWORD]
 
@@ -110,7 +110,7 @@ def _refuse_misfit(tool: Tool, parameter: Parameter, own: Sequence[str], default
 
 
 def _given_by_name(values: object) -> Mapping[str, Any]:
-    """What the handler would get, by name."""
+    """Return the values for the handler by name."""
     if isinstance(values, BaseModel):
         return {name: getattr(values, name) for name in type(values).model_fields} | (values.model_extra or {})
     assert isinstance(values, Mapping)

@@ -1,4 +1,4 @@
-"""`ApproverContract`: what every approver promises, as tests for one's own."""
+"""`ApproverContract`: tests of the promises of every approver, to run on your own."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from ferrule.values.decision import Decision, ask, deny
 from ferrule.values.result import ToolResult
 
 ApproverWord: TypeAlias = Literal["yes", "no", "later"]
-"""What an approver can say: yes, no, or "not now", which suspends the call. See docs/contracts.md#an-approver."""
+"""An answer of an approver: yes, no, or "not now", which suspends the call. See docs/contracts.md#an-approver."""
 
 _BOUND, _SECRET = "bound-4711-abcd", "secret-4712-efgh"
 _MOST_EUROS = 1000
 _ENDING = 1.0
-"""Seconds that tasks have to end after a call was cancelled."""
+"""Seconds in which tasks have to end after a call was cancelled."""
 _ODD = ("", "\x1b[2J\x1b]0;title\x07", "line\nline\r", "\u202e\u200b", "é 文 🙂", "x" * 20_000)
 
 
 class ApproverContract:
-    """What every approver promises, as tests: a class of yours, and pytest runs them.
-    See docs/contracts.md#an-approver.
+    """Tests of the promises of every approver. Derive a class, and pytest runs them. See docs/contracts.md#an-approver.
 
         class TestDesk(ApproverContract):
             def approver(self):
@@ -42,37 +41,40 @@ class ApproverContract:
             async def answer(self, approver, call, yes):
                 await self.desk.answer(call.id, yes)
 
-    The calls are of two tools of the kit: `pay(to, euros)`, and `log_in(to, euros)`, of which a person is asked for a
-    value, a private `token`, and gives none. A promise that cannot be meant for an approver is left out by
-    name: `test_an_edit_is_judged_again = None`.
+    The calls are of two tools of the kit: `pay(to, euros)` and `log_in(to, euros)`. The second one asks a person for a
+    value, a private `token`, and gets none. To leave out a promise that does not apply to an approver, set its name:
+    `test_an_edit_is_judged_again = None`.
 
     Attributes:
-        says: What it can say; with `"later"`, the call is suspended, and `take_up` goes on with it.
+        says: The possible answers. `"later"` suspends the call, and `take_up` resumes it.
     """
 
     says: tuple[ApproverWord, ...] = ("yes", "no")
 
     def approver(self) -> Approver:
-        """A new approver, made in the loop of its calls."""
+        """Make a new approver, in the loop of its calls."""
         raise DefinitionError(f"{type(self).__name__} needs a method approver(self) that makes your approver")
 
     async def answer(self, approver: Approver, call: ToolCall, yes: bool) -> None:
-        """Have it answer this call, about which it was asked. It may have to wait until the question is shown; of
-        several calls at once, each is answered by a task of its own. Nothing, for one that answers by itself."""
+        """Have the approver answer this call. The approver was asked about it.
+
+        The method may have to wait until the question is shown. A task of its own answers each of several calls at
+        once. Do nothing for an approver that answers by itself.
+        """
 
     async def take_up(self, runner: Runner, suspended: ToolResult, yes: bool) -> ToolResult:
-        """Go on with a call that was suspended."""
+        """Resume a suspended call."""
         return await runner.resume(suspended.record(), yes)
 
     async def edit(self, approver: Approver, call: ToolCall, arguments: Mapping[str, Any]) -> None:
-        """Have it allow this call with other arguments: as `answer`, where a person can change them."""
+        """Have the approver allow this call with other arguments, as `answer` does, if a person can change them."""
         raise SkipTest("give edit(self, approver, call, arguments): how a person changes the arguments")
 
     def shown(self, approver: Approver) -> str:
-        """All that it has shown so far, as a text; an empty one where it shows nothing."""
+        """Return the whole text that the approver has shown so far; an empty one if it shows nothing."""
         raise SkipTest("give shown(self, approver): what it has shown so far, as a text")
 
-    # -- what it says -------------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
 
     def test_it_gives_a_decision_or_a_bool(self) -> None:
         async def check() -> None:
@@ -118,7 +120,7 @@ class ApproverContract:
 
         in_time(check())
 
-    # -- what it sees and shows ---------------------------------------------------------------------------------------
+    # -- questions ----------------------------------------------------------------------------------------------------
 
     def test_what_is_bound_or_secret_is_not_shown(self) -> None:
         async def check() -> None:
@@ -131,7 +133,7 @@ class ApproverContract:
 
         in_time(check())
 
-    # -- which call it is about ---------------------------------------------------------------------------------------
+    # -- two calls ----------------------------------------------------------------------------------------------------
 
     def test_two_calls_that_wait_at_once_get_each_its_own_answer(self) -> None:
         async def check() -> None:
@@ -172,7 +174,7 @@ class ApproverContract:
 
         in_time(check())
 
-    # -- when a call is cancelled -------------------------------------------------------------------------------------
+    # -- cancellation -------------------------------------------------------------------------------------------------
 
     def test_a_cancelled_call_leaves_nothing_waiting(self) -> None:
         async def check() -> None:
@@ -198,7 +200,7 @@ class ApproverContract:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _answers(self) -> tuple[bool, ...]:
-        """The answers that can be had, yes first."""
+        """Return the possible answers, yes first."""
         unknown = set(self.says) - {"yes", "no", "later"}
         if unknown or not self.says:
             raise DefinitionError(f'says is some of "yes", "no" and "later", not {self.says!r}')
@@ -219,7 +221,7 @@ class ApproverContract:
 
 
 class _Desk:
-    """A runner whose one tool is asked about, and what its approver said."""
+    """A runner that asks about its tools, with the answers of its approver."""
 
     def __init__(self, approver: Approver, reason: str = "it costs money") -> None:
         self.approver = approver
@@ -243,13 +245,13 @@ class _Desk:
         return await self.runner.run(call, context or ToolContext(session="a session", principal="ann"))
 
     async def wait_for(self, call: ToolCall, running: asyncio.Task[ToolResult]) -> None:
-        """Until the approver is asked about this call, or it has ended."""
+        """Wait until the approver is asked about this call, or the call has ended."""
         running.add_done_callback(lambda _: self._waiting[call.id].set())
         await self._waiting[call.id].wait()
         await asyncio.sleep(0)
 
     def check(self, result: ToolResult, yes: bool, to: str) -> None:
-        """Look whether the call came to what was answered."""
+        """Check that the call ended as answered."""
         wanted = "ok" if yes else "denied"
         assert result.status == wanted, f"the answer was {'yes' if yes else 'no'}, and it is {_as_told(result)}"
         ran = [one for one in self.paid if one == (to, 5)]

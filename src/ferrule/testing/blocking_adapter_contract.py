@@ -1,4 +1,4 @@
-"""`BlockingAdapterContract`: what every adapter promises where no call can wait for a person, as tests."""
+"""`BlockingAdapterContract`: tests of the promises of every adapter to a framework in which no call can wait."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _is_for_ada(call: ToolCall, decision: Decision, context: ToolContext) -> boo
 
 
 class BlockingAdapterContract(AdapterCalls):
-    """What every adapter to a framework where no call can wait for a person promises, as tests: `AdapterContract` for
-    one that is made with `Adapter(…, suspends=False)`. Its runners have an approver that answers at once.
-    See docs/coming-from.md#your-own-adapter.
+    """Tests of the promises of every adapter to a framework in which no call can wait for a person: `AdapterContract`
+    for an adapter made with `Adapter(…, suspends=False)`. Its runners have an approver that answers at once. See
+    docs/coming-from.md#your-own-adapter.
 
         class TestDesk(BlockingAdapterContract):
             framework = Desk()

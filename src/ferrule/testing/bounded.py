@@ -1,4 +1,4 @@
-"""A check of a contract, run to its end in a loop of its own."""
+"""Runs the check of a contract to its end in a loop of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 SECONDS = 60.0
-"""How long any test of a contract waits for something that has to come."""
+"""Seconds that any test of a contract waits for an event."""
 
 
 def in_time(made: Coroutine[Any, Any, _T], what_hangs: Callable[[], str] = str) -> _T:
-    """What it gives; a run that hangs fails after a minute, and says `what_hangs()`."""
+    """Return the result of the coroutine. A run that hangs fails after a minute, and the error ends with
+    `what_hangs()`.
+    """
 
     async def bounded() -> _T:
         try:

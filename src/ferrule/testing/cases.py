@@ -1,4 +1,4 @@
-"""A request to a model, and the calls that are right for it; and the file that such cases are read from."""
+"""A request to a model with the right calls for it, and the file format of such cases."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ _SUCH_CALLS = "'refund' or ('refund', {'order': '4711'})"
 
 
 class ExpectedCall(NamedTuple):
-    """A call that is right. See docs/evaluation.md#a-case."""
+    """A right call. See docs/evaluation.md#a-case."""
 
     name: str
     arguments: Mapping[str, Any] = {}
-    """Those that are compared; what else a call has is not looked at."""
+    """The arguments to compare. Other arguments of the call are ignored."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A request, and what a model is to call for it. See docs/evaluation.md#a-case.
+    """A request, and the calls a model should make for it. See docs/evaluation.md#a-case.
 
         Case("refund-4711", "I want my money back for 4711.", calls=[("refund", {"order": "4711"})])
 
     Raises:
-        DefinitionError: where it says nothing of calls, or says that nothing is to be called and names a call.
+        DefinitionError: The case says nothing about calls, or it forbids all calls and names one.
     """
 
     id: str
     request: str | Sequence[Message]
-    """What a user says; or messages in the model's own form that end with it."""
+    """The text of a user, or messages in the model's own form that end with it."""
     calls: Sequence[str | tuple[str, Mapping[str, Any]]] = ()
-    """The calls that are right, each the name of a tool, or `(name, arguments)`. Arguments that are not named are not
-    compared; `unittest.mock.ANY`, `pytest.approx` and what else has an `==` of its own decide by themselves."""
+    """The right calls, each the name of a tool, or `(name, arguments)`. Arguments without a name here are not compared.
+    `unittest.mock.ANY`, `pytest.approx` and other values with an `==` of their own decide by themselves.
+    """
     in_order: bool = False
     """Whether the calls are to be made in this order."""
     never: Sequence[str] = ()
     """Names of tools that must not be called, or globs of them, such as `delete_*`."""
     refuses: bool = False
-    """Whether the model is to call nothing at all."""
+    """Whether the model must call nothing at all."""
 
     def __post_init__(self) -> None:
         about = f"the case {self.id!r}"
@@ -83,15 +84,15 @@ _KEYS_OF_CASE = tuple(one.name for one in fields(Case))
 
 
 def read_cases(path: str | os.PathLike[str]) -> list[Case]:
-    """The cases of a JSONL file, one object a line. See docs/evaluation.md#cases-in-a-file.
+    """Return the cases of a JSONL file, one object a line. See docs/evaluation.md#cases-in-a-file.
 
     `{"id": "refund-4711", "request": "…", "calls": ["find_order", {"name": "refund", "arguments": {"euros": 80}}]}`,
-    besides `in_order`, `never` and `refuses`. Without an `id` it is called by its line. The value of an argument is
-    compared as it is; one that may be anything is left out.
+    besides `in_order`, `never` and `refuses`. A case without an `id` is called by its line. The value of an argument is
+    compared as it is; leave out an argument that may have any value.
 
     Raises:
-        DefinitionError: naming file and line.
-        OSError: where the file cannot be read.
+        DefinitionError: A case is wrong; the error names file and line.
+        OSError: The file cannot be read.
     """
     cases: list[Case] = []
     for where, row in read_rows(path):
@@ -115,7 +116,7 @@ def _case_of_row(row: Mapping[str, Any], line: str) -> Case:
 
 
 def _call_of_row(given: Any) -> Any:
-    """A call as a case has it; what is none is left for the case to refuse."""
+    """Return a call in the form of a case. Anything else stays as it is, and the case refuses it."""
     if not isinstance(given, dict):
         return given
     refuse_unknown_keys(given, ("name", "arguments"), "a call")

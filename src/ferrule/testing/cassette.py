@@ -1,4 +1,4 @@
-"""`cassette("orders.json")`: what tools gave is written into a file, and given again without them."""
+"""`cassette("orders.json")`: write the results of tools into a file, and replay them without the tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ferrule.values.json_text import loads_finite
 from ferrule.values.result import Status, ToolResult
 
 Mode: TypeAlias = Literal["record", "replay", "strict"]
-"""How a cassette is used. See docs/testing.md#record-and-replay."""
+"""The use of a cassette. See docs/testing.md#record-and-replay."""
 _CASSETTE_VERSION = "cassette 1"
 _MOST_CASSETTE = 100_000_000
 _RECORDED = {*get_args(Status)} - {"suspended"}
@@ -44,33 +44,32 @@ _ASSUMED: dict[str, Any] = {
     "metadata": {},
     "repairs": [],
 }
-"""What a result has where a file says nothing. Its content is then made from its output or error."""
+"""The members of a result that a file omits. Its content is then made from its output or error."""
 
 
 def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
-    """A middleware that writes what tools gave into a file, or gives it again from there, for tests and evaluations
+    """Return a middleware that records the results of tools into a file, or replays them, for tests and evaluations
     without side effects. See docs/testing.md#record-and-replay.
 
         with cassette("orders.json") as recorded:
             runner = Runner(tools, guards=[only_own_orders], inside=[recorded])
 
-    A recording is known by the tool's name and fingerprint and by the judged arguments; of several of one kind each is
-    given once, in order. It stands in `inside`, the outermost: guards, validation and approvals go on as ever, and no
-    handler runs. A call that has no recording fails, tells the nearest one, and runs nothing; the end of `with` raises
-    `CassetteError` then. Calls that a recorded call makes are in its result, and have no recordings of their own.
-
-    What is bound, private, or a value of `secrets=`, is stars in the file, in definitions too, and so is what
-    `middleware.redact` knows as a credential. What else is secret in a result, an `after(…)` behind it takes away:
-    `inside=[recorded, after(mine)]`.
+    The key of a recording is the tool's name and fingerprint and the judged arguments. Several recordings of one key
+    are replayed once each, in order. The cassette stands in `inside`, the outermost: guards, validation and approvals
+    go on as ever, and no handler runs. A call without a recording fails, names the nearest one, and runs nothing; the
+    end of `with` then raises `CassetteError`. The result of a recorded call includes the calls it makes, so they have
+    no recordings of their own. Bound and private values, values of `secrets=`, and texts that `middleware.redact`
+    recognizes as credentials are stars in the file, in definitions too. An `after(…)` behind the cassette removes other
+    secrets from a result: `inside=[recorded, after(mine)]`.
 
     Args:
         path: The file, as JSON that can be read in a review.
-        mode: `"record"` runs the tools and writes the file anew, at the end, where nothing was raised; `"replay"` runs
-            none; `"strict"` is the same where the calls of each tool come in the order in which they were recorded, and
-            all of them do. Those that ran side by side may come in any order.
+        mode: `"record"` runs the tools and writes the file anew, at the end, if nothing was raised. `"replay"` runs
+            none. `"strict"` also replays, and requires that the calls of each tool come in the recorded order, and that
+            all of them come. Calls recorded side by side may come in any order.
 
     Raises:
-        DefinitionError: for another mode, a file that is not there or was not written by a cassette, and where it
+        DefinitionError: The mode is unknown, the file does not exist or was not written by a cassette, or the cassette
             stands in `around`.
     """
     if mode not in get_args(Mode):
@@ -82,7 +81,7 @@ class CassetteError(FerruleError, AssertionError):
     """Calls had no recording, or recordings had no call. See docs/testing.md#record-and-replay.
 
     Attributes:
-        misses: What was wrong, a text for each.
+        misses: A text for each error.
     """
 
     def __init__(self, misses: Iterable[str]) -> None:
@@ -92,7 +91,7 @@ class CassetteError(FerruleError, AssertionError):
 
 @dataclass(slots=True)
 class _Recording:
-    """One call, and what came of it; `None` while it runs."""
+    """One call with its result, which is `None` while it runs."""
 
     arguments: Any = None
     result: dict[str, Any] | None = None
@@ -102,7 +101,7 @@ class _Recording:
 
 
 _TAPING: ContextVar[_Recording | None] = ContextVar("ferrule.taping", default=None)
-"""The call under way that is being recorded, and that the present code belongs to: what that calls is in its result."""
+"""The running call that is being recorded. Its result includes all calls of the present code."""
 
 
 @dataclass(slots=True)
@@ -116,18 +115,18 @@ class _TapedTool:
     running: int = 0
 
     def nexts(self) -> Iterator[_Recording]:
-        """The first recording that was not given yet, and those that were made beside it."""
+        """Yield the first unused recording, and the unused ones that were made beside it."""
         left = [one for one in self.calls if not one.is_used]
         yield from left[:1]
         yield from takewhile(lambda one: one.is_beside, left[1:])
 
 
 class Cassette:
-    """What `cassette` makes: a middleware, and a context manager. See docs/testing.md#record-and-replay.
+    """The middleware and context manager that `cassette` returns. See docs/testing.md#record-and-replay.
 
     Attributes:
-        misses: What was wrong so far.
-        remedy: What records the calls again, in words for the errors.
+        misses: The errors so far.
+        remedy: How to record the calls again, in words for the errors.
     """
 
     remedy = "mode='record'"
@@ -160,7 +159,7 @@ class Cassette:
             _TAPING.reset(taping)
             recording.is_open = False
             self._tools[key].running -= 1
-        if result.status != "suspended":  # what takes it up again is good for this call alone
+        if result.status != "suspended":  # the result of its resumption is good for this call alone
             written = redact_value([shown, _definition_of(tool), result], _redact_for_file(context.running_call))
             recording.arguments, self._tools[key].definition, redacted = written
             recording.result = _result_for_file(redacted)
@@ -187,7 +186,7 @@ class Cassette:
         return result.replace(executed=False, metadata={"cassette": "replayed", **result.metadata})
 
     def _next_of(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
-        """The first of this kind that was not given yet; in strict mode only where it is the next of its tool."""
+        """Return the first unused recording of this key; in strict mode only if it is the next of its tool."""
         tape = self._tools.get(key, _TapedTool(*key))
         left = tape.nexts() if self.mode == "strict" else (one for one in tape.calls if not one.is_used)
         return next((one for one in left if one.arguments == arguments), None)
@@ -210,10 +209,10 @@ class Cassette:
         return f"{what}. The nearest one (-), and the call (+):\n{json_diff(nearest.arguments, arguments)}"
 
     def assert_done(self) -> None:
-        """Look whether every call had its recording; in strict mode also whether every recording had its call.
+        """Check that every call had its recording; in strict mode also that every recording had its call.
 
         Raises:
-            CassetteError: naming all that did not.
+            CassetteError: Something is missing; the error names all of it.
         """
         __tracebackhide__ = True
         wrong = list(self.misses)
@@ -226,11 +225,11 @@ class Cassette:
             raise CassetteError(wrong)
 
     def close(self, *, keep: bool = True) -> None:
-        """Write the file, where it records, or leave it as it was; what is not closed is written at the end of the
+        """Write the file when recording, or leave it as it was. An unclosed cassette is written at the end of the
         program.
 
         Raises:
-            OSError: where it cannot be written.
+            OSError: The file cannot be written.
         """
         if self._finish is not None and self._finish.detach() is not None and keep:
             _write_cassette(self.path, self._tools)
@@ -245,24 +244,24 @@ class Cassette:
         self.close(keep=kind is None)
         if kind is None:
             self.assert_done()
-        elif error is not None and self.misses:  # what a miss has led to
+        elif error is not None and self.misses:  # the error may follow from a miss
             error.add_note("\n".join(self.misses))
 
 
 def _definition_of(tool: Tool) -> dict[str, Any]:
-    """Return the parts of a definition that a fingerprint is made of, without those that are empty."""
+    """Return the non-empty parts of a definition that make up its fingerprint."""
     parts = {"description": tool.description, "input_schema": tool.input_schema, "version": tool.version}
     return {name: thaw(value) for name, value in {**parts, "examples": list(tool.examples)}.items() if value}
 
 
 def _redact_for_file(running: RunningCall) -> Redact:
-    """Return what stars the secrets of a call in a text, and whatever looks like a credential."""
+    """Return a function that stars the secrets of a call in a text, and any likely credential."""
     redact = make_call_redactor(running)
     return lambda text: mask_certain_credentials(redact(text))
 
 
 def _result_for_file(result: ToolResult) -> dict[str, Any]:
-    """Return a redacted result as it is written: without the members that a reader fills in."""
+    """Return a redacted result in the form of the file, without the members that a reader fills in."""
     written = outcome_from_result(result)
     filled_in = {name for name, value in _ASSUMED.items() if written[name] == value}
     if _recorded_result({**written, "content": None}, ToolCall("", ""), "").content == result.content:
@@ -275,10 +274,10 @@ def _recording_json(one: _Recording) -> dict[str, Any]:
 
 
 def _recording_of(call: Mapping[str, Any]) -> _Recording:
-    """A recording of a file.
+    """Return a recording of a file.
 
     Raises:
-        TypeError, LookupError, ValueError: where it is none.
+        TypeError, LookupError, ValueError: It is no recording.
     """
     result = {**call["result"]}
     if _recorded_result(result, ToolCall("", ""), "").status not in _RECORDED:
@@ -287,7 +286,7 @@ def _recording_of(call: Mapping[str, Any]) -> _Recording:
 
 
 def _recorded_result(recorded: Mapping[str, Any], call: ToolCall, tool_name: str) -> ToolResult:
-    """The result that was recorded."""
+    """Return the recorded result."""
     whole = {"output": None, **_ASSUMED, **recorded}
     content = whole.get("content")
     result = result_from_outcome({**whole, "content": content or []}, call, tool_name)
@@ -295,10 +294,10 @@ def _recorded_result(recorded: Mapping[str, Any], call: ToolCall, tool_name: str
 
 
 def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
-    """The recordings of a file; those of one tool may stand in several places, as after a merge.
+    """Return the recordings of a file. Those of one tool may stand in several places, as after a merge.
 
     Raises:
-        DefinitionError: where there is none, or another file.
+        DefinitionError: There is no such file, or it is no cassette.
     """
     try:
         read = loads_finite(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
@@ -317,7 +316,7 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
 
 
 def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> None:
-    """Write the file as a whole, or leave it as it is."""
+    """Write the whole file, or leave it as it is."""
     listed = [
         {
             "tool": name,

@@ -1,4 +1,4 @@
-"""`ManualClock`: a clock that stands still until a test moves it, so that nothing in a test waits."""
+"""`ManualClock`: a clock that a test moves by hand, so nothing in the test waits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ManualClock:
         await clock.advance(30)
 
     Args:
-        start: What `time()` says at first, in seconds.
-        now: What `now()` says at first, in seconds since the epoch; what the machine says, where it is left out.
+        start: The first value of `time()`, in seconds.
+        now: The first value of `now()`, in seconds since the epoch; the time of the machine if left out.
     """
 
     def __init__(self, start: float = 0.0, *, now: float | None = None) -> None:
@@ -33,15 +33,15 @@ class ManualClock:
         self._timers: list[_Timer] = []
 
     def time(self) -> float:
-        """The seconds that it stands at; may be called from any thread."""
+        """Return the current seconds. Any thread may call it."""
         return self._now
 
     def now(self) -> float:
-        """The time of day that it stands at, in seconds since the epoch."""
+        """Return the current time of day, in seconds since the epoch."""
         return self._epoch + self._now
 
     def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> _Timer:
-        """Call `callback` once the clock has been moved there; soon, where it stands there already."""
+        """Call `callback` once the clock reaches `when`; soon, if it is there already."""
         timer = _Timer(when, next(self._order), partial(callback, *arguments))
         if when <= self._now:
             asyncio.get_running_loop().call_soon(timer.run)
@@ -50,7 +50,7 @@ class ManualClock:
         return timer
 
     async def sleep(self, seconds: float, /) -> None:
-        """Wait until the clock has been moved that far; no time at all lets the others have a turn."""
+        """Wait until the clock has moved on by `seconds`. No time at all lets the others have a turn."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -64,18 +64,17 @@ class ManualClock:
 
     @property
     def sleeping(self) -> tuple[float, ...]:
-        """When each sleeper is due, the first first; deadlines and the bounds of waits are not among them."""
+        """The due time of each sleeper, the earliest first. Deadlines and the bounds of waits are not included."""
         return tuple(sorted(timer.due for timer in self._timers if timer.sleeps and timer.callback is not None))
 
     async def advance(self, seconds: float) -> None:
         """Move on by `seconds`, and let everything happen that is due on the way.
 
-        Each happens at the very second at which it is due, in the order of those; what is due together, in the order
-        in which it was asked for. Before each and at the end, every other task of the loop has come to where it waits
-        for something.
+        Each event happens at the very second at which it is due, in the order of these; events due together happen in
+        the order of their requests. Before each and at the end, every other task of the loop waits for something.
 
         Raises:
-            ValueError: for less than no time.
+            ValueError: The time is negative.
         """
         if not seconds >= 0:
             raise ValueError(f"a clock moves on by 0 seconds or more, not by {seconds!r}")
@@ -95,7 +94,7 @@ class ManualClock:
 
 
 class _Timer:
-    """Something that is due."""
+    """A timer and its callback."""
 
     __slots__ = ("callback", "due", "place", "sleeps")
 
@@ -135,6 +134,6 @@ def _busy() -> bool:
 
 
 def _has_a_turn(task: asyncio.Task[Any]) -> bool:
-    # What a task waits for has no public name; anyio's `wait_all_tasks_blocked` reads the same.
+    # The future that a task waits for has no public name; anyio's `wait_all_tasks_blocked` reads the same.
     waits_for = getattr(task, "_fut_waiter", None)
     return waits_for is None or waits_for.done()

@@ -1,4 +1,4 @@
-"""How a test compares a call with the one that it asks for, and how it shows calls."""
+"""How a test compares a call with the expected one, and how it shows calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEFT_OUT = object()
 
 
 def arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
-    """The arguments as they were validated, where the tool is known and they do fit."""
+    """Return the validated arguments if the tool is known and they fit, else the arguments of the call."""
     arguments = call.arguments
     if tool is not None and tool.name == call.name and arguments.validated is None:
         with suppress(Invalid):
@@ -32,10 +32,10 @@ def arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
 
 
 def check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
-    """Look whether the tool has parameters of these names.
+    """Check that the tool has parameters of these names.
 
     Raises:
-        DefinitionError: for one that it has not, with the nearest, and one that nobody is shown.
+        DefinitionError: The tool lacks one (the error names the nearest), or one is hidden.
     """
     schema = tool.handling.parameters.schema
     closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
@@ -50,7 +50,7 @@ def check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
 
 
 def have(arguments: Mapping[str, Any], wanted: Mapping[str, object]) -> bool:
-    """Whether the arguments have all that is wanted; what else they have is not looked at."""
+    """Return whether the arguments include all wanted ones. Other arguments are ignored."""
     return all(_equal(value, arguments.get(name, _LEFT_OUT)) for name, value in wanted.items())
 
 
@@ -59,17 +59,17 @@ def _equal(expected: Any, actual: Any) -> bool:
 
 
 def alike(one: str, other: str) -> float:
-    """How much one shown call looks like another, from 0 to 1."""
+    """Return the similarity of two shown calls, from 0 to 1."""
     return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
 
 
 def json_ratio(one: Any, other: Any) -> float:
-    """How much one JSON value looks like another, from 0 to 1."""
+    """Return the similarity of two JSON values, from 0 to 1."""
     return SequenceMatcher(None, _json_lines(one), _json_lines(other)).ratio()
 
 
 def json_diff(one: Any, other: Any) -> str:
-    """Where two JSON values differ, line by line: what the first has (-), and the other (+)."""
+    """Return the differences of two JSON values, line by line: the first value's lines (-), and the other's (+)."""
     lines = list(unified_diff(_json_lines(one), _json_lines(other), n=2, lineterm=""))[3:]
     return "\n".join(f"  {line}" for line in lines[:_MOST_OF_DIFF])
 
@@ -79,18 +79,18 @@ def _json_lines(value: Any) -> list[str]:
 
 
 def as_call(name: str, arguments: Mapping[str, object]) -> str:
-    """`refund(order='4711', euros=80)`."""
+    """Return a call as text, such as `refund(order='4711', euros=80)`."""
     return f"{name}({', '.join(f'{key}={abbreviated(value)}' for key, value in arguments.items())})"
 
 
 def abbreviated(value: object) -> str:
-    """The value as Python writes it, cut where it is long."""
+    """Return the value as Python writes it, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"
 
 
 def came_to(result: ToolResult | None) -> str:
-    """What a call came to: its status, whether it ran, and its error."""
+    """Return the outcome of a call as text: its status, whether it ran, and its error."""
     if result is None:
         return "not ended yet"
     ran = ", not run" if result.executed is False else ""

@@ -1,4 +1,4 @@
-"""`evaluate`: ask a model for each case, by way of the loop, and compare what it called with what was right."""
+"""`evaluate`: ask a model for each case, by way of the loop, and compare its calls with the right ones."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ async def evaluate(
     at_once: int = 1,
     context: ToolContext | None = None,
 ) -> ToolUse:
-    """Ask a model for each case, and score which tools it calls with what. See docs/evaluation.md.
+    """Ask a model for each case, and score its choice of tools and arguments. See docs/evaluation.md.
 
         found = await evaluate(read_cases("cases.jsonl"), model, Runner(fake([find_order, refund])))
         found.assert_at_least(chosen=0.9, arguments=0.8)
 
-    The calls run through the runner, guards and all, so a tool does what the runner makes of it: give it fakes, or
-    answers that were recorded. Each case is a run of its own, and its session too, unless the context has one. A case
-    whose model raises has the error, and 0 in its scores; the others go on.
+    The calls run through the runner, guards and all, so the tools have real effects: give the runner fakes, or recorded
+    answers. Each case is a run of its own, and a session of its own unless the context has one. If the model raises in
+    a case, its outcome has the error, and 0 in its scores; the other cases go on.
 
     Args:
         cases: See `read_cases`.
-        model: Asked anew for each case; or a function of the case that gives a model, as for `Scripted`.
-        runner: Has the tools; or a function of the case that gives a runner.
-        max_turns: How often the model is asked in a case at most. With 1, its first calls are looked at, not run.
+        model: A model to ask anew for each case; or a function from the case to a model, as for `Scripted`.
+        runner: The runner with the tools; or a function from the case to a runner.
+        max_turns: How often the model is asked in a case at most. With 1, its first calls are compared, not run.
         at_once: How many cases run side by side.
-        context: What the calls may use.
+        context: The context of the calls.
 
     Raises:
-        DefinitionError: where there is no case, two have one id, one names a tool or an argument that is not there,
-            or the model, the runner or a limit is none.
+        DefinitionError: There is no case, two have one id, one names a missing tool or argument, or the model, the
+            runner or a limit has the wrong type.
     """
     if not isinstance(at_once, int) or at_once < 1:  # type: ignore[redundant-expr]
         raise DefinitionError(f"at_once is a whole number of at least 1, not {at_once!r}")
@@ -101,14 +101,14 @@ def _prepared(case: Case, model: Any, runner: Any, context: ToolContext, max_tur
         raise DefinitionError(f"{about} needs a Runner, such as Runner(fake([one_tool])), not {made!r:.80}")
     tools = made.tools
     expected = tuple(_expected_of(one, tools, about) for one in case.expected)
-    tools.only(*case.never)  # which refuses a name that no tool has
+    tools.only(*case.never)  # refuses a name that no tool has
     own = context if context.session is not None else context.replace(session=new_id())
     running = run(asked, _messages_of(case, asked), made, context=own, max_turns=max_turns)
     return _Prepared(case, expected, tools, running)
 
 
 def _expected_of(wanted: ExpectedCall, tools: Toolset, about: str) -> ExpectedCall:
-    """The call under the names that the tool and its parameters have."""
+    """Return the call with the names of the tool and its parameters."""
     tool = tool_named(about, tools, wanted.name)
     aliases = tool.handling.aliases
     arguments = {aliases.get(name, name): value for name, value in wanted.arguments.items()}
@@ -132,7 +132,7 @@ async def _run_case(one: _Prepared) -> Outcome:
     text, error = "", None
     try:
         text = (await one.running).text
-    except Exception as raised:  # whatever a model raises is the end of its case, and of no other
+    except Exception as raised:  # an error of the model ends its case, and no other
         error = f"{type(raised).__name__}: {raised}"
     replies = tuple(one.running.replies)
     missed = [result.error for result in one.running.results if result.metadata.get("cassette") == "missed"]

@@ -1,4 +1,4 @@
-"""What is expected of a driven framework, said as what was seen where it is not so."""
+"""Expectations of a driven framework. A failure quotes the actual values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ferrule.testing.framework import Driven, Seen
 
 
 def seen_of(driven: Driven, call_id: str) -> Seen:
-    """What the model reads of this call."""
+    """Return the model's view of this call."""
     assert call_id in driven.results, (
         f"the model reads nothing of {call_id}; it reads {driven.results}, and a person is asked {driven.questions}"
     )
@@ -18,14 +18,14 @@ def seen_of(driven: Driven, call_id: str) -> Seen:
 
 
 def expect(driven: Driven, **expected: Seen) -> None:
-    """Fail where the model reads anything else of these calls."""
+    """Fail if the model reads anything else of these calls."""
     for call_id, seen in expected.items():
         found = seen_of(driven, call_id)
         assert found == seen, f"of {call_id} the model reads {found}, and not {seen}"
 
 
 def expect_failure(driven: Driven, call_id: str, tells: str = "", hides: str | None = None) -> None:
-    """Fail where the model reads of no failure, where what it reads does not have this text, or has the other."""
+    """Fail if the model reads no failure, if its text lacks `tells`, or if its text includes `hides`."""
     seen = seen_of(driven, call_id)
     assert seen.failed, f"of {call_id}, which failed, the model reads {seen}"
     assert tells in seen.text, f"of {call_id} the model reads {seen.text!r}, where {tells!r} is not said"
@@ -34,7 +34,7 @@ def expect_failure(driven: Driven, call_id: str, tells: str = "", hides: str | N
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """What Ferrule's log says meanwhile."""
+    """Yield the messages of Ferrule's log meanwhile."""
 
     class Noting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""`fake(tools)`: the same tools, whose answers are made up from their output schemas."""
+"""`fake(tools)`: the same tools, with answers made up from their output schemas."""
 
 from __future__ import annotations
 
@@ -34,23 +34,22 @@ _NO_CONSTRAINTS = {"type", "title", "description", "$schema", "$id"}
 def fake(
     tools: Toolset | Iterable[Any] | Any, *, seed: int | str = 0, answers: Mapping[str, Any] | None = None
 ) -> Toolset:
-    """The same tools with a made-up handler: names, schemas, traits, guards and middleware stay as they are.
-    See docs/testing.md.
+    """Return the same tools with a made-up handler: names, schemas, traits, guards and middleware stay as they are. See
+    docs/testing.md.
 
-    An answer fits the tool's output schema, and is an object of the return type where the tool has one; a tool that
-    says nothing of its output, or only that it is text, answers with a short text that names it. The same seed, name
-    and arguments have the same answer, in every process. The real handler is never called, and there is no thread and
-    no process; what a tool would yield bit by bit is answered as a whole.
+    An answer fits the tool's output schema, and is an object of the return type if the tool has one. A tool without an
+    output schema, or with plain text as output, answers with a short text that names it. The same seed, name and
+    arguments have the same answer, in every process. The real handler is never called, and there is no thread and no
+    process. A tool that would yield chunks answers as a whole.
 
     Values follow plain rules for types, bounds, lengths, properties, items, choices, references and common formats. A
     schema's `examples` are answers too. For the rest, such as `pattern` and `not`, give the answer in `answers`.
 
     Args:
-        tools: A toolset, a list of whatever makes one, or one tool.
+        tools: A toolset, a list of anything that makes one, or one tool.
         seed: Other seeds have other answers.
-        answers: For some tools, by name, what they answer instead: a value, an exception or a class of it, which is
-            raised, or a sync or async function, which may raise like any handler. A value is checked here, what a
-            function gives where the call is made.
+        answers: Answers of some tools, by name: a value, an exception or exception class to raise, or a sync or async
+            function, which may raise like any handler. Values are checked here, results of functions at each call.
 
     A function names the parameters of the tool that it needs, all, some or none, and gets them as the handler would:
     `answers={"convert": lambda amount, currency: …}`. With `**others` it gets the others too, and with `context` the
@@ -58,9 +57,8 @@ def fake(
     arguments as a dict of JSON values, unless the tool has a parameter of that name.
 
     Raises:
-        DefinitionError: for an answer to a tool that there is not, that does not fit the output schema, or that has a
-            parameter which the tool has not; and where no fitting answer can be made up: then `answers` has to have
-            one.
+        DefinitionError: An answer is for a missing tool, does not fit the output schema, or has a parameter that the
+            tool lacks; or no fitting answer can be made up, so `answers` needs one.
 
     `tool.handler` is still the real function, for guards that look at it.
     """
@@ -74,10 +72,10 @@ def fake(
 
 
 def toolset_of(tools: Any) -> Toolset:
-    """A toolset of a toolset, of a list, or of one thing that makes a tool.
+    """Return the toolset of a toolset, of a list, or of one thing that makes a tool.
 
     Raises:
-        DefinitionError: for what is no tool.
+        DefinitionError: Something is no tool.
     """
     if isinstance(tools, Toolset):
         return tools
@@ -86,10 +84,10 @@ def toolset_of(tools: Any) -> Toolset:
 
 
 def seed_of(what: str, seed: Any) -> str:
-    """A seed as text.
+    """Return a seed as text.
 
     Raises:
-        DefinitionError: for anything but a whole number or a text, which are the same in every process.
+        DefinitionError: The seed is no whole number and no text. Only these are the same in every process.
     """
     if not isinstance(seed, int | str):
         raise DefinitionError(f"{what}: seed must be a whole number or a text, not {seed!r}")
@@ -97,15 +95,15 @@ def seed_of(what: str, seed: Any) -> str:
 
 
 def salt_of(seed: str, call: ToolCall, *more: Any) -> str:
-    """What the randomness of a call is made from: the seed, the tool's name and the arguments, in any order."""
+    """Return the source of a call's randomness: the seed, the tool's name and the arguments, in any order."""
     return json.dumps([seed, call.name, thaw(call.arguments), *more], sort_keys=True)
 
 
 def tool_named(who: str, toolset: Toolset, name: Any) -> Tool:
-    """The tool of that name.
+    """Return the tool of that name.
 
     Raises:
-        DefinitionError: where there is none, with the nearest.
+        DefinitionError: There is none; the error names the nearest.
     """
     found = toolset.find(name)
     if found is None:
@@ -116,7 +114,7 @@ def tool_named(who: str, toolset: Toolset, name: Any) -> Tool:
 
 
 def replaced(tool: Tool, answer: Call) -> Tool:
-    """A copy that `answer` does instead, in the event loop: name, schema, traits and guards stay."""
+    """Return a copy that runs `answer` instead, in the event loop: name, schema, traits and guards stay."""
 
     async def call(values: object, context: ToolContext) -> object:
         value = answer(values, context)
@@ -130,7 +128,7 @@ def replaced(tool: Tool, answer: Call) -> Tool:
 
 
 def _given(tool: Tool, answer: Any) -> Call:
-    """What the caller wants to be answered."""
+    """Return the answer that the caller asked for."""
     if isinstance(answer, Tool):  # has no signature
         return answering(tool, lambda **arguments: answer(**arguments))
     if isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException)):
@@ -145,15 +143,15 @@ def _given(tool: Tool, answer: Any) -> Call:
 
 
 def _misfit_of_answer(tool: Tool, answer: Any) -> str:
-    """Say in what an answer does not fit the tool's output schema; nothing if it does."""
+    """Describe how an answer does not fit the tool's output schema. Return an empty text if it fits."""
     return "" if isinstance(answer, ToolResult) else tool.output.describe_misfit(to_output(answer, strict=False))
 
 
 def exception_of(what: str, given: Any) -> Exception:
-    """The exception that is given, or one of the class that is given.
+    """Return the exception, or an instance of the exception class.
 
     Raises:
-        DefinitionError: for what no handler fails with, and a class that needs arguments.
+        DefinitionError: No handler fails with it, or the class needs arguments.
     """
     try:
         error = given() if isinstance(given, type) else given
@@ -172,10 +170,10 @@ def _raising(error: Exception) -> Call:
 
 
 class _Made:
-    """What is made up for one tool.
+    """The made-up answers of one tool.
 
     Raises:
-        DefinitionError: where nothing is found for a first call, rather than in the middle of a test.
+        DefinitionError: A first call has no answer. The error comes early, rather than in the middle of a test.
     """
 
     def __init__(self, tool: Tool, seed: str) -> None:
@@ -209,7 +207,9 @@ class _Made:
 
     @cached_property
     def _schema(self) -> Any:
-        """What is read as the return type, where there is one: what is written may say less (a `Decimal` is a text)."""
+        """Return the schema of the return type if there is one: the output schema may say less (a `Decimal` is a
+        text).
+        """
         enforced = self._tool.output.enforced
         if enforced is not None and enforced.adapter is not None:
             with suppress(*EXPORT_ERRORS):
@@ -217,7 +217,7 @@ class _Made:
         return thaw(self._tool.output_schema)
 
     def _finished(self, value: Any) -> Any:
-        """As the handler would return it, judged by the tool's own check of its output."""
+        """Return the value as the handler would return it, judged by the tool's own check of its output."""
         enforced = self._tool.output.enforced
         adapter = None if enforced is None else enforced.adapter
         try:

@@ -22,11 +22,11 @@ from ferrule.values.frozen import FrozenDict
 from ferrule.values.result import ToolResult
 
 Latency: TypeAlias = float | tuple[float, float] | Callable[[Random], float]
-"""Seconds: always so many, from so many to so many, or a function that draws them."""
+"""Seconds: a fixed number, a range, or a function that draws them."""
 
 _COMMON_ERRORS = (ConnectionError("the connection was lost"), OSError("the service is not available"))
 _LAST: ContextVar[dict[str, Any] | None] = ContextVar("ferrule.testing.faults", default=None)
-"""What was done to the running attempt of a call: for a result that the kernel makes when it has stopped the rest."""
+"""The fault of the running attempt of a call, for the kernel's own result of a stopped call."""
 
 
 def faults(
@@ -40,43 +40,42 @@ def faults(
     kinds: Iterable[Exception | type[Exception]] = _COMMON_ERRORS,
     clock: Clock | None = None,
 ) -> Toolset:
-    """The same tools, with faults made by the seed: in each the innermost middleware, next to its handler.
-    See docs/testing.md.
+    """Return the same tools, with faults made by the seed. They are the innermost middleware of each, next to its
+    handler. See docs/testing.md.
 
-    A call is slow first (`latency`), then it may fail or hang, before its handler was run or after: the model is told
-    the same in both cases, as in life. An error is dealt with just as if the handler had raised it. A hang ends at the
-    call's deadline or by its cancellation; a call without a deadline fails, and says that it would hang for ever.
-
-    Which fault it is depends on the seed, the tool's name, the arguments and how often that very call was tried: not
-    on what else runs, nor on the process. A higher rate keeps the faults that a lower one made.
+    A call is slow first (`latency`), then it may fail or hang, before its handler runs or after: the model reads the
+    same in both cases, as in life. An error has the same effect as an error of the handler. A hang ends at the call's
+    deadline or by its cancellation; a call without a deadline fails, and says that it would hang for ever. The fault
+    depends on the seed, the tool's name, the arguments and the number of earlier attempts of that very call: not on
+    other calls, nor on the process. A higher rate keeps the faults that a lower one made.
 
     Observers hear of each fault when it is made, by a `tool:progress` event with `data["fault"]`, and the result's
-    `metadata["fault"]` has the last one of the last attempt; no key where none was made. A fault is a dict with `kind`
+    `metadata["fault"]` has the last one of the last attempt; no key if none was made. A fault is a dict with `kind`
     (`"latency"`, `"error"` or `"timeout"`), `seconds` (the latency), and for the latter two `ran` (whether the handler
-    was run) and `error` (what was raised, as text, or `None`).
+    was run) and `error` (the raised error as text, or `None`).
 
     Args:
-        tools: A toolset, a list of whatever makes one, or one tool.
+        tools: A toolset, a list of anything that makes one, or one tool.
         seed: Other seeds make other faults.
         latency: Seconds before the handler: a number, a range `(least, most)`, or a function of a `random.Random` that
             is seeded for the call, such as `lambda draw: draw.expovariate(2)`.
         errors: The share of calls that fail, 0 to 1.
         timeouts: The share of calls that hang, 0 to 1; with `errors`, at most 1.
-        before: The share of errors and hangs that come before the handler is run, 0 to 1; the others come after it,
-            where it did not fail by itself.
+        before: The share of errors and hangs that come before the handler is run, 0 to 1; the others come after it, if
+            it did not fail by itself.
         kinds: The exceptions to fail with, or classes that need no arguments.
-        clock: Who waits for the latency: `ferrule.testing.ManualClock` where a test moves it by hand; left out, what
-            the runner goes by.
+        clock: The clock of the latency: `ferrule.testing.ManualClock` if a test moves it by hand; if left out, the
+            clock of the runner.
 
     Raises:
-        DefinitionError: for rates, a latency, a seed or kinds that cannot be.
+        DefinitionError: The rates, the latency, the seed or the kinds are impossible.
     """
     maker = _Faults(seed_of("faults", seed), latency, errors, timeouts, before, kinds, clock)
     return toolset_of(tools).map(lambda tool: tool.replace(around=(_tell, *tool.around), inside=(*tool.inside, maker)))
 
 
 class _Faults:
-    """The middleware that makes them; it counts how often each call was tried."""
+    """The middleware that makes the faults. It counts the attempts of each call."""
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class _Faults:
         return _marked(context.failure(error), fault)
 
     def _drawn(self, call: ToolCall) -> tuple[FrozenDict, Exception | None]:
-        """The fault of this attempt, and the error to raise."""
+        """Return the fault of this attempt, and the error to raise."""
         key = salt_of(self._seed, call)
         salt = f"{key} {next(self._tried.setdefault(key, itertools.count()))}"
         draw = Random(salt)
@@ -134,13 +133,13 @@ class _Faults:
             error = self._kinds[int(kind * len(self._kinds))]
             said = f"{type(error).__name__}: {error}"
             return FrozenDict(kind="error", seconds=seconds, ran=ran, error=said), error
-        if which >= 1 - self._timeouts:  # from the other end, so that neither rate moves what the other makes
+        if which >= 1 - self._timeouts:  # from the other end, so that neither rate moves the faults of the other
             return FrozenDict(kind="timeout", seconds=seconds, ran=ran, error=None), None
         return FrozenDict(kind="latency", seconds=seconds), None
 
 
 class _Teller:
-    """Says of one attempt what is done to it: to the observers, and to `_tell`."""
+    """Reports the faults of one attempt to the observers and to `_tell`."""
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
@@ -156,7 +155,7 @@ class _Teller:
 
 
 async def _tell(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-    """Marks the result of a call that was stopped at its deadline, which no middleware inside sees."""
+    """Mark the result of a call that was stopped at its deadline. No middleware inside sees it."""
     note: dict[str, Any] = {}
     token = _LAST.set(note)
     try:
@@ -171,10 +170,10 @@ def _marked(result: ToolResult, fault: Mapping[str, Any] | None) -> ToolResult:
 
 
 async def _hang(context: ToolContext) -> NoReturn:
-    """Never ends by itself.
+    """Never end by itself.
 
     Raises:
-        ToolError: where nothing else would end it.
+        ToolError: Nothing else would end it.
     """
     if context.remaining() is None:
         raise ToolError(

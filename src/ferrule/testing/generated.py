@@ -15,10 +15,11 @@ _TRIED = 20
 
 
 def generated_arguments(tool: Tool) -> list[dict[str, Any]]:
-    """At most twenty different arguments that `tool.input_schema` takes; whether the tool takes them, nobody asked.
+    """Return at most twenty different arguments that fit `tool.input_schema`. Whether the tool accepts them is
+    unchecked.
 
     Raises:
-        DefinitionError: where none could be made up.
+        DefinitionError: No arguments could be made up.
     """
     schema = thaw(tool.input_schema)
     enforced = JsonSchemaValidator(schema, f"the input schema of {tool.name!r}", schema)

@@ -1,4 +1,4 @@
-"""`GuardContract`: what every guard promises, as tests for one's own."""
+"""`GuardContract`: tests of the promises of every guard, to run on your own."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
 
 Judged: TypeAlias = tuple[str, Mapping[str, Any], Literal["allow", "ask", "deny"]]
-"""A call that a guard is to judge: the tool's name, the arguments, and what is to come of it.
-See docs/contracts.md#a-guard."""
+"""A call to judge: the tool's name, the arguments, and the expected decision. See docs/contracts.md#a-guard."""
 
 _DECISION_KINDS = ("allow", "ask", "deny")
 
 
 class GuardContract:
-    """What every guard promises, as tests: a class of yours, and pytest runs them. See docs/contracts.md#a-guard.
+    """Tests of the promises of every guard. Derive a class, and pytest runs them. See docs/contracts.md#a-guard.
 
         class TestOnlySmall(GuardContract):
             def guard(self):
@@ -49,29 +48,30 @@ class GuardContract:
     """
 
     def guard(self) -> Guard:
-        """A new guard, made in the same way each time."""
+        """Make a new guard, in the same way each time."""
         raise DefinitionError(f"{type(self).__name__} needs a method guard(self) that makes your guard")
 
     def tools(self) -> Iterable[Any]:
-        """The tools whose calls it judges: a toolset, or a list of whatever makes one."""
+        """Return the tools whose calls the guard judges: a toolset, or a list of anything that makes one."""
         raise DefinitionError(f"{type(self).__name__} needs a method tools(self) that gives the tools it judges")
 
     def calls(self) -> Iterable[Judged]:
-        """Calls that it is to judge, with what is to come of each: at least one."""
+        """Return calls to judge, each with the expected decision: at least one."""
         raise DefinitionError(
             f"{type(self).__name__} needs a method calls(self) that gives calls, and what is expected"
         )
 
     def context(self) -> ToolContext[Any]:
-        """In which these calls are judged."""
+        """Return the context of these calls."""
         return ToolContext()
 
     def world(self) -> Any:
-        """What no guard may change, as a value that can be compared: left as it is, the environment and the process's
-        working directory. Add files, or what `deps` have, where the guard could change them."""
+        """Return a comparable value of everything that no guard may change: by default, the environment and the
+        process's working directory. Add files, or the contents of `deps`, if the guard could change them.
+        """
         return dict(os.environ), os.getcwd()
 
-    # -- what it answers ----------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
 
     def test_each_call_is_decided_as_it_is_to_be(self) -> None:
         async def check() -> None:
@@ -170,7 +170,7 @@ class GuardContract:
         in_time(check())
 
     def test_what_a_person_edits_is_judged(self) -> None:
-        """Where no other call of the same tool is allowed or asked about, there is nothing to edit."""
+        """Without another call of the same tool that is allowed or asked about, there is nothing to edit."""
 
         async def check() -> int:
             edits = 0
@@ -208,7 +208,7 @@ class GuardContract:
 
         in_time(check())
 
-    # -- what it says of itself ---------------------------------------------------------------------------------------
+    # -- claims -------------------------------------------------------------------------------------------------------
 
     def test_it_asks_about_no_tool_of_which_it_says_that_it_does_not(self) -> None:
         async def check() -> None:
@@ -231,11 +231,11 @@ class GuardContract:
         return calls
 
     def _starts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """The arguments of the other calls of the same tool."""
+        """Yield the arguments of the other calls of the same tool."""
         yield from (one for other, one, _ in self._calls() if other == name and one != arguments)
 
     def _any_arguments(self) -> Iterator[tuple[Tool, Mapping[str, Any]]]:
-        """Those of the calls, and others that the tools take."""
+        """Yield the arguments of the calls, and others that fit the tools' input schemas."""
         tools = toolset_of(self.tools())
         yield from ((tools.get(name), arguments) for name, arguments, _ in self._calls())
         for tool in tools:
@@ -260,7 +260,7 @@ class GuardContract:
 
 
 def _judged_alone(tool: Tool) -> Tool:
-    """The tool with nothing of its own that judges or goes round, and a handler that does nothing."""
+    """Return the tool without guards, middleware or `ask` of its own, and with a handler that does nothing."""
     return replaced(tool, lambda values, context: None).replace(guards=(), ask=False, around=(), inside=())
 
 
@@ -269,7 +269,7 @@ def _call(name: str, arguments: Mapping[str, Any]) -> ToolCall:
 
 
 def _listened_to(guard: Guard, tool: Tool, said: list[object]) -> GuardFunction:
-    """The guard, with a note of what it answers or raises."""
+    """Return the guard, and record its answers and errors in `said`."""
     function = guard_function(guard, tool)
 
     async def watched(call: ToolCall, context: ToolContext[Any]) -> Any:
@@ -287,13 +287,13 @@ def _listened_to(guard: Guard, tool: Tool, said: list[object]) -> GuardFunction:
 
 
 def _is_a_verdict(one: object) -> bool:
-    """Whether a guard may answer or raise it; a `PermissionError` of a system call is a fault."""
+    """Return whether a guard may answer or raise it. A `PermissionError` of a system call is a fault."""
     says_no = isinstance(one, GuardError) or (isinstance(one, PermissionError) and one.errno is None)
     return one is None or says_no or isinstance(one, Decision | Mapping)
 
 
 def _making(name: str, arguments: Mapping[str, Any]) -> Guard:
-    """A guard that makes these of the arguments of every call of a tool, once."""
+    """Return a guard that changes the arguments of the first call of a tool to these."""
     done: list[bool] = []
 
     def changing(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
@@ -310,7 +310,7 @@ def _asking(call: ToolCall, context: ToolContext[Any]) -> Decision:
 
 
 def _written_texts(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The arguments as models may write them: also with a comma too much, and with numbers as texts."""
+    """Yield the arguments as models may write them: also with a superfluous comma, and with numbers as texts."""
     text = json.dumps(arguments, indent=1)
     yield from (text, f"{text[:-1]},}}" if arguments else text)
     scalars = {key: json.dumps(value) for key, value in arguments.items() if isinstance(value, bool | int | float)}

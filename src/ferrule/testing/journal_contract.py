@@ -1,4 +1,4 @@
-"""`JournalContract`: what every journal promises, as tests for one's own."""
+"""`JournalContract`: tests of the promises of every journal, to run on your own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ferrule.values.result import ToolResult
 _T = TypeVar("_T")
 
 _SECONDS = 60.0
-"""How long any of the tests waits for something that has to come."""
+"""Seconds that any of the tests waits for an event."""
 _ODD_TEXT = "é 文 🙂 \0 \x1f \x7f \u2028 \u202e \ud800 ' \" \\ % ; -- NULL"
 _UNKNOWN: JsonObject = {"status": "timeout", "executed": None}
 _ENDED: JsonObject = {"status": "ok", "output": {"paid": 7}}
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 
 
 class JournalContract:
-    """What every journal promises, as tests: a class of yours, and pytest runs them. See docs/journal.md#your-own.
+    """Tests of the promises of every journal. Derive a class, and pytest runs them. See docs/journal.md#your-own.
 
         class TestPostgres(JournalContract):
             def make(self):
@@ -53,23 +53,27 @@ class JournalContract:
                 journal.close()
                 return PostgresJournal(journal.address)
 
-    Each test makes journals of its own and closes them; each waits for a minute at most. What they are asked is asked
-    in several loops and threads, as several runners would.
+    Each test makes journals of its own and closes them; each waits for a minute at most. The tests use the journals in
+    several loops and threads, as several runners would.
     """
 
     def make(self) -> Journal:
-        """A new journal, in which nothing is kept; made outside of any loop."""
+        """Make a new, empty journal, outside of any loop."""
         raise DefinitionError(f"{type(self).__name__} needs a method make(self) that gives a new, empty journal")
 
     def second(self, journal: Journal) -> Journal:
-        """Another journal on what `journal` keeps, as a second process has it; the same where there can be none."""
+        """Return another journal on the same data, as a second process has it; `journal` itself if there can be no
+        second one.
+        """
         raise DefinitionError(f"{type(self).__name__} needs a method second(self, journal)")
 
     def reopen(self, journal: Journal) -> Journal:
-        """What a new process finds after the one of `journal` has died; `journal` is not used any more."""
+        """Return the journal that a new process finds after the process of `journal` has died. `journal` is not used
+        any more.
+        """
         raise DefinitionError(f"{type(self).__name__} needs a method reopen(self, journal)")
 
-    # What is kept
+    # Stored calls
 
     def test_of_a_key_that_nobody_has_begun_nothing_is_kept(self) -> None:
         async def check(journal: Journal) -> None:
@@ -153,7 +157,7 @@ class JournalContract:
 
         self._run(check)
 
-    # Whose a call is
+    # The owner of a call
 
     def test_a_key_that_is_there_is_not_begun_again_and_what_is_kept_is_told(self) -> None:
         async def check(journal: Journal) -> None:
@@ -282,7 +286,7 @@ class JournalContract:
             kept = await journal.find(old.key)
             assert kept is not None and kept.state == "running", f"it was begun, and {kept!r} is kept"
             for outcome in (_NOTHING_CAME, None):
-                await journal.end(old, outcome)  # as one that was thought dead might
+                await journal.end(old, outcome)  # as a process that was thought dead might
                 _is_kept(await journal.find(old.key), kept)
             _are_kept(await journal.unfinished(), [])
             await journal.end(kept.intent, _ENDED)
@@ -309,7 +313,7 @@ class JournalContract:
 
         self._run(check)
 
-    # What is settled later
+    # Later settlement
 
     def test_what_was_cut_off_is_settled_once(self) -> None:
         async def after(journal: Journal, intent: Intent) -> None:
@@ -423,7 +427,7 @@ class JournalContract:
     def test_who_waits_in_another_loop_is_answered_too(self) -> None:
         journal = self.make()
         another = self._another(journal)
-        runner = asyncio.Runner()  # whose loop stays open
+        runner = asyncio.Runner()  # its loop stays open
         intent = runner.run(_bounded(_begun(journal)))
         looked = threading.Barrier(3, timeout=_SECONDS)
 
@@ -457,7 +461,7 @@ class JournalContract:
 
         self._run(check)
 
-    # Taken once
+    # Marks that can be set once
 
     def test_a_key_is_taken_once_until_it_expires(self) -> None:
         async def before(journal: Journal) -> float:
@@ -555,7 +559,7 @@ class JournalContract:
         journal.close()
         journal.close()
 
-    # How they are run
+    # Helpers
 
     def _run(self, check: Callable[[Journal], Coroutine[Any, Any, object]]) -> None:
         journal = self.make()
@@ -569,7 +573,7 @@ class JournalContract:
         before: Callable[[Journal], Coroutine[Any, Any, _T]],
         after: Callable[[Journal, _T], Coroutine[Any, Any, object]],
     ) -> None:
-        """One process, and one after it has died."""
+        """Run one process, and another after it has died."""
         journal = self.make()
         try:
             kept = asyncio.run(_bounded(before(journal)))
@@ -580,7 +584,7 @@ class JournalContract:
             self._close(journal)
 
     def _another(self, journal: Journal) -> Journal:
-        """The same one in all of a test."""
+        """Return the second journal. It is the same one in all of a test."""
         others: list[Journal] = self.__dict__.setdefault("_others", [])
         if not others:
             others.append(self.second(journal))
@@ -597,7 +601,7 @@ class JournalContract:
 
 
 def _new_intent(**facts: Any) -> Intent:
-    """The intent of a new call."""
+    """Return the intent of a new call."""
     number = next(_numbers)
     given: dict[str, Any] = {
         "key": f"{number:032x}",
@@ -616,7 +620,7 @@ def _new_intent(**facts: Any) -> Intent:
 
 
 def _comes_again(intent: Intent) -> Intent:
-    """The same call, from somewhere else."""
+    """Return the intent of the same call, from somewhere else."""
     return replace(intent, claim=f"claim {next(_numbers)}", at=intent.at + 10)
 
 
@@ -669,7 +673,7 @@ def _some_events() -> list[Event]:
 
 
 async def _others_go_on(journal: Journal, intent: Intent) -> None:
-    """Until tasks that were started have asked for it too."""
+    """Wait until other tasks have asked for the call too."""
     for _ in range(5):
         await asyncio.sleep(0)
         await journal.find(intent.key)
@@ -685,6 +689,6 @@ async def _bounded(waited: Awaitable[_T]) -> _T:
 
 
 def _in_threads(count: int, make: Callable[[int], Coroutine[Any, Any, _T]]) -> list[_T]:
-    """What each gives, in a thread with a loop of its own."""
+    """Return the results of the coroutines, each run in a thread with a loop of its own."""
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(lambda place: asyncio.run(_bounded(make(place))), range(count)))

@@ -1,4 +1,4 @@
-"""`MiddlewareContract`: what every middleware promises, as tests for one's own."""
+"""`MiddlewareContract`: tests of the promises of every middleware, to run on your own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
 _NAMES = ("look_up", "set_value")
-"""One that only reads, and one that changes something and may be repeated: some middleware tells them apart."""
+"""A tool that only reads, and one that changes something and may be repeated: some middleware distinguishes them."""
 _KEY_AND_COUNT = {
     "type": "object",
     "properties": {"key": {"type": "string"}, "count": {"type": "integer", "default": 1}},
@@ -34,12 +34,12 @@ _MANY = 50
 _OCCASIONS = 200
 
 _Behaviour = Callable[[Mapping[str, Any], ToolContext[Any]], Awaitable[Any]]
-"""What a handler of the kit does."""
+"""The behaviour of a handler of the kit."""
 
 
 class MiddlewareContract:
-    """What every middleware promises, as tests: a class of yours, and pytest runs them.
-    See docs/contracts.md#a-middleware.
+    """Tests of the promises of every middleware. Derive a class, and pytest runs them. See
+    docs/contracts.md#a-middleware.
 
         class TestStamped(MiddlewareContract):
             place = "around"
@@ -47,14 +47,14 @@ class MiddlewareContract:
             def middleware(self):
                 return stamped
 
-    It goes round calls of two tools of the kit, of which one only reads; no test waits for a pause that it makes by the
-    runner's clock.
+    The middleware wraps calls of two tools of the kit, one of which only reads. No test waits for a pause that the
+    middleware makes by the runner's clock.
 
     Attributes:
-        place: Where it stands: `"around"` or `"inside"`.
+        place: The place of the middleware: `"around"` or `"inside"`.
         may_answer: Whether it answers some calls by itself, as a cache or a limit does.
         may_repeat: Whether it may run a handler again, as a retry does.
-        changes_text: Whether it changes what the model reads, as `limit_output` does.
+        changes_text: Whether it changes the text for the model, as `limit_output` does.
     """
 
     place: Literal["around", "inside"] = "inside"
@@ -63,14 +63,14 @@ class MiddlewareContract:
     changes_text: bool = False
 
     def middleware(self) -> Middleware:
-        """A new middleware, made in the same way each time."""
+        """Make a new middleware, in the same way each time."""
         raise DefinitionError(f"{type(self).__name__} needs a method middleware(self) that makes your middleware")
 
     def context(self) -> ToolContext[Any]:
-        """In which calls are made."""
+        """Return the context of the calls."""
         return ToolContext(session="a session", principal="a principal", metadata={"key": "value"})
 
-    # -- what passes --------------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     def test_a_success_passes(self) -> None:
         made: dict[str, Any] = {"values": [1, 0.5, None, "text", {"key": []}]}
@@ -128,7 +128,7 @@ class MiddlewareContract:
 
         in_time(check())
 
-    # -- what the handler gets ----------------------------------------------------------------------------------------
+    # -- handler ------------------------------------------------------------------------------------------------------
 
     def test_the_handler_gets_what_was_judged_in_the_same_context(self) -> None:
         got: list[Any] = []
@@ -189,7 +189,7 @@ class MiddlewareContract:
         in_time(check())
 
     def test_what_one_caller_gets_no_other_gets(self) -> None:
-        """The same call, of another principal and of another session."""
+        """The same call comes from another principal and from another session."""
 
         async def check() -> None:
             for name in _NAMES:
@@ -211,7 +211,7 @@ class MiddlewareContract:
                 in_time(self._all_have_their_own(self._runner(_gives_key, middleware=middleware), name))
 
     def test_it_keeps_nothing_of_a_call_that_has_ended(self) -> None:
-        """What may answer by itself may keep what it answers with."""
+        """A middleware that may answer by itself may keep its answers."""
         kept: list[weakref.ref[_Large]] = []
 
         async def adds(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
@@ -232,7 +232,7 @@ class MiddlewareContract:
         left = sum(one() is not None for one in kept)
         assert not left, f"of {len(kept)} results and contexts it keeps {left} ({middleware!r})"
 
-    # -- when it is stopped -------------------------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------------------------------
 
     def test_a_cancellation_passes_and_the_call_ends(self) -> None:
         for name in _NAMES:
@@ -242,7 +242,7 @@ class MiddlewareContract:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _cancelled(self, middleware: Middleware, name: str) -> list[str]:
-        """How the middleware ends a call that is cancelled while its handler waits."""
+        """Return how the middleware ends a call that is cancelled while its handler waits."""
         started, ends = asyncio.Event(), list[str]()
 
         async def waits(arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
@@ -265,7 +265,7 @@ class MiddlewareContract:
             assert limited or result.output == key, f"the call of {key!r} got {_outcome_text(result)} beside others"
 
     def _compare(self, handler: _Behaviour) -> None:
-        """Look whether calls come to the same with it as without."""
+        """Check that calls have the same outcome with the middleware as without."""
 
         async def check() -> None:
             for name in _NAMES:
@@ -320,7 +320,7 @@ class _NeverWaits(Clock):
 
 
 class _Large:
-    """What nobody is to keep."""
+    """An object that no middleware may keep."""
 
 
 def _noted_object(kept: list[weakref.ref[_Large]]) -> _Large:
@@ -363,7 +363,7 @@ def _counting(runs: list[str], handler: _Behaviour) -> _Behaviour:
 
 
 def _noting(ends: list[str]) -> Middleware:
-    """A middleware that notes how the one that it goes round ends."""
+    """Return a middleware that records how the wrapped one ends."""
 
     async def noting(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
         try:

@@ -1,4 +1,4 @@
-"""`Recorder`: an observer that keeps every event, and says in a test which tools were called."""
+"""`Recorder`: an observer that stores every event, and asserts in a test which tools were called."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _MOST_SHOWN = 10
 
 
 class Recorder:
-    """An observer that keeps every event, in `events`, and says in a test which tools were called.
+    """An observer that stores every event, in `events`, and asserts in a test which tools were called.
 
         recorder = Recorder()
         runner = Runner([delete_note], guards=[only_own_notes], observers=[recorder])
         await run(model, model.user("Delete my note a."), runner)
         recorder.assert_called(delete_note, path="a")
 
-    A tool was called where its handler was started, whatever came of it, or a cassette stood in its place. A call that
-    was refused, put off, invalid, or answered by another middleware, such as a cache, or from the journal, did not call
-    it; one that was tried again called it once. Failures list these too, the nearest first.
+    A tool was called if its handler was started, whatever its outcome, or if a cassette stood in its place. A call that
+    was refused, suspended, invalid, or answered by another middleware, such as a cache, or from the journal, did not
+    call it; a retried call called it once. Failures list these too, the nearest first.
 
-    Arguments that are not named are not looked at. Python values stand for their JSON (`on=date(2026, 1, 2)`), and
-    what has an `==` of its own, such as `pytest.approx` or `unittest.mock.ANY`, decides by itself. Arguments whose
+    Arguments without a name here are ignored. Python values stand for their JSON (`on=date(2026, 1, 2)`), and values
+    with an `==` of their own, such as `pytest.approx` or `unittest.mock.ANY`, decide by themselves. Arguments whose
     names are no keywords here, such as `times`, go into a dict: `assert_called(repeat, {"times": 3})`.
 
-    Give the tool itself where you can, or the tools to the recorder. Then arguments are compared as they were
-    validated, with defaults filled in, and one that the tool does not have is an error. Otherwise the arguments of
-    calls are as events have them: as they were sent, where the runner has neither guard nor journal; and
-    `assert_not_called` takes only the name of a call that there was, as it would never fail for one that is misspelt.
+    Give the tool itself if you can, or the tools to the recorder. Then the validated arguments are compared, with
+    defaults filled in, and an argument that the tool lacks is an error. Otherwise calls have the arguments of their
+    events: as they were sent, if the runner has neither guard nor journal. `assert_not_called` then accepts only the
+    name of an actual call, because it would never fail for a misspelt one.
 
     Args:
-        tools: Those of the runner: a name that none of them has is an error then.
+        tools: The runner's tools. With them, an unknown name is an error.
     """
 
     def __init__(self, tools: Toolset | Iterable[Any] | Any = None) -> None:
@@ -63,11 +63,11 @@ class Recorder:
         times: int | None = None,
         **named: object,
     ) -> None:
-        """Look whether the tool was called with these arguments: at least once, or exactly so many `times`.
+        """Check that the tool was called with these arguments: at least once, or exactly `times` times.
 
         Raises:
-            AssertionError: naming what was called instead, the nearest first.
-            DefinitionError: for what is no tool, an argument that the tool does not have, and `times` below 1.
+            AssertionError: It was not; the error names the actual calls, the nearest first.
+            DefinitionError: It is no tool, the tool lacks an argument, or `times` is below 1.
         """
         __tracebackhide__ = True
         if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):  # type: ignore[redundant-expr]
@@ -83,12 +83,12 @@ class Recorder:
     def assert_not_called(
         self, tool: ToolForm | str, arguments: Mapping[str, object] | None = None, /, **named: object
     ) -> None:
-        """Look whether the tool was never called with these arguments; without any, whether it was never called.
+        """Check that the tool was never called with these arguments; without any, that it was never called.
 
         Raises:
-            AssertionError: naming the calls, also such as have not ended yet.
-            DefinitionError: for what is no tool, and an argument that the tool does not have; for a name that none of
-                the tools has, and where the tools are not known, for one that no call had.
+            AssertionError: It was called; the error names the calls, including unfinished ones.
+            DefinitionError: It is no tool, the tool lacks an argument, or no tool has the name. If the tools are
+                unknown: no call had the name.
         """
         __tracebackhide__ = True
         if self._tools is None and isinstance(tool, str):
@@ -100,16 +100,18 @@ class Recorder:
             raise AssertionError(f"{wanted} was called:\n{_lines_of(found)}")
 
     def conversation(self) -> str:
-        """All calls in the order in which they came, with what the model was told of each; for a test that failed."""
+        """Return all calls in the order in which they came, with their results as the model read them; for a failed
+        test.
+        """
         calls = _calls(self.events, None)
         told = [f"{call}{_told_to_model(call.result)}" for call in calls]
         return "\n".join(told) or "there was no call"
 
     def _named(self, tool: ToolForm | str) -> ToolForm | str:
-        """The tool of that name, where the tools are known.
+        """Return the tool of that name if the tools are known.
 
         Raises:
-            DefinitionError: where it is none of them.
+            DefinitionError: It is none of them.
         """
         if self._tools is None:
             return tool
@@ -122,7 +124,7 @@ class Recorder:
 
 @dataclass(slots=True)
 class _Recorded:
-    """One call, and what it has come to so far."""
+    """One call, with its outcome so far."""
 
     name: str
     arguments: dict[str, Any]
@@ -148,14 +150,14 @@ class _Recorded:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a test asks for."""
+    """The call that a test asks for."""
 
     name: str
     arguments: dict[str, object]
     tool: Tool | None = None
 
     def fits(self, call: _Recorded) -> bool:
-        """Whether it is that: a call of the tool with these arguments."""
+        """Return whether the call is of the tool, with these arguments."""
         return call.name == self.name and have(call.arguments, self.arguments)
 
     def __str__(self) -> str:
@@ -188,7 +190,7 @@ def _check_seen(name: str, events: Iterable[Event]) -> None:
 
 
 def _calls(events: Iterable[Event], tool: Tool | None) -> list[_Recorded]:
-    """The calls in the order in which they came. One that was put off, and taken up again, is one call."""
+    """Return the calls in the order in which they came. A call that was suspended and resumed is one call."""
     calls: list[_Recorded] = []
     under_way: dict[str, list[_Recorded]] = {}
     for event in list(events):
@@ -205,7 +207,7 @@ def _calls(events: Iterable[Event], tool: Tool | None) -> list[_Recorded]:
 
 
 def _instead(wanted: _Wanted, calls: list[_Recorded], events: list[Event]) -> str:
-    """What was called: the tool's own calls first, and what looks most like the one that is wanted."""
+    """Describe the actual calls, the tool's own first, and the most similar to the wanted call first."""
     if not events:
         return "There was no call at all: is the recorder among the observers of the runner?"
     nearest = sorted(calls, key=lambda call: (call.name != wanted.name, -alike(str(wanted), call.shown)))
@@ -218,7 +220,7 @@ def _lines_of(calls: list[_Recorded]) -> str:
 
 
 def _told_to_model(result: ToolResult | None) -> str:
-    """What the model reads of a success; the text of a failure stands there already."""
+    """Return the model's text of a success. The text of a failure is in the line already."""
     return f": {abbreviated(result.text)}" if result is not None and result.error is None else ""
 
 

@@ -1,4 +1,4 @@
-"""`rerun`: the calls of a recorded run again, of the tools as they are now, and where their results differ."""
+"""`rerun`: make the calls of a recorded run again, with the current tools, and compare the results."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _COMPARED_FACTS = ("status", "output", "error")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A call whose result is another one now. See docs/testing.md#rerun.
+    """A call with another result than in the recording. See docs/testing.md#rerun.
 
     Attributes:
         tool_name: The tool's name.
-        arguments: Those of the call.
-        recorded: What it came to then: its `status`, `output` and `error`.
-        now: What it comes to.
+        arguments: The arguments of the call.
+        recorded: The recorded `status`, `output` and `error`.
+        now: The current ones.
     """
 
     tool_name: str
@@ -42,11 +42,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """What came of `rerun`. See docs/testing.md#rerun.
+    """The outcome of `rerun`. See docs/testing.md#rerun.
 
     Attributes:
-        results: What the calls came to now, in order.
-        differences: Those whose results differ, in order.
+        results: The current results of the calls, in order.
+        differences: The calls with different results, in order.
         left_out: How many calls of the recording were not made, because nothing had run then.
     """
 
@@ -55,10 +55,10 @@ class Rerun:
     left_out: int
 
     def assert_same(self) -> None:
-        """Look whether nothing differs.
+        """Check that nothing differs.
 
         Raises:
-            AssertionError: with the report.
+            AssertionError: Something differs; the error has the report.
         """
         __tracebackhide__ = True
         if self.differences:
@@ -77,20 +77,20 @@ async def rerun(
     recorded: LoopResult | Iterable[LoggedCall], runner: Runner, *, context: ToolContext | None = None
 ) -> Rerun:
     """Make the calls of a recorded run again, one after the other, with the tools, the guards and the approver of
-    `runner`, and compare what they come to: status, output and error. See docs/testing.md#rerun.
+    `runner`, and compare the outcomes: status, output and error. See docs/testing.md#rerun.
 
         (await rerun(result, Runner(tools))).assert_same()
 
-    What had not run then, because it was denied, invalid, suspended, too much, or had come before, is not run now.
+    A call that had not run then, because it was denied, invalid, suspended, limited, or a repetition, is not run now.
 
     Args:
         recorded: The result of `loop.run`, or the calls of a session as a journal's `Reader` has them.
-        runner: Its tools are live: they do what they do.
-        context: What the calls may use.
+        runner: The runner with the tools. They are live: they have their real effects.
+        context: The context of the calls.
 
     Raises:
-        DefinitionError: where that is neither, has no calls, or has one whose arguments are not all there: a journal
-            has stars for what is secret.
+        DefinitionError: It is neither, has no calls, or has one with incomplete arguments: a journal replaces secrets
+            by stars.
     """
     pairs = _of_run(recorded) if isinstance(recorded, LoopResult) else _of_journal(recorded, runner)
     if not pairs:
@@ -106,7 +106,7 @@ async def rerun(
 
 
 def _of_run(run: LoopResult) -> list[tuple[ToolCall, dict[str, Any]]]:
-    """The calls as the model sent them, with what they came to."""
+    """Return the calls as the model sent them, with their outcomes."""
     return [(_sent(result.call), result.record()) for result in run.results if result.call is not None]
 
 
@@ -115,13 +115,13 @@ def _sent(call: ToolCall) -> ToolCall:
 
 
 def _of_journal(calls: Iterable[LoggedCall], runner: Runner) -> list[tuple[ToolCall, dict[str, Any]]]:
-    """The calls that a model made, in the order in which they came, with what they came to."""
+    """Return the calls of the model, in the order in which they came, with their outcomes."""
     listed = sorted((call for call in calls if call.parent is None), key=lambda call: call.began_at)
     return [(_sent(call.sent(runner.tools)), call.record()) for call in listed]
 
 
 def _had_run(record: Mapping[str, Any]) -> bool:
-    """Whether it ran then, itself: what came again had the result of the first from the journal."""
+    """Return whether the call itself ran then. A repeated call had the result of the first from the journal."""
     return record["executed"] is not False and record["metadata"].get("replayed") is not True
 
 

@@ -1,4 +1,4 @@
-"""How well the calls that a model made fit those that were right. Pure."""
+"""How well the calls of a model fit the right ones. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ferrule.testing.comparing import as_call, have
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Shares from 0 to 1, of one case or as means over cases; `None` where no case asks for it.
+    """Shares from 0 to 1, of one case or as means over cases; `None` if no case asks for it.
 
     See docs/evaluation.md#the-scores.
     """
@@ -23,13 +23,13 @@ class Scores:
     chosen: float | None
     """The right tools, as often as they are expected: F1 of the two lists of names."""
     arguments: float | None
-    """Of the expected calls that were made, how many had the right arguments."""
+    """The share of the expected calls with the right arguments, among those that were made."""
     order: float | None
-    """Of the expected calls that were made with the right arguments, how many stand in the order of the case."""
+    """The share of calls in the order of the case, among the expected calls made with the right arguments."""
     refusals: float | None
-    """Whether nothing was called where nothing was to be, and no tool that must not be called."""
+    """Whether nothing was called if nothing should be, and no tool that must not be called."""
     exact: float
-    """1 where everything of the case is right, else 0; over all, the share of such cases."""
+    """1 if everything of the case is right, else 0; over all, the share of such cases."""
 
 
 SCORES = tuple(one.name for one in fields(Scores))
@@ -41,15 +41,15 @@ class CallMade:
     """A call that a model made. See docs/evaluation.md#the-scores."""
 
     name: str
-    """The tool's own name; where no tool has it, what the model wrote."""
+    """The tool's own name; the model's name for it if no tool has it."""
     arguments: dict[str, Any]
-    """As they were validated, with defaults; as they were sent, where they do not fit."""
+    """The validated arguments, with defaults; the sent ones if they do not fit."""
     status: str
-    """What it came to; `invalid` also of a call of the last turn, which is not run, whose arguments do not fit."""
+    """The status of the call. A call of the last turn is not run; it is `invalid` if its arguments do not fit."""
     error: str | None = None
 
     def is_right(self, wanted: ExpectedCall) -> bool:
-        """Whether it is that call: the name, valid arguments, and among them those that are wanted."""
+        """Return whether it is the wanted call: the same name, and valid arguments that include the wanted ones."""
         return self.name == wanted.name and self.status != "invalid" and have(self.arguments, wanted.arguments)
 
     def __str__(self) -> str:
@@ -57,13 +57,13 @@ class CallMade:
 
 
 def scores_of(case: Case, expected: Sequence[ExpectedCall], called: Sequence[CallMade], kept: bool) -> Scores:
-    """The scores of one case.
+    """Return the scores of one case.
 
     Args:
-        case: What was asked for.
-        expected: Its calls, under the names that the tools have.
-        called: What the model called.
-        kept: Whether it called nothing that it must not.
+        case: The case.
+        expected: Its calls, under the names of the tools.
+        called: The calls of the model.
+        kept: Whether the model called nothing that it must not.
     """
     wanted, made = Counter(one.name for one in expected), Counter(one.name for one in called)
     same = (wanted & made).total()
@@ -79,16 +79,16 @@ def scores_of(case: Case, expected: Sequence[ExpectedCall], called: Sequence[Cal
 
 
 def scores_of_failed(case: Case) -> Scores:
-    """Those of a case in which the model failed: 0 in all that the case asks for."""
+    """Return the scores of a case in which the model failed: 0 in all that the case asks for."""
     calls = 0.0 if case.expected else None
     return Scores(calls, calls, 0.0 if case.in_order else None, 0.0 if case.refuses or case.never else None, 0.0)
 
 
 def check_least(least: Mapping[str, float], cases: Iterable[Case]) -> None:
-    """Look whether scores over these cases can be held against what they are to be at least.
+    """Check that scores over these cases can be compared with these minimums.
 
     Raises:
-        DefinitionError: for a score that there is not, one that is no share, and one that no case asks for.
+        DefinitionError: A score does not exist, a minimum is no share, or no case asks for the score.
     """
     listed = list(cases)
     asked = {
@@ -108,7 +108,7 @@ def check_least(least: Mapping[str, float], cases: Iterable[Case]) -> None:
 
 
 def matched(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> set[int]:
-    """The places of as many expected calls as can have a right call each."""
+    """Return the indices of as many expected calls as can have a right call each."""
     taken: dict[int, int] = {}
 
     def place(wanted: int, seen: set[int]) -> bool:
@@ -126,7 +126,7 @@ def matched(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> set
 
 
 def _longest_in_order(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> int:
-    """The most expected calls that have a right call each, these in the same order."""
+    """Return the highest number of expected calls with a right call each, in the same order."""
     before = [0] * (len(called) + 1)
     for wanted in expected:
         row = [0]
@@ -137,8 +137,9 @@ def _longest_in_order(expected: Sequence[ExpectedCall], called: Sequence[CallMad
 
 
 def means(cases: Sequence[tuple[Case, Scores]]) -> Scores:
-    """The scores over all cases: each the mean over the cases that have it. Where cases have calls, and none of these
-    was made, `arguments` is 0; so is `order` where none was right."""
+    """Return the scores over all cases: each the mean over the cases with it. If cases have calls, and no expected one
+    was made, `arguments` is 0. If cases ask for an order, and no call was right, `order` is 0.
+    """
     by_name = {name: _mean_of(getattr(scores, name) for _, scores in cases) for name in SCORES}
     if by_name["arguments"] is None and any(case.expected for case, _ in cases):
         by_name["arguments"] = 0.0

@@ -1,4 +1,4 @@
-"""`SelectorContract`: what every selector promises, as tests for one's own."""
+"""`SelectorContract`: tests of the promises of every selector, to run on your own."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ _LIMITS = (1, 2, 5, 1_000)
 
 
 class SelectorContract:
-    """What every selector promises, as tests: a class of yours, and pytest runs them. See docs/selection.md#your-own.
+    """Tests of the promises of every selector. Derive a class, and pytest runs them. See docs/selection.md#your-own.
 
         class TestNewest(SelectorContract):
             def selector(self):
                 return Newest()
 
-    What has `rank` is asked for that too. A test that fails says what was asked and what was given.
+    If the selector has `rank`, that is tested too. A failed test shows the query and the answer.
     """
 
     def selector(self) -> ToolSelector:
-        """A new selector, made in the same way each time."""
+        """Make a new selector, in the same way each time."""
         raise DefinitionError(f"{type(self).__name__} needs a method selector(self) that makes your selector")
 
     def tools(self) -> Toolset:
-        """The tools that are selected from; overwrite it for a selector that needs others, at least four."""
+        """Return the tools to select from. Override this for a selector that needs others, at least four."""
         return _catalogue()
 
     def test_it_has_an_async_select(self) -> None:
@@ -174,7 +174,7 @@ class SelectorContract:
                 found = ask(messages, tools)
                 assert _all_among(found, tools), f"it gave {found!r}; {_asked_was(messages)}"
 
-    # Of what has `rank`
+    # Selectors with `rank`
 
     def test_its_matches_are_tools_that_it_was_given_each_once(self) -> None:
         tools = self.tools()
@@ -203,7 +203,7 @@ class SelectorContract:
                 assert found == same, f"in another order it gave {found!r}, not {same!r}; {_asked_was(query)}"
 
     def _ranked(self, tools: Toolset | list[Tool], limit: int = 1_000) -> list[tuple[Query, list[Match]]]:
-        """The answers to all questions; none of a selector that does not rank."""
+        """Return the answers to all questions; an empty list if the selector does not rank."""
         selector = self.selector()
         if not isinstance(selector, Ranker):
             return []
@@ -211,7 +211,7 @@ class SelectorContract:
 
 
 def _questions() -> list[Any]:
-    """Texts and messages, new each time: a selector may spoil them."""
+    """Return texts and messages, new each time: a selector may spoil them."""
     results = [{"type": "tool_result", "tool_use_id": "1", "content": "It is sunny."}]
     conversation = [
         {"role": "system", "content": "You help in a shop."},
@@ -237,7 +237,7 @@ async def _selected(selector: ToolSelector, messages: Query, tools: Iterable[Too
 
 @contextmanager
 def _asker(selector: ToolSelector) -> Iterator[_Ask]:
-    """What asks a selector, in one loop: its clients may keep connections."""
+    """Yield a function that asks a selector, in one loop: its clients may keep connections."""
     with asyncio.Runner() as runner:
         yield lambda messages, tools: runner.run(_selected(selector, messages, tools))
 

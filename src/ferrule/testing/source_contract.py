@@ -1,4 +1,4 @@
-"""`SourceContract`: what every source of tools promises, as tests for one's own."""
+"""`SourceContract`: tests of the promises of every source of tools, to run on your own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A tool that a source is to have. It takes one text, called `text`, which is required, and nothing else; it gives
-    back a text that has it, and changes something. See docs/sources.md#your-own.
+    """A tool for a source to offer.
+
+    It takes one required text, called `text`, and nothing else. It returns a text that includes it, and changes
+    something. See docs/sources.md#your-own.
 
     Attributes:
-        description: What it says it does.
-        is_wrong: Whether it cannot be a tool: its definition refers to nothing, cannot be imported, is no schema.
-        fails: Whether each call of it fails where it runs.
+        description: The description of the tool.
+        is_wrong: Whether it cannot be a tool: its definition refers to nothing, cannot be imported, or is no schema.
+        fails: Whether each call of it fails when it runs.
     """
 
     description: str = "Say something."
@@ -31,14 +33,14 @@ class Offer:
 
 
 Opened: TypeAlias = tuple[Toolset, Sequence[object]]
-"""The tools of a source, and what is left out. See docs/sources.md#your-own."""
+"""The tools of a source, and its report of those left out. See docs/sources.md#your-own."""
 
 _THREE = {"first": Offer("Say it first."), "second": Offer(), "third": Offer("Say it last.")}
 
 
 class SourceContract:
-    """What every source of tools promises, as tests: a class of yours, and pytest runs them.
-    See docs/sources.md#your-own.
+    """Tests of the promises of every source of tools. Derive a class, and pytest runs them. See
+    docs/sources.md#your-own.
 
         class TestFolder(SourceContract):
             @asynccontextmanager
@@ -51,17 +53,17 @@ class SourceContract:
     """
 
     same_name: Literal["refused", "left out", "cannot be"] = "cannot be"
-    """What becomes of two tools of one name: an error names it, one of them is left out, or there are never two."""
+    """The treatment of two tools of one name: an error names it, one of them is left out, or there are never two."""
 
     def opened(self, offers: Mapping[str, Offer]) -> AbstractAsyncContextManager[Opened]:
-        """The source while it has these tools, by their names, in this order where it has one."""
+        """Open the source with these tools, by their names, and in this order if it has one."""
         raise DefinitionError(f"{type(self).__name__} needs a method opened(self, offers) that opens your source")
 
     def twice(self, name: str) -> AbstractAsyncContextManager[Opened]:
-        """The source while it has two tools of this name, where that can be."""
+        """Open the source with two tools of this name, if that is possible."""
         raise DefinitionError(f"{type(self).__name__} needs a method twice(self, name), or same_name = 'cannot be'")
 
-    # -- what is listed -----------------------------------------------------------------------------------------------
+    # -- list ---------------------------------------------------------------------------------------------------------
 
     def test_every_tool_is_there_with_its_name_and_description(self) -> None:
         async def look(tools: Toolset, left_out: Sequence[object]) -> None:
@@ -216,7 +218,7 @@ class SourceContract:
 
 
 def _all_text_of(value: Any) -> str:
-    """All text in a value."""
+    """Return all text in a value."""
     if isinstance(value, Mapping):
         return " ".join(map(_all_text_of, value.values()))
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""`ToolContract`: what every tool promises, as tests for one's own."""
+"""`ToolContract`: tests of the promises of every tool, to run on your own."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ CallArguments: TypeAlias = Mapping[str, Any]
 """The arguments of one call. See docs/contracts.md#a-tool."""
 
 _SOON = 0.1
-"""Seconds after which a call that takes long has its deadline."""
+"""Seconds until the deadline of a long call."""
 _MOST_OF_AN_ERROR = 500
 _OF_THE_INSIDE = re.compile(r"Traceback \(most recent call last\)| at 0x[0-9a-fA-F]{4,}")
 _OBJECT = re.compile(r"<[\w.<>]+ object at 0x[0-9a-fA-F]+>")
-"""What `repr` writes of an object that has none of its own."""
+"""The form in which `repr` writes an object without a `__repr__` of its own."""
 _ANY_TYPE: tuple[Any, ...] = ("no such value", 0.5, True, [[{}]], {"no such": {"key": []}})
 _POOL_THREADS = ("ferrule-", "asyncio_", "ThreadPoolExecutor-")
 _ENDED = {"ok", "denied", "suspended", "limited"}
 
 
 class _Place(NamedTuple):
-    """A runner of the one tool, and where its calls may change something."""
+    """A runner of the one tool, and the folder that its calls may change."""
 
     tool: Tool
     runner: Runner
@@ -56,7 +56,7 @@ class _Place(NamedTuple):
 
 
 class ToolContract:
-    """What every tool promises, as tests: a class of yours, and pytest runs them. See docs/contracts.md#a-tool.
+    """Tests of the promises of every tool. Derive a class, and pytest runs them. See docs/contracts.md#a-tool.
 
         class TestNotes(ToolContract):
             def tool(self):
@@ -65,9 +65,9 @@ class ToolContract:
             def failing(self):
                 return [{"path": "no/such/folder/a.txt", "text": "a"}]
 
-    The calls run for real. Each test has a new folder, in which they may change something, and which is the working
-    directory meanwhile. What the tool itself asks a person about is allowed. A promise that cannot be meant for a tool
-    is left out by name: `test_a_deadline_is_heard = None`.
+    The calls run for real. Each test has a new folder, which is the working directory meanwhile; its calls may change
+    something there. Questions of the tool itself to a person are answered with yes. To leave out a promise that does
+    not apply to a tool, set its name: `test_a_deadline_is_heard = None`.
 
     Attributes:
         max_output: Characters of a result, as your runner has it.
@@ -78,32 +78,33 @@ class ToolContract:
     seconds: float = 10.0
 
     def tool(self) -> ToolForm:
-        """A new tool, in any form that a toolset takes."""
+        """Make a new tool, in any form that a toolset takes."""
         raise DefinitionError(f"{type(self).__name__} needs a method tool(self) that makes your tool")
 
     def context(self, folder: Path) -> ToolContext[Any]:
-        """What calls may use: where a tool needs `deps`, make them here, with what they keep in `folder`."""
+        """Return the context of the calls. If a tool needs `deps`, make them here, with their data in `folder`."""
         return ToolContext(working_directory=folder)
 
     def world(self, folder: Path) -> Any:
-        """What calls may change outside, as a value that can be compared: the files in `folder`, with what is in
-        them."""
+        """Return a comparable value of everything outside that calls may change: the files in `folder`, with their
+        contents.
+        """
         files = sorted(folder.rglob("*"))
         return [(str(file.relative_to(folder)), file.read_bytes() if file.is_file() else None) for file in files]
 
     def arguments(self) -> Iterable[CallArguments]:
-        """Arguments to try: some twenty that are made up from the input schema, the same ones each time."""
+        """Return arguments to try: some twenty, made up from the input schema, the same ones each time."""
         return generated_arguments(to_tool(self.tool()))
 
     def failing(self) -> Iterable[CallArguments]:
-        """Arguments of calls that are to fail."""
+        """Return arguments of calls that are to fail."""
         return ()
 
     def slow(self) -> CallArguments | None:
-        """The arguments of a call that takes long, at least some seconds; `None` where there is none."""
+        """Return the arguments of a call that takes long, at least some seconds; `None` if there is none."""
         return None
 
-    # -- what it takes ------------------------------------------------------------------------------------------------
+    # -- arguments ----------------------------------------------------------------------------------------------------
 
     def test_what_its_schema_takes_it_takes(self) -> None:
         async def check(place: _Place) -> None:
@@ -137,7 +138,7 @@ class ToolContract:
 
         self._run(check)
 
-    # -- what it says of itself ---------------------------------------------------------------------------------------
+    # -- claims -------------------------------------------------------------------------------------------------------
 
     def test_a_call_that_says_that_it_only_reads_changes_nothing(self) -> None:
         async def check(place: _Place) -> None:
@@ -185,7 +186,7 @@ class ToolContract:
         assert together == one_by_one, f"side by side they leave {together!r:.300}, in order {one_by_one!r:.300}"
         assert turned == one_by_one, f"in another order they leave {turned!r:.300}, not {one_by_one!r:.300}"
 
-    # -- what it gives ------------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     def test_its_outputs_fit(self) -> None:
         async def check(place: _Place) -> int:
@@ -221,7 +222,7 @@ class ToolContract:
 
         self._run(check)
 
-    # -- when it is stopped -------------------------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------------------------------
 
     def test_a_deadline_is_heard(self) -> None:
         arguments = self._slow()
@@ -260,7 +261,7 @@ class ToolContract:
         return arguments
 
     def _claiming(self, tool: Tool, trait: str) -> list[CallArguments]:
-        """The arguments of which the tool says so."""
+        """Return the arguments for which the tool has this trait."""
         return [arguments for arguments in self._arguments() if tool.trait(trait, arguments)]
 
     def _slow(self) -> CallArguments:
@@ -270,10 +271,10 @@ class ToolContract:
         return arguments
 
     async def _ended(self, runner: Runner, before: set[object], after: str) -> None:
-        """Wait until nothing of its calls is left running, and no task and no thread is at work that was not before."""
+        """Wait until none of its calls is left running, and no task or thread is at work that was not before."""
         try:
             async with asyncio.timeout(self.seconds):
-                while runner.left_running or _at_work() - before:  # noqa: ASYNC110  # nobody is told when it ends
+                while runner.left_running or _at_work() - before:  # noqa: ASYNC110  # no event marks the end
                     await asyncio.sleep(0.001)
         except TimeoutError:
             left = ", ".join(map(repr, _at_work() - before)) or "its handler"
@@ -295,7 +296,7 @@ class ToolContract:
 
 
 def _unended(events: Sequence[Event]) -> str:
-    """Which calls had not ended by themselves."""
+    """Describe the calls that had not ended by themselves."""
     results = {event.call.id: event.data["result"] for event in events if event.kind in ("tool:post", "tool:error")}
     began = [event.call for event in events if event.kind == "tool:pre"]
     left = [call.arguments for call in began if call.id not in results or results[call.id].status == "cancelled"]
@@ -303,7 +304,7 @@ def _unended(events: Sequence[Event]) -> str:
 
 
 def _at_work() -> set[object]:
-    """The tasks of this loop, and the threads but for those that wait for others' work."""
+    """Return the tasks of this loop, and all threads but those that wait for others' work."""
     threads = (one for one in threading.enumerate() if not one.name.startswith(_POOL_THREADS))
     return {*asyncio.all_tasks(), *threads}
 
@@ -326,8 +327,9 @@ def _outcome_text(result: ToolResult) -> str:
 
 
 def _misfits(tool: Tool, every: Sequence[CallArguments]) -> Iterator[dict[str, Any]]:
-    """Arguments that the input schema does not take: without one that is required, with one that is not known, with
-    one of another type."""
+    """Yield arguments that do not fit the input schema: without a required one, with an unknown one, with one of
+    another type.
+    """
     schema = thaw(tool.input_schema)
     enforced = JsonSchemaValidator(schema, f"the input schema of {tool.name!r}", schema)
     for fitting in every:

@@ -1,4 +1,4 @@
-"""What an evaluation of tool use found: each case, the scores over all, and what they are held against."""
+"""The result of an evaluation of tool use: each case, the scores over all, and their minimums."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _ID_WIDTH = 28
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one case. See docs/evaluation.md#the-result."""
+    """The outcome of one case. See docs/evaluation.md#the-result."""
 
     case: Case
     expected: tuple[ExpectedCall, ...]
-    """The calls of the case, under the names that the tools have."""
+    """The calls of the case, under the names of the tools."""
     called: tuple[CallMade, ...]
-    """What the model called, in its order."""
+    """The calls of the model, in its order."""
     scores: Scores
     text: str = ""
-    """What the model said last."""
+    """The last text of the model."""
     error: str | None = None
-    """What the model raised."""
+    """The error that the model raised."""
     replies: tuple[Reply, ...] = ()
-    """What the model answered, turn by turn: `models.Scripted.from_run(outcome)` answers the same again."""
+    """The replies of the model, turn by turn: `models.Scripted.from_run(outcome)` gives the same again."""
 
     def lines(self) -> list[str]:
-        """What was expected and not called, what is nearest to it, and what was called."""
+        """Return lines with the missing calls and the nearest actual call to each, and all actual calls."""
         shown = ", ".join(f"{name} {value:.2f}" for name, value in _values(self.scores).items() if name != "exact")
         found = [f"{_on_one_line(self.case.id)} ({shown}): {abbreviated(self.case.request)}"]
         if self.error is not None:
@@ -67,21 +67,21 @@ class ToolUse:
     """How a model used tools: the result of `evaluate`. See docs/evaluation.md#the-result."""
 
     outcomes: tuple[Outcome, ...]
-    """One for each case, in their order."""
+    """One outcome for each case, in their order."""
 
     @cached_property
     def scores(self) -> Scores:
-        """Over all cases: each the mean over the cases that have it."""
+        """The scores over all cases: each the mean over the cases with it."""
         return means([(one.case, one.scores) for one in self.outcomes])
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """How many calls had a name that no tool has (`not_found`), were `invalid`, and were `denied`."""
+        """How many calls had an unknown tool name (`not_found`), were `invalid`, and were `denied`."""
         found = Counter(call.status for one in self.outcomes for call in one.called)
         return {status: found[status] for status in COUNTED}
 
     def table(self) -> str:
-        """The scores of each case and over all as plain text, at most 80 characters wide."""
+        """Return the scores of each case and over all as plain text, at most 80 characters wide."""
         rows = [_table_row(one.case.id, one.scores, "yes" if one.scores.exact else "no") for one in self.outcomes]
         exact = sum(one.scores.exact == 1 for one in self.outcomes)
         rows.append(_table_row("all", self.scores, f"{exact} of {len(self.outcomes)}"))
@@ -94,7 +94,9 @@ class ToolUse:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON values. What is no JSON, such as `ANY`, is shown as Python writes it."""
+        """Return all of it as plain JSON values. A value that is no JSON, such as `ANY`, is shown as Python writes
+        it.
+        """
         cases = [
             {
                 "id": one.case.id,
@@ -110,10 +112,10 @@ class ToolUse:
         return json.loads(json.dumps(found, default=repr))  # type: ignore[no-any-return]
 
     def missed(self, **least: float | None) -> list[str]:
-        """A line for each score that is below what was asked for; `None` asks for nothing.
+        """Return a line for each score below its minimum; `None` sets no minimum.
 
         Raises:
-            DefinitionError: for a score that there is not, one that is no share, and one that no case asks for.
+            DefinitionError: A score does not exist, a minimum is no share, or no case asks for the score.
         """
         asked = {name: share for name, share in least.items() if share is not None}
         check_least(asked, [one.case for one in self.outcomes])
@@ -124,7 +126,7 @@ class ToolUse:
         ]
 
     def worst(self, most: int = _MOST_WORST) -> Sequence[Outcome]:
-        """The cases that are not exactly right, the worst first."""
+        """Return the cases that are not exactly right, the worst first."""
         wrong = [one for one in self.outcomes if one.scores.exact < 1]
         return sorted(wrong, key=lambda one: sum(_values(one.scores).values()) / len(_values(one.scores)))[:most]
 
@@ -137,11 +139,12 @@ class ToolUse:
         refusals: float | None = None,
         exact: float | None = None,
     ) -> None:
-        """Look whether the scores over all are at least these. See docs/evaluation.md#thresholds.
+        """Check that the scores over all are at least these. See docs/evaluation.md#thresholds.
 
         Raises:
-            AssertionError: naming the scores that are below, and the worst cases: expected, called, the nearest.
-            DefinitionError: for what is no share from 0 to 1, and a score that no case asks for.
+            AssertionError: A score is below; the error names such scores and the worst cases: expected, called, the
+                nearest.
+            DefinitionError: A minimum is no share from 0 to 1, or no case asks for the score.
         """
         __tracebackhide__ = True
         missed = self.missed(chosen=chosen, arguments=arguments, order=order, refusals=refusals, exact=exact)

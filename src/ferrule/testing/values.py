@@ -1,6 +1,6 @@
 """Values that fit a JSON Schema, made by one plain rule for each common keyword and drawn by a seed.
 
-What may be left out and has no rule is left out; everywhere else `Unmet` says what stands in the way.
+An optional part without a rule is left out; everywhere else `Unmet` gives the obstacle.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ _NO_RULE = (
 _NOTES = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 _ATTEMPTS = 20
 _DEPTHS = (8, 16, 32, 64)
-"""How many schemas may lie inside each other; few first, so that a schema that refers to itself gives a small value."""
+"""The deepest nesting of schemas. Small depths come first, so that a schema that refers to itself gives a small
+value.
+"""
 _STEPS = 5_000
-"""How many schemas one attempt looks at: branches that refer to each other would else be tried without end."""
+"""How many schemas one attempt looks at. Branches that refer to each other would otherwise be tried without end."""
 _OPTIONAL_STEPS = 3
-"""Steps from the root after which there is only what must be there."""
+"""Steps from the root after which only required parts are made."""
 _NUMBERS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
 _WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "island", "kelp", "larch", "river"]
 
 
 class Unmet(Exception):
-    """No value was made that fits.
+    """No fitting value was made.
 
     Attributes:
-        path: Where, from the root of the value.
-        why: What stands in the way, in words.
+        path: The place, from the root of the value.
+        why: The obstacle, in words.
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -50,12 +52,13 @@ class Unmet(Exception):
 
 
 def fitting(schema: Any, finished: Callable[[Any], Any], seed: str) -> Any:
-    """A value of `schema` as `finished` returns it, which raises `Unmet` for one that does not fit after all.
+    """Return a value of `schema` as `finished` returns it. `finished` raises `Unmet` for a value that does not fit
+    after all.
 
     The same seed gives the same value, in every process. Examples are taken at first, then values by the rules alone.
 
     Raises:
-        Unmet: the last one, where no attempt gave a value that fits.
+        Unmet: No attempt gave a fitting value. This is the error of the last attempt.
     """
     for attempt in range(_ATTEMPTS):
         deepest = _DEPTHS[attempt % len(_DEPTHS)]
@@ -68,23 +71,23 @@ def fitting(schema: Any, finished: Callable[[Any], Any], seed: str) -> Any:
 
 
 def below(draw: Random, count: int) -> int:
-    """A whole number from 0 to below `count`; `random()` is what Python promises never to change."""
+    """Return a whole number from 0 to below `count`. Python promises never to change `random()`."""
     return count * int(draw.random() * (1 << 53)) >> 53
 
 
 def pick(draw: Random, items: Iterable[Any]) -> Any:
-    """One of the items."""
+    """Return one of the items."""
     found = list(items)
     return found[below(draw, len(found))]
 
 
 def words(draw: Random, count: int = 2) -> str:
-    """Some plain words."""
+    """Return some plain words."""
     return " ".join(pick(draw, _WORDS) for _ in range(count))
 
 
 class _Maker:
-    """Makes one value; `path` is the place in the value, `depth` the number of schemas round the one at hand."""
+    """Makes one value; `path` is the place in the value, `depth` the number of schemas round the current one."""
 
     def __init__(self, root: Any, draw: Random, deepest: int, *, examples: bool) -> None:
         self._root = root
@@ -107,7 +110,7 @@ class _Maker:
             return copy.deepcopy(node["default"])
 
     def _flat(self, schema: Any, path: Path, depth: int) -> dict[str, Any]:
-        """The keywords of a schema, of what it refers to and of its `allOf`, in one."""
+        """Return the keywords of a schema, of its `$ref` target and of its `allOf`, in one."""
         self._steps -= 1
         if depth > self._deepest or self._steps < 0:
             raise Unmet(path[:1], "its schema refers to itself without end, or nests too deep")
@@ -149,7 +152,7 @@ class _Maker:
                 return self._object(node, path, depth)
 
     def _branch(self, node: dict[str, Any], key: str, path: Path, depth: int) -> Any:
-        """The first branch that works."""
+        """Return a value of the first branch that works."""
         others = {name: value for name, value in node.items() if name != key and name not in _NOTES}
         for branch in node[key]:
             try:
@@ -205,7 +208,7 @@ class _Maker:
 
 
 def _target(root: Any, reference: str, path: Path) -> Any:
-    """What a JSON pointer (RFC 6901) into the same schema points to; that it points somewhere, the tool has checked."""
+    """Return the target of a JSON pointer (RFC 6901) into the same schema. The tool has checked that it exists."""
     base, _, pointer = reference.partition("#")
     if base or pointer[:1] not in ("", "/"):
         raise Unmet(path, f"its schema refers to {reference!r}, and only '#/…' is followed")
@@ -217,7 +220,7 @@ def _target(root: Any, reference: str, path: Path) -> Any:
 
 
 def _joined(one: dict[str, Any], other: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The keywords of two schemas that hold together."""
+    """Return the combined keywords of two schemas."""
     found = {**other, **one}
     for key in other:
         if key not in one or key in _NOTES or one[key] == other[key]:
@@ -233,7 +236,7 @@ def _joined(one: dict[str, Any], other: dict[str, Any], path: Path) -> dict[str,
 
 
 def _number(node: Mapping[str, Any], draw: Random, path: Path, *, whole: bool) -> Fraction:
-    """A multiple of `multipleOf` within the bounds; of one, or of a hundredth, where the schema has none."""
+    """Return a multiple of `multipleOf` within the bounds; of one, or of a hundredth, if the schema has none."""
     given = {key: Fraction(str(node[key])) for key in _NUMBERS if key in node}  # as they are written: 0.1 is a tenth
     step = given.get("multipleOf", Fraction(1, 1 if whole else 100))
     step = Fraction(step.numerator) if whole else step  # the whole multiples of p/q are the multiples of p
@@ -251,7 +254,7 @@ def _number(node: Mapping[str, Any], draw: Random, path: Path, *, whole: bool) -
 
 
 def _text(node: Mapping[str, Any], draw: Random, path: Path) -> str:
-    """A text of the format, or words of the length."""
+    """Return a text of the format, or words of the length."""
     if make := _TEXT_OF_FORMAT.get(node.get("format", "")):
         return make(draw)
     least, most = int(node.get("minLength", 0)), int(node.get("maxLength", 10**6))

@@ -1,4 +1,4 @@
-"""The tools that `AdapterContract` runs, which count what they do outside."""
+"""The tools that `AdapterContract` runs. They count their effects outside."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
 
 
 class World:
-    """Tools that change something outside, and what they did there.
+    """Tools that change something outside, with a record of their effects.
 
     Attributes:
-        paid: How often what was paid, such as `{"ada 5": 1}`.
-        deps: What `look` had as `context.deps`, call by call.
+        paid: How often each payment was made, such as `{"ada 5": 1}`.
+        deps: The `context.deps` of `look`, call by call.
         sessions: The sessions of those calls.
-        principals: On whose behalf they were.
-        released: Lets `hold` end.
-        entered: Is set when `wait` begins.
+        principals: The principals of those calls.
+        released: The event that lets `hold` end.
+        entered: The event that is set when `wait` begins.
         cancelled: How many calls of `wait` were cancelled.
-        both: Where two calls of `meet` wait for each other.
+        both: The barrier at which two calls of `meet` wait for each other.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class World:
         self.both = asyncio.Barrier(2)
 
     def expect_paid(self, expected: Mapping[str, int]) -> None:
-        """Fail where anything else was paid, or not as often."""
+        """Fail if anything else was paid, or not as often."""
         assert self.paid == Counter(expected), f"paid was {dict(self.paid)}, and not {dict(expected)}"
 
     def runner(self, **options: Any) -> Runner:
-        """A runner that asks before changes, with these options."""
+        """Return a runner that asks before changes, with these options."""
         return Runner(
             [*self._changing(), *self._quick(), *self._waiting()],
             **{"guards": [ask_before_changes], "timeout": 20, **options},

@@ -1,6 +1,6 @@
-"""Tools that are built in. A file is one family, ready for a `Toolset`.
+"""Built-in tools. A file is one family, ready for a `Toolset`.
 
-They do what they are told: what may be reached, and what is asked about first, is said by guards.
+They run every call. Guards limit their reach, and decide when a person is asked first.
 
     from ferrule.tools import files
 

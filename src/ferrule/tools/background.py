@@ -1,7 +1,7 @@
-"""Looking at calls in the background, and stopping them: for tools with `background=True`.
+"""Tools to look at calls in the background, and to stop them: for tools with `background=True`.
 
-They see the calls of their caller's principal and session alone; of others they say the same as of a ticket that there
-is not. `runner = Runner([my_tool, *background.tools])`. See docs/long-work.md#in-the-background.
+They see only the calls of their caller's principal and session. For others they answer as for an unknown ticket.
+`runner = Runner([my_tool, *background.tools])`. See docs/long-work.md#in-the-background.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
-_OF_WHAT_IS_LEFT: Final = 0.9  # of the time until the deadline, so that the answer comes before it
+_OF_WHAT_IS_LEFT: Final = 0.9  # share of the time until the deadline, so that the answer comes before it
 _MOST_SECONDS: Final = 3600
 
 Ticket = Annotated[str, Field(description="As the call that began the work gave it.")]
-"""A parameter that is the ticket of a call in the background, as these tools have it."""
+"""The type of the ticket parameter of these tools: the ticket of a call in the background."""
 
 
 async def _own_work(ticket: str, context: ToolContext) -> BackgroundJob:
@@ -68,4 +68,4 @@ def _answer(work: BackgroundJob) -> ToolResult:
 
 
 tools: list[Tool] = [check_call, cancel_call]
-"""Both of them."""
+"""Both tools."""

@@ -1,8 +1,8 @@
 """Reading, writing, editing, listing and searching files, without ever following a symbolic link.
 
-Paths start at `context.working_directory`. Nothing here keeps a path inside it: that is `ferrule.guards.within`, which
-also turns links into the real paths that these tools then open exactly. `refusing_hard_links` makes tools that read no
-file that has another name elsewhere; none of them writes into such a file. See docs/guards.md#paths.
+Paths start at `context.working_directory`. These tools do not keep a path inside it: use `ferrule.guards.within`. It
+also turns links into real paths, and these tools open exactly those. The tools of `refusing_hard_links` read no
+file with another name elsewhere; no tool here writes into such a file. See docs/guards.md#paths.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ferrule.security.patterns import BUDGET, Pattern, PatternError
 from ferrule.values.context import CONTEXT, ToolContext, find_running_call
 from ferrule.values.decision import Diff
 
-_MOST_BYTES: Final = 50_000_000  # what is read, and what is written, so that it can be read again
-_MOST_EDITED: Final = 5_000_000  # bytes, of which each step takes at most some hundredths of a second
+_MOST_BYTES: Final = 50_000_000  # bytes to read, and to write: a written file can be read again
+_MOST_EDITED: Final = 5_000_000  # bytes; each step on so many takes at most some hundredths of a second
 _MOST_REPLACED: Final = 1_000_000
 _MOST_LIKENED: Final = 500_000
 _MOST_IN_ORDER: Final = 20
@@ -55,11 +55,11 @@ _SORTED_AT_ONCE: Final = 10_000
 _MOST_LEVELS: Final = 40
 _LONGEST_LINE: Final = 2000
 _MATCHED_LINE: Final = 300
-_PAGE: Final = 14_500  # with its last line below the 16,000 that programs limit an output to
+_PAGE: Final = 14_500  # with its last line below 16,000, the usual limit of an output
 _MOST_COUNTED: Final = 1000
 _LOOKED_AT: Final = 8192
 _OF_EACH_LINE: Final = 100
-"""So many characters as each line takes beside its own."""
+"""The cost of each line beside its own length, in characters."""
 _NOT_ENTERED: Final = frozenset(
     {
         ".git",
@@ -78,29 +78,29 @@ _NOT_ENTERED: Final = frozenset(
 Path = Annotated[
     str, Field(description="Relative to the working directory, or absolute.", json_schema_extra={"format": "path"})
 ]
-"""A parameter that is a path, as these tools have it."""
+"""The type of a path parameter of these tools."""
 Text = Annotated[str, Field(json_schema_extra={"contentMediaType": "text/plain"})]
-"""One that is text and no path, which guards need not judge as one."""
+"""The type of a text parameter. It is no path, so guards need not judge it as one."""
 _NOT_THERE: Final = "nothing"
 _ANYTHING: Final[Any] = object()
-"""A default without a JSON form, so that nobody is shown a parameter that nobody has filled."""
+"""A default without a JSON form, so an unset parameter is shown to nobody."""
 
 
 def _located(path: str, working_directory: str) -> str:
-    """The canonical path that is opened: `..` is taken by name, and links are left for the opening to refuse."""
+    """Return the canonical path to open. `..` is resolved by name; links stay, and the opening refuses them."""
     base = real(".", working_directory)
     full = os.path.normpath(os.path.join(base, checked(path)))
     return full[1:] if full.startswith("//") else full  # POSIX lets two slashes mean something else; nobody does
 
 
 def _shown(full: str, context: ToolContext) -> str:
-    """A path as the model can use it again: relative where it is in the working directory."""
+    """Return a path for the model to use again: relative if it is in the working directory."""
     base = real(".", context.working_directory)
     return os.path.relpath(full, base) if contains(base, full) else full
 
 
 def _same_file(arguments: Mapping[str, Any]) -> list[str]:
-    """The key that calls for one file share. Two spellings that some file system takes for one get one key."""
+    """Return the key for all calls of one file. Two spellings get one key if any file system treats them as one."""
     current = find_running_call()
     try:
         full = _located(arguments["path"], "." if current is None else current.context.working_directory)
@@ -115,7 +115,7 @@ def _takes_hard_links() -> bool:
 
 
 def _read_whole(full: str, shown: str, hard_links: bool) -> tuple[bytes, os.stat_result]:
-    """What is edited, whole."""
+    """Return all bytes of the file to edit, and its status."""
     with os.fdopen(open_exactly(full, hard_links=hard_links), "rb") as file:
         found = os.fstat(file.fileno())
         _check_readable(found.st_size, shown, _MOST_EDITED, "edited")
@@ -132,7 +132,7 @@ def _sha256_of(data: bytes) -> str:
 
 
 def _check_shown(data: bytes | None, shown: str, expected: str) -> None:
-    """Refuse a file, or its absence, where it is not what a person was shown."""
+    """Refuse a file, or its absence, if a person was shown anything else."""
     if expected is not _ANYTHING and expected != (_NOT_THERE if data is None else _sha256_of(data)):
         raise _not_as_shown(shown)
 
@@ -146,7 +146,7 @@ def _not_as_shown(shown: str) -> ToolError:
 
 
 def _found_as_shown(full: str, shown: str, expected: str) -> Expected:
-    """What the file is that is to be replaced; `None` for whatever is there."""
+    """Return the expected state of the file to replace; `None` if any state will do."""
     if expected is _ANYTHING:
         return None
     found: Expected = _NOT_THERE
@@ -155,7 +155,7 @@ def _found_as_shown(full: str, shown: str, expected: str) -> Expected:
         data, found = _read_whole(full, shown, _takes_hard_links())
     except FileNotFoundError:
         pass
-    except ValueError:  # what was shown was a text
+    except ValueError:  # the person was shown a text
         raise _not_as_shown(shown) from None
     _check_shown(data, shown, expected)
     return found
@@ -208,7 +208,7 @@ def read_file(
     with os.fdopen(open_exactly(full, hard_links=_takes_hard_links()), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         _check_readable(size, shown, _MOST_BYTES, "read")
-        _check_text(file.read(_LOOKED_AT) or b"", shown, size)  # of some in `/proc` there is nothing yet
+        _check_text(file.read(_LOOKED_AT) or b"", shown, size)  # some files in `/proc` have no content yet
         place, count = _line_place(file, offset, shown, context)
         if not count:
             return "[the file is empty]"
@@ -228,8 +228,9 @@ def read_file(
 
 
 def _line_place(file: BinaryIO, line: int, shown: str, context: ToolContext) -> tuple[int, int]:
-    """Where a line begins in a file, and how many lines there are; read in parts, so that neither memory nor other
-    threads have to wait for a large one."""
+    """Return the position of a line in a file, and the number of lines. The file is read in parts, so a large
+    one neither fills the memory nor holds up other threads.
+    """
     file.seek(0)
     place = size = feeds = 0
     last = b""
@@ -244,7 +245,7 @@ def _line_place(file: BinaryIO, line: int, shown: str, context: ToolContext) -> 
 
 
 def _next_line(text: TextIOWrapper, context: ToolContext) -> str:
-    """The next line, cut where it is long, of which the rest is only counted."""
+    """Return the next line, cut if it is long. The rest of a long line is only counted."""
     line = part = text.readline(_LONGEST_LINE + 2)
     length, end = 0, ""
     while part:
@@ -258,14 +259,14 @@ def _next_line(text: TextIOWrapper, context: ToolContext) -> str:
 
 
 def _check_time(context: ToolContext) -> None:
-    """Stop a handler that nobody waits for any more."""
+    """Raise a TimeoutError at the deadline, because nobody waits for the handler any more."""
     if context.remaining() == 0:
         raise TimeoutError("stopped at the deadline")
 
 
 def _preview_write(arguments: Mapping[str, Any], *, hard_links: bool = True) -> str | Diff:
     path, content = arguments["path"], arguments["content"]
-    if not os.path.isabs(path):  # nobody says here where it starts
+    if not os.path.isabs(path):  # the working directory is not known here
         return f"{path!r} would hold this, in the place of whatever is there:\n{content}"
     binds = {"expected": _NOT_THERE}
     try:
@@ -318,12 +319,12 @@ def _check_size(size: int) -> None:
 
 
 class _Edit(NamedTuple):
-    """What an edit makes of a file."""
+    """The result of an edit."""
 
     before: str
     after: str
     data: bytes
-    """What `before` was read from."""
+    """The bytes of `before`."""
     found: os.stat_result
     often: str
     line: int
@@ -356,7 +357,7 @@ def _edit(
     if len(places) > _MOST_REPLACED:
         raise ValueError(f"old occurs more than {_MOST_REPLACED} times in {shown!r}, which was not changed")
     put = new.replace("\r\n", "\n")
-    # From above: each line end in it may become CR LF, and what is taken out has no fewer bytes than `wanted`.
+    # An upper bound: each line end in it may become CR LF, and a replaced passage has no fewer bytes than `wanted`.
     _check_size(len(data) + len(places) * (len(_encoded("new", put)) + put.count("\n") - len(_encoded("old", wanted))))
     changed = document.replaced(places, len(wanted), put)
     often = "once" if len(places) == 1 else f"{len(places)} times"
@@ -365,7 +366,7 @@ def _edit(
 
 def _preview_edit(arguments: Mapping[str, Any], *, hard_links: bool = True) -> str | Diff:
     path, old, new = arguments["path"], arguments["old"], arguments["new"]
-    if not os.path.isabs(path):  # nobody says here where it starts
+    if not os.path.isabs(path):  # the working directory is not known here
         where = "everywhere" if arguments.get("replace_all") else "in one place"
         return f"In {path!r} this would be replaced {where}:\n{old}\nby this:\n{new}"
     try:
@@ -404,13 +405,13 @@ def _places(text: str, wanted: str) -> Iterator[int]:
 
 
 class _Document(NamedTuple):
-    """A text with the kind of each of its line ends, so that what is not replaced stays as it is, to the byte."""
+    """A text with the kind of each of its line ends, to keep the other passages as they are, to the byte."""
 
     text: str
     flat: str
     """The text with every line end as a line feed."""
     returns: array[int]
-    """Where in `flat` those line feeds are that are CR LF in the text."""
+    """The positions in `flat` of the line feeds with CR LF in the text."""
 
     @classmethod
     def of(cls, text: str) -> _Document:
@@ -438,7 +439,7 @@ class _Document(NamedTuple):
 
 
 def _nearest(text: str, wanted: str) -> str:
-    """What comes closest, in words, so that the next try can be right."""
+    """Describe the closest passage in words, to help the next try."""
     text = text[:_MOST_LIKENED]
     if " ".join(wanted.split()) in " ".join(text.split()):
         return "it does with other blanks or line breaks: copy the indentation exactly"
@@ -449,8 +450,9 @@ def _nearest(text: str, wanted: str) -> str:
 
 
 def _closest(wanted: str, lines: Iterable[str]) -> str | None:
-    """The line that is most like `wanted`, of the few that have the most characters with it in common: to compare one
-    in order takes up to 10 ms."""
+    """Return the line most similar to `wanted`. Only the few lines with the most characters in common are compared in
+    order, because one such comparison takes up to 10 ms.
+    """
     matcher = difflib.SequenceMatcher(b=wanted)
 
     def in_common(line: str) -> float:
@@ -462,14 +464,14 @@ def _closest(wanted: str, lines: Iterable[str]) -> str | None:
 
 class _Entry(NamedTuple):
     place: str
-    """Relative to where the walk began."""
+    """Relative to the start of the walk."""
     name: str
     kind: Kind
     parent: Directory
 
 
 class _Walk:
-    """What is in a directory and below it, and what was passed over on the way."""
+    """A walk through a directory and everything below it, with counts of the skipped directories."""
 
     def __init__(self, is_late: Callable[[], bool] = bool) -> None:
         self.closed = 0
@@ -478,7 +480,7 @@ class _Walk:
         self._is_late = is_late
 
     def through(self, directory: Directory, depth: int, place: str = "") -> Iterator[_Entry]:
-        """Each directory before what is in it; links and what cannot be read are not entered."""
+        """Yield each directory before its contents. Links and unreadable directories are not entered."""
         for name, kind in self._in_order(directory):
             inner = f"{place}{name}"
             yield _Entry(inner, name, kind, directory)
@@ -486,8 +488,9 @@ class _Walk:
                 yield from self._below(directory, name, depth - 1, f"{inner}/")
 
     def _in_order(self, directory: Directory) -> Iterator[tuple[str, Kind]]:
-        """What is in a directory, by name; read and sorted in parts, between which other threads run, and nothing of it
-        where it is late."""
+        """Return the contents of a directory, by name. They are read and sorted in parts, and other threads run in
+        between. The result is empty if it is late.
+        """
         entries, parts, left = directory.entries(), [], _MOST_ENTRIES
         while left and not self.stopped:
             parts.append(sorted(islice(entries, min(left, _SORTED_AT_ONCE))))
@@ -518,13 +521,17 @@ class _Walk:
 
 
 def _matcher(pattern: str) -> Callable[[_Entry], bool]:
-    """Whether an entry's name fits; or its place, part by part, where the pattern has a slash. `**` is any of them."""
+    """Return a predicate for an entry's name; or for its place, part by part, if the pattern has a slash. `**` matches
+    any number of parts.
+    """
     parts = [None if part == "**" else re.compile(fnmatch.translate(part)).match for part in pattern.split("/")]
     return lambda entry: _fits_pattern(parts, entry.place.split("/") if len(parts) > 1 else [entry.name])
 
 
 def _fits_pattern(parts: Sequence[Callable[[str], object] | None], names: list[str]) -> bool:
-    """All beginnings of `names` that fit the parts so far are kept, so that many `**` cost no more than one each."""
+    """Return whether the names fit the parts. All fitting beginnings of `names` are tracked, so many `**` cost
+    no more than one each.
+    """
     begun = {0}
     for part in parts:
         if part is None:
@@ -582,7 +589,7 @@ def _entry_line(entry: _Entry) -> str:
 
 
 def _page(lines: Iterable[str]) -> list[str]:
-    """Those of the lines, each of them whole, that are no longer together than a page."""
+    """Return the first lines, each of them whole, up to the length of a page."""
     page: list[str] = []
     room = _PAGE
     for line in lines:
@@ -598,12 +605,12 @@ def _left_off(number: int, at_least: bool, narrow: str) -> str:
 
 
 def _writable(name: str) -> str:
-    """A file name that cannot break its line, nor the encoding."""
+    """Return a file name in a form that breaks neither its line nor the encoding."""
     return name if name.isprintable() else repr(name)
 
 
 class _Search:
-    """One search: what it found, and what it passed over."""
+    """One search: its matches, and counts of the skipped files and lines."""
 
     def __init__(self, pattern: str, limit: int, is_late: Callable[[], bool]) -> None:
         self.pattern = _pattern(pattern)
@@ -621,7 +628,7 @@ class _Search:
 
     @property
     def full(self) -> bool:
-        """Whether there is one more than there may be, so that the rest is not looked for."""
+        """Whether there is one match more than the limit, so the search can end."""
         return len(self.found) > self.limit
 
     @property
@@ -649,7 +656,7 @@ class _Search:
                     return
 
     def _fits(self, line: str) -> bool:
-        """Whether the pattern is found in a line, unless there is no time left."""
+        """Return whether the pattern is found in a line. The answer is no if no time is left."""
         if len(line) <= self.pattern.most:
             return self._has_time(line) and self.pattern.fits(line)
         if self.pattern.has_edges:
@@ -659,8 +666,9 @@ class _Search:
         return any(self._has_time(part) and self.pattern.fits(part) for part in self.pattern.slices(line))
 
     def _has_time(self, text: str) -> bool:
-        """Whether there is time to look at a text. The clock is looked at as often as the engine may have been busy for
-        some hundredths of a second, and then no more once it is late."""
+        """Return whether there is time to search a text. The clock is read each time the engine may have been busy for
+        some hundredths of a second. Once it is late, the answer stays no.
+        """
         self.spent += self.pattern.size * (len(text) + _OF_EACH_LINE)
         if self.spent > BUDGET:
             self.spent = 0
@@ -698,7 +706,7 @@ class _Search:
 
 
 def _each_line(text: str) -> Iterator[str]:
-    """The lines of a text, one after the other: to make all of five million at once holds up every thread."""
+    """Yield the lines of a text, one after the other: making all of five million at once holds up every thread."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end].removesuffix("\r")
@@ -708,7 +716,7 @@ def _each_line(text: str) -> Iterator[str]:
 
 
 def _pattern(text: str) -> Pattern:
-    """A regular expression of a model's. Python's own engine can take for ever on `(a|aa)+$`."""
+    """Return the regular expression of a model. Python's own engine can take for ever on `(a|aa)+$`."""
     try:
         return Pattern(text, unicode=True)
     except PatternError as error:
@@ -718,7 +726,7 @@ def _pattern(text: str) -> Pattern:
 
 
 def _syntax_error(text: str) -> str:
-    """Where a pattern is wrong, in the words of the engine, as Pydantic passes them on."""
+    """Return the error in a pattern, in the words of the engine, as Pydantic passes them on."""
     try:
         SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
     except SchemaError as error:
@@ -776,11 +784,11 @@ def search_files(
 
 
 tools: list[Tool] = [read_file, write_file, edit_file, list_files, search_files]
-"""All of them, in this order."""
+"""All tools, in this order."""
 
 
 def refusing_hard_links() -> list[Tool]:
-    """The same tools, which read and edit no file that has several hard links: no path tells where the others are."""
+    """Return the same tools, but they read and edit no file with several hard links: no path tells the other places."""
     previews = {
         write_file: partial(_preview_write, hard_links=False),
         edit_file: partial(_preview_edit, hard_links=False),
