@@ -45,7 +45,7 @@ _PIPE_ERRORS = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResour
 
 @contextlib.asynccontextmanager
 async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the program, yield the streams of its messages, and end it with all its child processes.
+    """Start the program, yield the streams of its messages, and end it with all processes that it started.
 
     Raises:
         OSError: It cannot be started.
@@ -84,9 +84,9 @@ async def read_messages(
 class Pipes:
     """The standard input and output of a process. They end soon after the process.
 
-    Child processes may hold the pipes open, and may go on writing. So a second without an answer ends the pipes once
-    the process has ended, or reads no more. A launcher is an exception: if the process has ended before the first
-    message, another process has sent that.
+    Processes that it started may hold the pipes open, and may go on writing. So a second without an answer ends the
+    pipes once the process has ended, or reads no more. A launcher is an exception: if the process has ended before the
+    first message, another process has sent that.
     """
 
     def __init__(self, process: Any) -> None:
@@ -146,7 +146,7 @@ class Pipes:
 
 
 async def _start_process(server: Stdio, stderr: Any) -> Any:
-    """Start the program in a group of its own. The group is used to end it with all its child processes."""
+    """Start the program in a group of its own. The group is used to end it with all processes that it started."""
     environment = get_default_environment() | {**server.env}
     cwd = None if server.cwd is None else os.fspath(server.cwd)
     if sys.platform == "win32":  # pragma: no cover

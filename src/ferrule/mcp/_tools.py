@@ -183,7 +183,8 @@ class Tools:
         return made, tuple(text for schema in schemas for text in schema.patterns)
 
     def _traits(self, hints: types.ToolAnnotations) -> Any:
-        """Return the tool's effects on the world: the server's hints, with MCP's defaults, if the server is trusted."""
+        """Return the tool's effects on the world: the server's hints, with MCP's defaults, if the server is trusted.
+        Otherwise return the most cautious values."""
         if not self._trusted:
             return {"read_only": False, "destructive": True, "idempotent": False, "open_world": True}
         read_only = hints.read_only_hint is True

@@ -49,9 +49,9 @@ def annotations_of(tool: Tool) -> wire.ToolAnnotations:
 
 
 def tells_form(tool: Tool, around: Iterable[object]) -> bool:
-    """Return whether clients may read the tool's output schema. Clients refuse a result without structured content if
-    they have read a schema, so the schema must not allow null, which a result cannot hold, and no middleware may wrap
-    the content in an envelope.
+    """Return whether clients may be sent the tool's output schema. A client that has the schema refuses results without
+    structured content. So the schema must not allow null, because structured content is never null, and no middleware
+    may wrap the content in an envelope.
 
     Args:
         around: The middleware of the runner. One with `envelops` writes texts in a form of its own.
@@ -70,7 +70,7 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
     alone.
 
     Args:
-        told: Whether the client has read an output schema for this tool.
+        told: Whether the client was sent an output schema for this tool.
         untold: The classes of outputs sent as structured content if it has not.
     """
     own = get_original(result)[1]
@@ -126,8 +126,8 @@ def _without_marks(value: Any) -> Any:
 
 def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...], declared: Mapping[str, Any]) -> Any:
     """Return the output with each text of the handler's blocks replaced by the text shown now, and without texts no
-    longer shown. The output must hold nothing else: servers give a value, or a list of values, in blocks as well. It
-    may stand in an object with only keys from the output schema.
+    longer shown. The output must hold nothing else: servers give a value, or a list of values, in blocks as well. That
+    value may stand in an object with only keys from the output schema.
 
     Raises:
         LookupError: The output holds anything else, or a changed block is not in it.

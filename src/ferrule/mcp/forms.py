@@ -109,7 +109,7 @@ def _takes_nothing(wanted: Mapping[str, Any]) -> bool:
     """Return whether a plain yes is an answer: the empty object fits."""
     try:
         SchemaParameters(wanted).validate_with_repairs("the answer", {})
-    except Exception:  # the same answer is refused later, too
+    except Exception:  # as in the later check of the answer
         return False
     return True
 

@@ -74,7 +74,7 @@ class MCPApp:
         self._app = served.server.streamable_http_app(
             transport_security=security,
             max_request_body_size=max_body,
-            max_sessions=2 * _MOST_SESSIONS,  # besides those that are being opened
+            max_sessions=2 * _MOST_SESSIONS,  # leaves room for those being opened
             token_verifier=verifier,
         )
         self._app.add_middleware(_RequestIds, most=max_body)
@@ -125,7 +125,8 @@ class MCPApp:
         await self._served.use(runner)
 
     def lifespan(self, app: object = None) -> AbstractAsyncContextManager[None]:
-        """Return the context to enter, once, if this app is mounted in another one without lifespans for its parts."""
+        """Return the context manager to enter, once, if this app is mounted in another one. The other app does not run
+        its lifespan."""
         return self.server.session_manager.run()
 
     async def drain(self) -> None:

@@ -60,7 +60,7 @@ class Listing:
         )
 
     def is_structured(self, tool: Tool, *, modern: bool) -> bool:
-        """Return whether a client of that era has read the output schema of this tool. The result is never null, and
+        """Return whether a client of that era was sent the output schema of this tool. The result is never null, and
         before 2026 an object."""
         return tool.name in (self._structured if modern else self._structured_legacy)
 

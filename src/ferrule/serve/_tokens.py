@@ -240,7 +240,7 @@ class TokenLimits:
         self._middleware_for = cache(self._middleware_of)
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        """Run the call if its principal has a limit left, or return the limit that is reached."""
+        """Run the call if its principal's limits allow it, or return a result with the limit that is reached."""
         if call.parent not in self._running:
             for middleware in self._middleware_for(self._tokens.limits_of(context.principal)):
                 next = _next_of(middleware, next)
