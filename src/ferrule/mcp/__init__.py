@@ -40,7 +40,7 @@ __all__ = [
 
 
 class ServersDownError(FerruleError):
-    """No MCP server could be started, or one that is required; the text says why. See docs/mcp.md."""
+    """No MCP server started, or a required one did not. The text gives the reason. See docs/mcp.md."""
 
 
 def connect(
@@ -59,21 +59,22 @@ def connect(
     Args:
         servers: Each a command as a list of texts, an address, a low-level `Server` of the package `mcp`, `Stdio`,
             `Http` or `Memory`; or a path to an `mcp.json`, or its mapping.
-        name: The name of the one server, which its tools get before theirs: `name__tool`.
-        trusted: Whether to believe what the servers say of their tools (that one only reads, that it does no harm
-            twice), or the names of those to believe. Of the others each tool changes things.
-        required: Whether each server must start. Otherwise the tools of one that does not are missing.
-        elicitation: Whether servers may ask the person whom the runner's approver asks.
-        start_timeout: Seconds that a server has for a start, until its tools are listed.
-        inputs: What stands for `${input:id}` in an `mcp.json`, by its id.
-        longest_description: Characters at which descriptions of tools are cut, with a note that says so. The Chat
-            Completions of OpenAI and Azure take 1,024.
-        lock: The file that each toolset is `locked` by, also one of a list that changed. The file is read for each of
-            them. If it cannot be read then, or has changed and nobody has trusted that, all tools are quarantined.
+        name: The name of the one server, as a prefix for the names of its tools: `name__tool`.
+        trusted: Whether to believe the servers' hints about their tools (read-only, safe to repeat), or the names of
+            the servers to believe. Each tool of the other servers counts as one that changes things.
+        required: Whether each server must start. Otherwise the tools of a server that did not start are missing.
+        elicitation: Whether servers may ask a person, through the runner's approver.
+        start_timeout: Seconds for the start of a server, until its tools are listed.
+        inputs: The values of `${input:id}` in an `mcp.json`, by id.
+        longest_description: Characters at which descriptions of tools are cut, with a note. The Chat Completions of
+            OpenAI and Azure take 1,024.
+        lock: The file for `Toolset.locked`, applied to each toolset, also after a list changed. The file is read for
+            each of them. If it cannot be read then, or has changed without a person's trust, all tools are quarantined.
 
     Raises:
-        DefinitionError: for what is no server, and on entering where the package `mcp` is missing.
-        ServersDownError: on entering, where no server started, or one that is required did not.
+        DefinitionError: An argument describes no server or is out of range, or (on entering) the package `mcp` is
+            missing or the lock file cannot be read.
+        ServersDownError: On entering, no server started, or a required one did not.
     """
     found = servers_of(servers, name, inputs or {})
     known = {server.name for server in found}
@@ -95,7 +96,7 @@ def connect(
 class Servers:
     """Connections to MCP servers, made by `connect`; entered once. See docs/mcp.md.
 
-    Each is owned by one task, which ends when the context is left. Calls come from any task of that loop.
+    Each is owned by one task, until the context is left. Calls come from any task of that loop.
     """
 
     def __init__(
@@ -121,18 +122,18 @@ class Servers:
 
     @property
     def toolset(self) -> Toolset:
-        """The tools as they are now; tools of a server that was lost stay, as a call of one starts it again."""
+        """The tools as they are now. Tools of a lost server stay, because a call of one starts it again."""
         return self._toolset
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """The tools that are not offered, each with what is wrong with it."""
+        """The tools that are not offered, each with the reason."""
         return self._left_out
 
     @property
     def auto_approved(self) -> frozenset[str]:
-        """The names of the tools that an `mcp.json` wants to run without asking (`autoApprove`, `alwaysAllow`). Nothing
-        goes by that but who reads it here: `approve=lambda call, decision, context: call.name in
+        """The names of the tools that an `mcp.json` wants to run without asking (`autoApprove`, `alwaysAllow`). Ferrule
+        does not follow them; your approver can: `approve=lambda call, decision, context: call.name in
         servers.auto_approved`."""
         found: set[str] = set()
         for server in self._servers:
@@ -145,7 +146,7 @@ class Servers:
 
     @property
     def status(self) -> Mapping[str, ServerStatus]:
-        """How each server is, by its name, or what it is where it has none."""
+        """The state of each server, by its name, or by its address if it has no name."""
         if not self._connections:
             return {server.label: ServerStatus(server.label, "idle") for server in self._servers}
         found = {}
@@ -156,8 +157,8 @@ class Servers:
         return found
 
     async def changes(self) -> AsyncIterator[Toolset]:
-        """The toolset whenever it is another one: a server's list changed, or a server came. It ends when the context
-        is left. What changed since then comes at once; what changes twice before it is asked for comes once."""
+        """Yield the toolset each time it changes: a server's list changed, or a server started. It ends when the
+        context is left. A change since the last toolset comes at once; several changes in between come as one."""
         seen = 0
         for connection in self._connections:
             connection.follow()
@@ -174,7 +175,7 @@ class Servers:
         self._entered = True
         if self._lock is not None:
             self._lock.hold_key()
-            locked(Toolset([]), self._lock)  # raises where it cannot be read
+            locked(Toolset([]), self._lock)  # raises if it cannot be read
         try:
             from ferrule.mcp._connection import Connection
             from ferrule.mcp._tools import Tools
@@ -208,7 +209,7 @@ class Servers:
         """Start all servers at once.
 
         Raises:
-            ServersDownError: where none came up, or one that is required did not.
+            ServersDownError: No server started, or a required one did not.
         """
         for connection in self._connections:
             connection.start()
@@ -234,7 +235,7 @@ class Servers:
             raise cancelled
 
     async def _take(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
-        """Take over what a server listed, as far as there is time."""
+        """Take over a server's list, as far as there is time."""
         from ferrule.mcp._tools import without_doubles
 
         if not await self._tools[place].take(listing, is_late):

@@ -1,4 +1,4 @@
-"""One tool of an MCP server: a call goes there, and what comes back is a result or a question."""
+"""One tool of an MCP server: send a call there, and return its result or question."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAda
 _MOST_WAITS = 10
 _MOST_ERRORS = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
-"""Seconds between two tries where a server wants no input, but to be asked again; as the SDK's own client waits."""
+"""Seconds between two tries if a server wants no input, but to be asked again; as the SDK's own client waits."""
 _VISIT_FIRST = types.URL_ELICITATION_REQUIRED
 _PERHAPS = "The call may have been executed all the same: its effect may have happened."
 _ENDED_TEXTS = ("Connection closed", "SSE stream ")
-"""How the SDK begins, with the code -32000, of a connection that ended. A server may use that code for its own."""
+"""The beginnings of the SDK's error, with the code -32000, for a connection that ended. A server may use that code for
+its own errors."""
 _REDIRECTED = "Redirect to "
-"""How the SDK begins its error for a redirect to another address, which it names."""
+"""The beginning of the SDK's error for a redirect to another address; the error names the address."""
 
 
 class _CallRequest(types.Request[Any, Literal["tools/call"]]):
-    """A call as it goes out. Its params are JSON already: the SDK's own model would copy them, value by value, which
-    takes 17 µs for 2 KB."""
+    """A call to send. Its params are JSON already: the SDK's own model would copy them, value by value, in 17 µs for 2
+    KB."""
 
     method: Literal["tools/call"] = "tools/call"
     params: Any
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
-        """The body of the message, in which the session stamps who sends it."""
+        """Return the body of the message, in a new mapping: the session adds the client's identity to it."""
         return {"method": self.method, "params": {**self.params}}
 
 
@@ -57,10 +58,10 @@ def _request(name: str, payload: dict[str, Any], responses: Responses | None, st
 
 
 class RemoteTool:
-    """One tool of a server, whose `call` is the handler.
+    """One tool of a server, with its handler `call`.
 
     Attributes:
-        check: Where a value does not fit the output schema; `None` where there is none.
+        check: Describes the misfit of a value and the output schema; `None` without a schema.
     """
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -69,10 +70,10 @@ class RemoteTool:
         self.check: Check | None = None
 
     async def call(self, _ferrule_payload: dict[str, Any], context: ToolContext, /) -> object:
-        """Send the call, and give its result or what it wants to know.
+        """Send the call, and return its result or its question.
 
         Raises:
-            ToolError: where there is no answer, or one that says nothing; without what nobody sees or may see.
+            ToolError: There is no usable answer. The text is without hidden characters and secrets.
         """
         try:
             return await self._answered(_ferrule_payload, context)
@@ -101,10 +102,10 @@ class RemoteTool:
     async def _sent(
         self, payload: dict[str, Any], responses: Responses | None, state: str | None, context: ToolContext
     ) -> types.CallToolResult | types.InputRequiredResult | InputRequired:
-        """What the server answers; where it did not look at the call, it is sent once more.
+        """Return the server's answer. The call is sent once more if the server did not look at it.
 
         Raises:
-            ToolError: where there is no answer.
+            ToolError: There is no answer.
         """
         request = _request(self._name, payload, responses, state)
         try:
@@ -168,8 +169,8 @@ class RemoteTool:
                 SDK_LOGS.reset(logs)
 
     async def _mended(self, error: MCPError) -> bool:
-        """Whether the call was certainly not looked at, and may be sent again by now: the server lost its session, or
-        wants headers that only its present list of tools tells."""
+        """Return whether the server certainly did not look at the call, and it may be sent again by now: the server
+        lost its session, or wants headers known only from its present list of tools."""
         connection = self._connection
         if self._fate(error) == "forgotten":
             return True
@@ -178,12 +179,12 @@ class RemoteTool:
         return False
 
     def _fate(self, error: MCPError) -> Fate | None:
-        """What the client of a server at an address says of the request itself."""
+        """Return the HTTP client's finding about the request itself; None for a server without an address."""
         http = self._connection.http
         return None if http is None else http.fate(error)
 
     def _failure(self, error: MCPError) -> ToolError:
-        """What a call comes to that got an error for an answer, or none."""
+        """Return the error of a call for an error in place of its answer."""
         label = self._connection.server.label
         message = self._connection.log.told_of(error)
         fate = self._fate(error)

@@ -1,5 +1,5 @@
-"""Which MCP servers a user named: each form as what it is, and the files of the usual clients. Nothing here speaks to
-any."""
+"""The MCP servers named by a user: each form as a `Server`, and the files of the usual clients. Nothing here speaks to
+any server."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _KEYS_OF_KIND = {"stdio": {"command", "args", "env", "cwd"}, "http": {"url", "he
 _KEYS_OF_FILES = {"stdio": {"envFile"}, "http": set[str]()}
 _APPROVED = ("autoApprove", "alwaysAllow")
 _SAYS_NOTHING = {"timeout", "dev", "gallery", "version", "description", "alwaysLoad"}
-"""What the clients write for themselves. A `timeout` is in seconds in one and in milliseconds in another."""
+"""Keys for the clients alone. A `timeout` is in seconds in one and in milliseconds in another."""
 _KEYS_OF_BOTH = {"type", "disabled", *_APPROVED, *_SAYS_NOTHING}
 _TYPES = {"stdio": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "http"}
 
 
 def servers_of(given: Sequence[object], name: str | None, inputs: Mapping[str, str]) -> list[Server]:
-    """The servers that a user named, each form as what it is; several have names.
+    """Return the servers named by a user, each form as a `Server`; several have names.
 
     Args:
         inputs: The values of `${input:…}`.
 
     Raises:
-        DefinitionError: for what is no server, and for two of one name.
+        DefinitionError: An item is no server, there is none, or several lack names or share one.
     """
     found = [server for one in given for server in _servers(one, inputs)]
     if name is not None:
@@ -83,10 +83,10 @@ def _servers(one: object, inputs: Mapping[str, str]) -> list[Server]:
 
 
 def read_config(path: str | os.PathLike[str], inputs: Mapping[str, str]) -> list[Server]:
-    """The servers of an `mcp.json`.
+    """Return the servers of an `mcp.json`.
 
     Raises:
-        DefinitionError: for what cannot be read, and for every key that says nothing here.
+        DefinitionError: The file cannot be read, or has a key without a meaning here.
     """
     file = Path(path)
     try:
@@ -101,11 +101,11 @@ def read_config(path: str | os.PathLike[str], inputs: Mapping[str, str]) -> list
 
 
 class _Doubled(ValueError):
-    """A key that an object of JSON has twice."""
+    """An object of JSON has a key twice."""
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object; `json` would keep the last of two keys, and tell nobody."""
+    """Return the object, or raise for a key that stands twice. `json` would silently keep the last of two keys."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -115,16 +115,16 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _workspace_of(file: Path) -> Path:
-    """The folder that a file of a client belongs to, which stands in `.vscode` or `.cursor` there."""
+    """Return the folder of a client's file; if the file stands in `.vscode` or `.cursor`, the folder around that."""
     folder = file.absolute().parent
     return folder.parent if folder.name.startswith(".") else folder
 
 
 def servers_of_config(config: object, where: str, workspace: Path | None, inputs: Mapping[str, str]) -> list[Server]:
-    """The servers of the content of an `mcp.json`, without those that are `disabled`.
+    """Return the servers of the content of an `mcp.json`, without those that are `disabled`.
 
     Args:
-        workspace: What `${workspaceFolder}` is.
+        workspace: The value of `${workspaceFolder}`.
         inputs: The values of `${input:…}`.
     """
     found = config if isinstance(config, Mapping) else {}
@@ -183,12 +183,12 @@ def _server(name: str, entry: object, where: str, references: _References) -> Se
 
 @dataclass(frozen=True)
 class _References:
-    """What stands for `${…}` in a file.
+    """The values of `${…}` in a file.
 
     Attributes:
-        workspace: The folder of the file; `None` of a mapping.
-        given: The inputs that the program gives, by their ids.
-        inputs: What the file says of each of its own.
+        workspace: The folder of the file; `None` for a mapping.
+        given: The program's values of inputs, by id.
+        inputs: The file's own descriptions of its inputs, by id.
     """
 
     workspace: Path | None
@@ -196,10 +196,10 @@ class _References:
     inputs: Mapping[str, Mapping[str, Any]]
 
     def filled(self, value: object) -> Any:
-        """The value with all references replaced.
+        """Return the value with all references replaced.
 
         Raises:
-            DefinitionError: for one that stands for nothing: none is passed on as it is.
+            DefinitionError: A reference has no value. No reference is passed on unreplaced.
         """
         if isinstance(value, Mapping):
             return {key: self.filled(item) for key, item in value.items()}
@@ -227,7 +227,7 @@ class _References:
             )
         name, default = variable.groups()
         found = os.environ.get(name)
-        if not found and default is not None:  # as a shell does it: an empty one counts as none
+        if not found and default is not None:  # as in a shell: an empty one counts as none
             found = default
         if found is None:
             raise DefinitionError(f"the environment has no {name}; write ${{{name}:-default}} for one that may be left")
@@ -246,10 +246,10 @@ class _References:
 
 
 def _variables_in(path: object) -> dict[str, str]:
-    """The variables of an `envFile`: lines `NAME=value`, where a value may be quoted.
+    """Return the variables of an `envFile`: lines `NAME=value`, with or without quotes around the value.
 
     Raises:
-        DefinitionError: where it cannot be read, and for a line that is none, without what it holds.
+        DefinitionError: The file cannot be read, or a line is no variable. The text does not show the line.
     """
     if not isinstance(path, str):
         raise DefinitionError(f"'envFile' is a path, not {path!r}")

@@ -3,8 +3,8 @@
     idle ──► starting ──► ready ──► down ──► starting …        closed, from anywhere
                  └──────► down
 
-A call that finds it down starts it again, once the wait is over: none after a connection that had answered, then half a
-second, twice as long each time, at most 30 s. Meanwhile calls fail at once, and nothing is sent.
+A call to a server that is down starts it again, once a wait is over: no wait after a connection with an answered call,
+then half a second, twice as long each time, at most 30 s. During the wait calls fail at once, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from ferrule.security.foreign_text import one_line, size_of
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
 MOST_LIST = 5_000_000
-"""Characters of all that is in the definitions of a list."""
+"""Characters of all the definitions in a list."""
 _MOST_INFO, _MOST_REASON = 200, 1_600
 _MOST_INSTRUCTIONS = 8_000
 _DEBOUNCE, _BETWEEN_LISTS = 0.1, 3.0
-"""Seconds that are waited for further changes, and at least between two lists."""
+"""Seconds to wait for further changes, and least seconds between two lists."""
 _LEAVE_SECONDS = 2.0
 _SHORTEST_KEPT, _LONGEST_KEPT = 5.0, 86_400.0
-"""Seconds after which a list is read again whose server says how long it may be kept."""
+"""The range of seconds until a list is read again if the server limits its lifetime."""
 
 
 _SSE_ALONE = (
@@ -62,12 +62,12 @@ _SSE_ALONE = (
 
 
 class Listing(NamedTuple):
-    """What a server listed.
+    """The tools that a server listed.
 
     Attributes:
         tools: The definitions.
-        left_out: What is wrong with one of its tools, by its name, or with the list as a whole, by `None`.
-        kept: Seconds after which it is read again; `None` where the server says nothing of that.
+        left_out: The name of a tool, or `None` for the list as a whole, with the problem.
+        kept: Seconds until the list is read again; `None` if the server gives no time.
     """
 
     tools: list[types.Tool]
@@ -76,11 +76,11 @@ class Listing(NamedTuple):
 
 
 class Sifted(NamedTuple):
-    """A list that is read definition by definition.
+    """The state of reading a list definition by definition.
 
     Attributes:
-        version: The revision of MCP that they are held to.
-        left_out: Those that are none, with what is wrong.
+        version: The revision of MCP to validate against.
+        left_out: The names of invalid definitions, each with the problem.
     """
 
     version: str
@@ -88,14 +88,14 @@ class Sifted(NamedTuple):
 
 
 class OpenCall:
-    """A call that is under way, and the task that waits for its answer.
+    """A call under way, and the task that waits for its answer.
 
-    It can be left, as `asyncio.timeout` leaves one, which costs each call 8 µs beside the SDK's 100.
+    The wait can be ended, as `asyncio.timeout` ends one. This costs each call 8 µs beside the SDK's 100.
 
     Attributes:
-        owner: The connection that it goes by.
-        context: The context of the call, whose person the server may ask.
-        variables: Its context variables, by which an approver may know whom to ask.
+        owner: The connection of the call.
+        context: The context of the call; the server may ask its person.
+        variables: The context variables of the call: an approver may find the person to ask by them.
     """
 
     __slots__ = ("_cancels", "_left", "_task", "context", "owner", "variables")
@@ -110,41 +110,41 @@ class OpenCall:
         self._left = False
 
     def leave(self) -> None:
-        """Let it not wait any longer."""
+        """End the wait for the answer, by cancelling the task."""
         if not self._left:
             self._left = True
             self._task.cancel()
 
     def take_back(self) -> bool:
-        """Take back the cancellation by which it was left; whether it was, and nobody else has cancelled its task."""
+        """Undo the cancellation by `leave`. Return whether there was one, and nobody else has cancelled the task."""
         left, self._left = self._left, False
         return left and self._task.uncancel() <= self._cancels
 
 
 OPEN_CALL: ContextVar[OpenCall | None] = ContextVar("ferrule.mcp.call", default=None)
-"""The call that the present code belongs to. Over HTTP, and in memory, the SDK reads what comes on the stream of an
-answer in the context of its call."""
+"""The call of the present code. Over HTTP, and in memory, the SDK reads the messages on the stream of an answer in the
+context of its call."""
 
 
 class Connection:
     """One server, and the task that owns the connection to it.
 
     Args:
-        server: Which one.
+        server: The server.
         start_timeout: Seconds for a start, until the tools are listed.
         elicitation: Whether the server may ask a person.
-        listed: Takes what the server listed, until it is told that it is late.
+        listed: Called with each list of the server, and with a function that returns whether it is late.
 
     Attributes:
-        session: What requests are sent by; `None` unless the server is ready.
-        state: How it is.
-        reason: Why it is down.
-        http: What sends requests to an address; `None` for other servers.
-        users: What signs the requests of each call by itself, where something does.
+        session: The SDK's session for requests; `None` unless the server is ready.
+        state: The state, as in the picture at the top of this module.
+        reason: The reason why it is down.
+        http: The HTTP client of a server at an address; `None` for other servers.
+        users: Signs the requests of each call by itself; `None` without a `Bearer`.
         protocol: The revision that is spoken, once there was a connection.
-        server_info: The name and version that the server gives itself.
-        instructions: What it says of its tools as a whole.
-        log: What it says.
+        server_info: The server's name and version, in its own words.
+        instructions: The server's text about its tools as a whole.
+        log: The server's output, and the one way of its texts to errors and logs.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class Connection:
 
     @property
     def ready(self) -> ClientSession | None:
-        """What requests are sent by, where nothing has to be waited for."""
+        """The session for requests, if nothing has to be waited for."""
         return self.session if asyncio.get_running_loop() is self._loop else None
 
     async def opened(self) -> ClientSession:
-        """What requests are sent by, of a server that is started where it may be.
+        """Return the session for requests. Start the server if it may be started.
 
         Raises:
-            ToolError: where it is down; nothing was sent.
+            ToolError: The server is down or closed, or belongs to another event loop. Nothing was sent.
         """
         if asyncio.get_running_loop() is not self._loop:
             text = f"{self.server.label} belongs to another event loop, in which it was connected"
@@ -214,17 +214,17 @@ class Connection:
         return max(self._retry_at - self._loop.time(), 0.0) if self.state == "down" else 0.0
 
     def answered(self) -> None:
-        """The server has answered a call: what was wrong before is over."""
+        """Forget earlier failures, because the server has answered a call."""
         self._failures = 0
 
     def begins(self, context: ToolContext) -> OpenCall:
-        """A call is under way, whose person the server may ask, until it `ends`."""
+        """Register a call. The server may ask its person until the call `ends`."""
         call = OpenCall(self, context)
         self._calls.add(call)
         return call
 
     def ends(self, call: OpenCall) -> None:
-        """The call is over, and what the server asks about it."""
+        """Unregister a call, and withdraw the server's question about it."""
         self._calls.discard(call)
         call.take_back()
         if self._forgotten and not self._calls:
@@ -233,31 +233,32 @@ class Connection:
             asked.cancel()
 
     def start(self) -> None:
-        """Let its task start it."""
+        """Have the connection's task start the server."""
         self.state = "starting"
         self._settled.clear()
         self._wanted.set()
 
     def lost(self, reason: str) -> None:
-        """There is no connection any more; calls that come from now on start it again."""
+        """Mark the connection as lost. Later calls start it again."""
         if self.session is not None:
             self._down(reason)
         self._ended.set()
 
     def forgotten(self, session: ClientSession) -> None:
-        """The server has forgotten this session: calls that come from now on make another one, once those that are
-        under way have heard the same, or their time is over."""
+        """Mark this session as forgotten by the server. Later calls make another one, once the calls under way have
+        heard the same, or their time is over."""
         if self.session is session:
             self._forgotten = True
             self.lost("the server has forgotten the session")
 
     def unreachable(self, reason: str) -> None:
-        """A call could not be sent; unless others are under way, there is no connection any more."""
+        """Mark the connection as lost after a call could not be sent, unless others are under way."""
         if len(self._calls) <= 1:
             self.lost(reason)
 
     async def list_again(self) -> bool:
-        """Ask for the tools, for the headers that a call of each wants; whether there was an answer."""
+        """List the tools again, because a call may need the headers named in their definitions. Return whether there
+        was an answer."""
         session = self.session
         if session is None:
             return False
@@ -270,7 +271,8 @@ class Connection:
         return True
 
     async def _list(self, session: ClientSession) -> Listing:
-        """The list; where the SDK refuses the whole of it for one definition, once more without such."""
+        """Return the list. If the SDK refuses all of it for one definition, list once more, and leave out invalid
+        definitions."""
         try:
             return await list_tools(session)
         except ValidationError:
@@ -282,14 +284,15 @@ class Connection:
         return listing._replace(left_out=[*sifted.left_out, *listing.left_out])
 
     async def _take_listing(self, listing: Listing, deadline: float) -> None:
-        """Have tools made of the list. It is told when it is late, and not cancelled: it is done in a thread."""
+        """Have tools made of the list. That happens in a thread, so it learns when it is late instead of being
+        cancelled."""
         await self._listed(listing, lambda: self._closing or self._loop.time() > deadline)
         self._kept = listing.kept
 
     # -- for who follows -----------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """From now on, tell of every change of the list, and try again by itself where there never was one."""
+        """From now on, report every change of the list, and retry without a call if there never was a list."""
         if not self._followed.is_set():
             self._followed.set()
             if self.state == "down" and not self._has_listed:
@@ -300,15 +303,16 @@ class Connection:
             self.start()
 
     async def settled(self) -> None:
-        """Wait until the start has come to something."""
+        """Wait until the start has succeeded or failed."""
         await self._settled.wait()
 
     # -- its task ------------------------------------------------------------------------------------------------------
 
     async def own(self) -> None:
-        """Start it whenever it is wanted, until it is closed: what the task of this connection does."""
+        """Start the server whenever it is wanted, until the connection is closed. This is the task of the
+        connection."""
         SDK_LOGS.set(self.log)
-        OPEN_CALL.set(None)  # what made this task may be a call of its own
+        OPEN_CALL.set(None)  # this task may have been made within a call
         try:
             while not self._closing:
                 await self._wanted.wait()
@@ -320,7 +324,7 @@ class Connection:
             self._settled.set()
 
     def close(self) -> None:
-        """Let its task end. It is not cancelled: that would break off the SDK's end of a process under way."""
+        """Let the task end. It is not cancelled: that would break off the SDK's end of a process under way."""
         self._closing = True
         self._wanted.set()
         self._ended.set()
@@ -329,7 +333,7 @@ class Connection:
                 self._limit.reschedule(self._loop.time())
 
     async def _run(self) -> None:
-        """One connection, from its start to its end."""
+        """Run one connection, from its start to its end."""
         self._ended.clear()
         self._forgotten = False
         self._given_up.clear()
@@ -363,11 +367,11 @@ class Connection:
             return
         if not (opened and self._ended.is_set()):
             self._down(reason)
-        elif self.state == "down" and self.log.end not in self.reason:  # what it wrote while it ended
+        elif self.state == "down" and self.log.end not in self.reason:  # with the output that it wrote while it ended
             self.reason = self._with_log(self.reason)
 
     async def _heard(self) -> None:
-        """Wait until no call of a forgotten session is under way, not for long."""
+        """Wait a short time until no call of a forgotten session is under way."""
         self._idle.clear()
         if self._calls:
             with contextlib.suppress(TimeoutError):
@@ -375,7 +379,7 @@ class Connection:
                     await self._idle.wait()
 
     def _leave_calls(self) -> None:
-        """End the calls that are under way where the connection is left: in memory, nothing else would."""
+        """End the calls under way when the connection is left: in memory, nothing else would."""
         if self._closing:
             for call in self._calls:
                 call.leave()
@@ -415,7 +419,7 @@ class Connection:
         return self.log.told(f"{reason}; its last words: {self.log.end}" if self.log.end else reason, _MOST_REASON)
 
     async def _client(self, stack: AsyncExitStack) -> Client:
-        """What the SDK speaks to this server with."""
+        """Return the SDK's client for this server."""
         server = self.server
         target: Any
         if isinstance(server, Memory):
@@ -442,7 +446,8 @@ class Connection:
 
     @contextlib.contextmanager
     def _person_waited_for(self) -> Iterator[None]:
-        """While a person is asked who they are, which no server can make quicker; the start has its time afterwards."""
+        """Pause the time limit of the start while a person is asked to log in: no server can speed that up. The start
+        has its full time afterwards."""
         self._move_limit(None)
         try:
             yield
@@ -461,7 +466,7 @@ class Connection:
         self.lost("the connection ended")
 
     def _sent(self, message: types.JSONRPCMessage) -> None:
-        """Note which requests were given up: what the server asks later may be about one of them."""
+        """Remember the cancelled requests: a later question of the server may be about one of them."""
         if isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
             self._given_up.add((message.params or {})["requestId"])
 
@@ -504,8 +509,8 @@ class Connection:
         return types.ElicitResult(action="decline") if value is None else accepted(params.mode, value)
 
     def _asking_call(self) -> OpenCall | str:
-        """The call on whose stream a question came or, where no stream is one call's, the one that is under way; or why
-        nobody can be asked."""
+        """Return the call for a question, or the reason why nobody can be asked. It is the call of the stream that the
+        question came on or, if no stream belongs to one call, the only call under way."""
         call = OPEN_CALL.get()
         if call is None or call.owner is not self:
             if self._given_up:
@@ -522,11 +527,11 @@ class Connection:
         return types.ElicitResult(action="decline", _meta={"reason": f"nobody was asked: {why}"})
 
     async def _watch(self, client: Client) -> None:
-        """Ask for the tools again whenever the list changes, or has been kept as long as it may be, for who follows."""
+        """List the tools again whenever the list changes, or its lifetime is over, if somebody follows the changes."""
         await self._followed.wait()
         listening: list[asyncio.Task[None]] = []
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            self._stale.set()  # what changed before is not told
+            self._stale.set()  # earlier changes are not reported
             listening.append(asyncio.create_task(self._listen(client)))
         try:
             while not _is_cancelled():
@@ -542,7 +547,7 @@ class Connection:
             await _stop(listening)
 
     async def _listen(self, client: Client) -> None:
-        """Hear of changes of the list, as the revision 2026-07-28 tells them; again where that ends."""
+        """Receive changes of the list, as the revision 2026-07-28 sends them. Begin again if that ends."""
         wait = _FIRST_BACKOFF
         while not _is_cancelled():
             try:
@@ -554,7 +559,7 @@ class Connection:
                         pass  # each comes to `_take_message` as well
             except MCPError as error:
                 if error.code in (types.METHOD_NOT_FOUND, types.INVALID_REQUEST):
-                    return  # it tells of no changes
+                    return  # it reports no changes
             except Exception as error:
                 self._tell_of("listening for changes ended", error)
             await asyncio.sleep(wait)
@@ -563,14 +568,14 @@ class Connection:
 
 
 def _sift(result: dict[str, Any], sifted: Sifted) -> None:
-    """Take out of a list, in place, what is no definition: the SDK would refuse all of it."""
+    """Remove invalid definitions from a list, in place: the SDK would refuse all of it."""
     listed = result.get("tools")
     if not isinstance(listed, list):
         return
     kept = []
     for definition in listed[:_MOST_TOOLS]:
         try:
-            with contextlib.suppress(KeyError):  # a revision that knows no such list
+            with contextlib.suppress(KeyError):  # the revision has no such list
                 methods.validate_server_result("tools/list", sifted.version, {**result, "tools": [definition]})
             types.Tool.model_validate(definition, by_name=False)
             kept.append(definition)
@@ -584,11 +589,11 @@ def _sift(result: dict[str, Any], sifted: Sifted) -> None:
 
 
 async def list_tools(session: ClientSession) -> Listing:
-    """All pages of the list, bounded.
+    """Return all pages of the list, bounded.
 
     Raises:
-        MCPError: where the server answers with an error.
-        ValueError: where its answer is none.
+        MCPError: The server answers with an error.
+        ValueError: The answer is no list of tools.
     """
     left_out: list[tuple[str | None, str]] = []
     telling = DROPPED.set(left_out)
@@ -633,7 +638,7 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
 
 
 def reason_for(error: BaseException, said: ServerLog) -> str:
-    """Why a connection broke: what was raised first, below all groups."""
+    """Return the reason why a connection broke: the first exception inside all groups."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError):
@@ -645,7 +650,8 @@ def reason_for(error: BaseException, said: ServerLog) -> str:
 
 
 def _is_cancelled() -> bool:
-    """Whether the present task is to end: where a connection breaks at the same moment, its error hides that."""
+    """Return whether the present task is to end. If a connection breaks at the same moment, its error hides the
+    cancellation."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -657,7 +663,8 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
 
 
 class _WatchedStream:
-    """A stream of messages, to or from a server, that tells of each, and of its end: the SDK's client does not."""
+    """A stream of messages, to or from a server, with a callback for each message and for its end. The SDK's client has
+    none."""
 
     def __init__(self, stream: Any, ended: Callable[[], None], seen: Callable[[Any], None]) -> None:
         self._stream, self._tell, self._seen = stream, ended, seen
@@ -680,7 +687,7 @@ class _WatchedStream:
     async def __anext__(self) -> Any:
         try:
             item = await self._stream.__anext__()
-        except Exception:  # its end, too
+        except Exception:  # also at its end
             self._tell()
             raise
         self._seen(getattr(item, "message", None))

@@ -1,5 +1,6 @@
-"""The HTTP client of a connection: a request that fails is an answer to it, and ends no other. Every request passes
-here, those of OAuth as well: each body is bounded, and so is where a server may send this client."""
+"""The HTTP client of a connection. A failed request becomes an error in its answer, and ends no other request. Every
+request passes here, those of OAuth as well, so each body is bounded, and a server can send this client only to allowed
+addresses."""
 
 from __future__ import annotations
 
@@ -41,52 +42,53 @@ from ferrule.security.http import HTTP_LOGS_ARE_OFF, NotReachableError
 from ferrule.security.masking import format_masked_error
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
-"""As the SDK's own client has it: a server may hold the stream of an answer open."""
+"""The SDK's own timeout: a server may hold the stream of an answer open."""
 _TIMEOUT_BESIDE = httpx2.Timeout(30.0)
 _POOL_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-"""How many calls are under way is the runner's to bound, and a server of 2025 may hold one that was given up."""
+"""No limit of connections: the runner bounds the calls under way, and a server of 2025 may hold a cancelled call."""
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
 _LONGEST_DELIVERY, _MOST_DELIVERIES = 30.0, 16
-"""Seconds that the server has to take a notification, or a reply to a question of its own; and how many are sent at
-once, as a server may ask much and take none."""
+"""Seconds for the server to take a notification, or a reply to a question of its own; and how many of each are sent at
+once, because a server may ask much and take none."""
 _NOTIFICATION, _INITIALIZED = b'{"jsonrpc":"2.0","method":', b'"method":"notifications/initialized"'
 _BETWEEN_STREAMS = 1.0
-"""Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
+"""Least seconds between a task's last request and its next request for a stream: a server may send `retry: 0`."""
 _ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"]
 _NO_SESSION = types.ErrorData(code=types.INVALID_REQUEST, message="no such session")
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
-"""Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
+"""Bytes, compressed and decompressed: of an answer in JSON, and of any other body, such as OAuth's documents. A stream
+of events has no limit."""
 _WITHOUT_BODY = (204, 304)
 _JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
 _MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
-"""Milliseconds until a stream is asked for again, whatever the server says."""
+"""Most milliseconds until a stream is asked for again, whatever the server sends."""
 _MESSAGE_BEGIN = b'{"jsonrpc":"2.0",'
 _REQUEST = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),"method":"([^"\\]+)"')
 _MOST_A_TURN = 16_384
-"""Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
+"""Bytes of a body for one turn of the loop: 64 KB decompress to 64 MB, with as many as 30 million events."""
 _LONGEST_BESIDE = 30.0
-"""Seconds that a body may take that is no answer of the server's: OAuth's own requests have no time limit."""
+"""Seconds for a body other than an answer of the server: OAuth's own requests have no time limit."""
 _SHOWN = {"http": "connection.connect_tcp.complete", "https": "connection.start_tls.complete"}
-"""What a connection has come to where it is to whom it should be, as far as the scheme can tell."""
+"""The trace event after which the other side of a connection has proved its name, as far as the scheme can prove it."""
 _SECRET_PARAMETERS = ("assertion", "client_assertion", "client_secret", "code", "code_verifier", "refresh_token")
-"""Those of a request for a token: RFC 6749, 7521, 7636."""
+"""The secret parameters of a request for a token: RFC 6749, 7521, 7636."""
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class UnreadableAnswerError(httpx2.RequestError):
-    """A body that is too large, or takes too long."""
+    """A body is too large, or takes too long."""
 
 
 class _Exchange:
-    """One request of MCP, and what may come back for it.
+    """One request of MCP, and the messages that may come back for it.
 
     Args:
-        content: Its body. One without a request in it leads to no answer, but to a stream of messages.
-        log: Hears of lines that are no messages.
+        content: Its body. A body without a request leads to no answer, but to a stream of messages.
+        log: Receives the lines that are no messages.
     """
 
     def __init__(self, content: bytes, log: ServerLog) -> None:
@@ -98,8 +100,8 @@ class _Exchange:
             self._requests.on_sent(types.JSONRPCRequest(jsonrpc="2.0", id=self.id, method=match[2].decode()))
 
     def read(self, data: bytes) -> Iterator[types.JSONRPCMessage]:
-        """Yield the messages of a body or an event. An answer to any other request is a lost answer to this one, which
-        the SDK would take for its own or wait behind."""
+        """Yield the messages of a body or an event. An answer to any other request counts as a lost answer to this one:
+        the SDK would take it for its own or wait behind it."""
         for message in self._requests.read(data, self._warn):
             if self.id is not None and isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
                 is_its_own = message.id is not None and coerce_request_id(message.id) == self.id
@@ -108,7 +110,7 @@ class _Exchange:
                 yield message
 
     def answer(self, body: bytes) -> types.JSONRPCMessage:
-        """Return the answer that a body in JSON holds, or an error in its place."""
+        """Return the answer in a JSON body, or an error in its place."""
         answers = types.JSONRPCResponse | types.JSONRPCError
         return next((one for one in self.read(body) if isinstance(one, answers)), self._lost())
 
@@ -122,17 +124,17 @@ _EXCHANGE: ContextVar[_Exchange | None] = ContextVar(
 
 
 class HttpClient(httpx2.AsyncClient):
-    """A client whose failures to reach the server are errors in JSON-RPC: the SDK's transport would end with them, and
-    every other request with it.
+    """A client that turns failures to reach the server into errors in JSON-RPC. Otherwise they would end the SDK's
+    transport, and every other request with it.
 
     Args:
-        headers: Those of the requests to the server, and of no other.
-        auth: What signs these, and may send some of its own.
-        reach: Where the latter may go.
-        log: Hides what `auth` gives away, and hears what cannot be read.
+        headers: The headers of requests to the server, and of no other.
+        auth: Signs these requests, and may send some of its own.
+        reach: The addresses allowed for the requests of `auth`.
+        log: Hides the secrets of `auth`, and receives unreadable messages.
 
     Attributes:
-        has_session: Whether the server has given this connection a session.
+        has_session: Whether this connection has a session of the server.
     """
 
     def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, log: ServerLog) -> None:
@@ -145,19 +147,19 @@ class HttpClient(httpx2.AsyncClient):
         self.has_session = False
 
     def fate(self, error: MCPError) -> Fate | None:
-        """Return what this client says of a request, `None` of an error that is the server's own.
+        """Return this client's finding about a request, `None` for an error of the server's own.
 
         `"not sent"`: there was no connection. `"broken"`: the connection broke before the answer. `"forgotten"`: the
         server has forgotten the session, and did not look at the request. `"expired"`: the session has ended, and the
-        request may have been executed. `"failed"`: anything else, of which the text is not for a model.
+        request may have been executed. `"failed"`: any other failure; its text is not for a model.
         """
         return error.data.get(self._mark) if isinstance(error.data, dict) else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; what keeps an answer from coming is one.
+        """Send a request. A failure becomes a response with an error.
 
-        The SDK sends one message after another, and waits for the response to each that is no request. A server may
-        never send that response, so this client gives it at once, and delivers the message in a task.
+        The SDK sends one message after another, and waits for the response to each notification and reply. A server may
+        never send that response, so this client returns one at once, and delivers the message in a task.
         """
         message = request.read() if request.method == "POST" else b""
         if not message.startswith(_MESSAGE_BEGIN) or _REQUEST.match(message):
@@ -165,12 +167,12 @@ class HttpClient(httpx2.AsyncClient):
         delivery = asyncio.create_task(self._deliver(request))
         self._deliveries.add(delivery)
         delivery.add_done_callback(self._deliveries.discard)
-        if _INITIALIZED in message:  # a server may refuse what comes before it
+        if _INITIALIZED in message:  # a server may refuse earlier messages
             await asyncio.wait([delivery], timeout=_LEAVE_SECONDS)
         return httpx2.Response(202, request=request)
 
     async def aclose(self) -> None:
-        """Close the connections; what is not delivered by then is given up."""
+        """Close the connections. Undelivered messages are dropped."""
         await self._give_up_deliveries()
         await super().aclose()
 
@@ -184,7 +186,7 @@ class HttpClient(httpx2.AsyncClient):
         await asyncio.gather(*self._deliveries, return_exceptions=True)
 
     async def _deliver(self, request: httpx2.Request) -> None:
-        """Send a message that gets no answer: a notification, or a reply."""
+        """Send a message without an answer: a notification, or a reply."""
         kind = "notification" if request.content.startswith(_NOTIFICATION) else "reply"
         try:
             async with asyncio.timeout(_LONGEST_DELIVERY), self._slots[kind]:
@@ -230,7 +232,7 @@ class HttpClient(httpx2.AsyncClient):
         except httpx2.RequestError as error:
             fate: Fate = "not sent" if isinstance(error, _NOT_CONNECTED) else "broken"
             return self._error(request, 503, types.CONNECTION_CLOSED, _text_of(error), fate)
-        except Exception as error:  # what signs a request may raise anything
+        except Exception as error:  # the signing code may raise anything
             return self._error(request, 502, types.INTERNAL_ERROR, _text_of(error), "failed")
         status = response.status_code
         if status < 400:
@@ -241,14 +243,14 @@ class HttpClient(httpx2.AsyncClient):
             said = _NO_SESSION if ended == "forgotten" else getattr(exchange.answer(response.content), "error", LOST)
             return self._error(request, status, said.code, said.message, ended)
         code = _error_of(response).get("code")
-        if code is not None or status == 404:  # of all others without a code, the SDK makes one text
+        if code is not None or status == 404:  # the SDK gives all others without a code the same text
             return response
         await response.aclose()
         why = f"HTTP {status} {httpx2.codes.get_reason_phrase(status)}".strip()  # the server's own may say anything
         return self._error(request, status, types.INTERNAL_ERROR, why)
 
     async def gets_sse(self, url: str) -> bool:
-        """Whether the transport of 2024 is spoken at this address: a stream that begins with the event `endpoint`."""
+        """Return whether the address speaks the transport of 2024: a stream that begins with the event `endpoint`."""
         begin = b""
         with suppress(httpx2.RequestError, TimeoutError):
             async with (
@@ -263,10 +265,10 @@ class HttpClient(httpx2.AsyncClient):
         return begin.lstrip().replace(b" ", b"").startswith(b"event:endpoint")
 
     async def _leaves(self, request: httpx2.Request) -> None:
-        """Look where a request goes, of the server or beside it, before it is sent.
+        """Check the address of a request, of the server's or beside it, before it is sent.
 
         Raises:
-            NotReachableError: where it may not go there.
+            NotReachableError: The request may not go there.
         """
         for secret in _secrets_of(request, request.extensions.get(self._mark, frozenset())):
             self._log.hide(secret)
@@ -277,7 +279,7 @@ class HttpClient(httpx2.AsyncClient):
             request.extensions = {**request.extensions, "trace": _watching(self._reach, request.url)}
 
     async def _came(self, response: httpx2.Response) -> None:
-        """Bound the body of a response, whoever reads it."""
+        """Bound the body of a response, for every reader."""
         answers = self._mark in response.request.extensions and response.is_success
         has_events = answers and _has_type(response, _EVENTS_TYPE)
         most: tuple[float, float | None] = (_MOST_BESIDE, _LONGEST_BESIDE)
@@ -294,7 +296,7 @@ class HttpClient(httpx2.AsyncClient):
             response.headers.pop(key, None)
         if has_events:
             response.stream = _Events(response.stream, _EXCHANGE.get() or _Exchange(b"", self._log))
-            response.headers["content-type"] = _EVENTS_TYPE  # in UTF-8, whatever it said
+            response.headers["content-type"] = _EVENTS_TYPE  # in UTF-8, whatever the server's header has
 
     def _error(
         self, request: httpx2.Request, status: int, code: int, message: str, fate: Fate | None = None
@@ -305,15 +307,15 @@ class HttpClient(httpx2.AsyncClient):
 
 
 def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
-    """Hears of the connection that a request goes by, before the request does. A proxy's is not looked at: where it
-    leads to, is the proxy's to bound.
+    """Return a trace hook that checks the address of a request's connection before the request uses it. Addresses
+    behind a proxy are not checked: bounding them is the proxy's task.
 
     Raises:
-        NotReachableError: where it must not go there.
+        NotReachableError: The hook raises it if the connection must not go there.
     """
     host = address = ""
 
-    async def hear(event: str, about: dict[str, Any]) -> None:  # of httpcore2's extension `trace`
+    async def hear(event: str, about: dict[str, Any]) -> None:  # for httpcore2's extension `trace`
         nonlocal host, address
         if event == "connection.connect_tcp.started":
             host = about["host"]
@@ -332,7 +334,7 @@ def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], 
 
 
 class _Events(httpx2.AsyncByteStream):
-    """A stream of events, each with one message that can be read, or with none."""
+    """A stream of events, each with at most one message, and only readable ones."""
 
     def __init__(self, body: httpx2.AsyncByteStream, exchange: _Exchange) -> None:
         self._body, self._exchange = body, exchange
@@ -347,14 +349,14 @@ class _Events(httpx2.AsyncByteStream):
                     yield self._rewrite(event)
                     event, size = [], 0
                     await asyncio.sleep(0)  # a flood of events must not hold the loop
-                elif not line.startswith(b":"):  # that is a comment
+                elif not line.startswith(b":"):  # a comment
                     size += len(line)
                     if size > _MOST_EVENT:
                         raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
                     event.append(line.removeprefix(b"\xef\xbb\xbf"))
 
     def _rewrite(self, event: list[bytes]) -> bytes:
-        """Return an event as the SDK can read it: each message in one of its own."""
+        """Return an event in a form readable for the SDK: each message in an event of its own."""
         fields: dict[bytes, bytes] = {}
         data: list[bytes] = []
         for line in event:
@@ -376,11 +378,11 @@ class _Events(httpx2.AsyncByteStream):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """The body of a response, of which no more is given than it may have, and little at once.
+    """The body of a response, bounded and in small pieces.
 
     Args:
-        most: Bytes.
-        longest: Seconds; `None` for any.
+        most: Most bytes.
+        longest: Most seconds; `None` for no limit.
     """
 
     def __init__(
@@ -398,7 +400,7 @@ class _Bounded(httpx2.AsyncByteStream):
             if until is not None and time() > until:
                 raise UnreadableAnswerError(f"it takes longer than {self._longest:g} s")
             for begin in range(0, len(chunk), _MOST_A_TURN):
-                if begin:  # who reads events reads all of a chunk in one turn of the loop, and no deadline is looked at
+                if begin:  # a reader of events takes a whole chunk in one turn of the loop, without a look at deadlines
                     await asyncio.sleep(0)
                 yield chunk[begin : begin + _MOST_A_TURN]
 
@@ -407,8 +409,8 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]]) -> list[str]:
-    """What was put on a request to sign it, beyond the headers that it had before: of one of OAuth's own, what the
-    form has that is secret."""
+    """Return the secrets on a request. For a request to the server, the headers that signing added to `before`. For one
+    of OAuth's own, its authorization and the secret parameters of its form."""
     if before:
         return [value.decode("latin-1") for _, value in set(request.headers.raw) - before]
     form = parse_qs(request.content.decode("latin-1")) if isinstance(request.stream, httpx2.ByteStream) else {}
@@ -424,7 +426,7 @@ async def _readable(response: httpx2.Response, request: httpx2.Request, exchange
     """Return the answer to a request with one message in its body, or as a stream of events.
 
     Raises:
-        UnreadableAnswerError: If it is neither.
+        UnreadableAnswerError: It is neither.
     """
     if _has_type(response, _EVENTS_TYPE):
         response.status_code = 200  # or the SDK does not read it
@@ -447,8 +449,8 @@ def _has_type(response: httpx2.Response, kind: str) -> bool:
 
 
 def _is_json(response: httpx2.Response) -> bool:
-    """Whether there is JSON to read. To read a response that has no body would keep its connection for the next
-    request, which would get the body that a server sends all the same."""
+    """Return whether there is JSON to read. Reading a response without a body would keep its connection for the next
+    request, and a body sent by the server nevertheless would become the answer to that request."""
     return response.status_code not in _WITHOUT_BODY and _has_type(response, _JSON_TYPE)
 
 
@@ -460,7 +462,7 @@ def _text_of(error: Exception) -> str:
 
 
 def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
-    """The error in JSON-RPC that a response holds; empty where it holds none."""
+    """Return the JSON-RPC error in a response; empty without one."""
     found: Any = None
     if response.is_closed:
         with suppress(ValueError, RecursionError):
@@ -470,13 +472,13 @@ def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
 
 
 def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate | None:
-    """Return what a refusal says of the session of a request, None if it says nothing.
+    """Return the fate of a request's session by a refusal, or None if the refusal has no such meaning.
 
-    By MCP, 404 says that the session has ended, and the body of a refusal has no id. A body that may be the answer to
-    the request says that it was looked at.
+    By MCP, 404 means that the session has ended, and the body of a refusal has no id. A body that may be the answer to
+    the request means that the server looked at the request.
 
-    The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id, as they do before they
-    read the message; the Python SDK answered 400 and a text until 1.20.
+    The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id before they read the
+    message; the Python SDK answered 400 and a text until 1.20.
     """
     status = response.status_code
     if request_id is None or status not in (400, 404) or MCP_SESSION_ID not in response.request.headers:

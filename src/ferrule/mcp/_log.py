@@ -1,5 +1,5 @@
-"""What leaves of what an MCP server says beside its results: in errors, in how it is, and in the log. All of it passes
-`ServerLog.told`, which bounds it and takes out what nobody sees and what is secret."""
+"""The texts of an MCP server beside its results: in errors, in its status, and in the log. All of them pass
+`ServerLog.told`: it bounds them and removes hidden characters and secrets."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from ferrule.values.log import LogLines, make_logger
 log = make_logger("ferrule.mcp")
 _MOST_LINE = 1_000
 _MOST_LOGGED = 100
-"""In one second; what is more is counted."""
+"""Lines in one second; further ones are counted."""
 _LEAST_SECRET = 6
-"""Characters of a value of `env` or `headers` (of a header, of what follows its scheme as well) that becomes stars."""
+"""Least characters of a value of `env` or `headers` to be masked. In a header, the part after the scheme is masked as
+well."""
 _ESCAPED_CHARACTER = re.compile(r"\\+(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _TELLING_BEGIN = 16
-"""Characters of the beginning of a secret by which it is found where its end was cut off."""
+"""Characters of the beginning of a secret. They are enough to find it if its end was cut off."""
 _MOST_SIGNED = 400
-"""Of values that requests were signed by; each user's token is two. To look for all of them takes 0.3 ms."""
+"""Most values that signed requests; each user's token is two. Searching for all of them takes 0.3 ms."""
 _MOST_ERROR = 1_500
 _MOST_TRACEBACK = 20_000
 _MOST_KEPT = 20
@@ -42,11 +43,11 @@ _CHUNK = 65_536
 
 
 class ServerLog:
-    """What one server says, line by line, and the end of it for whoever wants to know why it ended.
+    """The output of one server, line by line. Its last lines explain why the server ended.
 
     Args:
-        label: What it is called, or else what it is.
-        secrets: What no text shows: the values of `env` or `headers`. Those that OAuth finds are added.
+        label: The server's name, or else its address.
+        secrets: Values of `env` or `headers`, hidden in every text. Those that OAuth finds are added.
     """
 
     def __init__(self, label: str, secrets: Iterable[str] = ()) -> None:
@@ -64,27 +65,28 @@ class ServerLog:
         return "\n".join(self._kept)[-_MOST_LINE:].strip()
 
     def clear(self) -> None:
-        """Forget what an earlier process said."""
+        """Forget the output of an earlier process."""
         self._kept.clear()
         self._rest = b""
 
     def hide(self, value: str) -> None:
-        """From now on no text shows this value of a header or a form, until many others were hidden since."""
+        """From now on hide this value of a header or a form in every text, until many others were hidden since."""
         forms = _forms_of([value])
         for form in [form for form in forms if form in self._found]:
             self._found.remove(form)
         self._found += forms
 
     def told(self, text: str, most: int = _MOST_LINE) -> str:
-        """At most `most` characters of the text, without what nobody sees, and with stars for what is secret."""
+        """Return at most `most` characters of the text, without hidden characters, and with stars for secrets."""
         return truncate_text(self._clean(text[: 4 * most]), most)
 
     def told_of(self, error: BaseException) -> str:
-        """What an exception says, at most 500 characters; of a `ValidationError` nothing that was given to it."""
+        """Return the text of an exception, at most 500 characters; for a `ValidationError`, without the validated
+        input."""
         return format_masked_error(error, lambda text: self._clean(text[:_MOST_TRACEBACK]))
 
     def failure(self, error: Exception) -> ToolError:
-        """What a call comes to where this was raised: the one way in which an error of a connection is made."""
+        """Return the error of a call for an exception. This is the only way to make an error of a connection."""
         if isinstance(error, ToolError):
             text = self.told(str(error), _MOST_ERROR)
             return ToolError(text, executed=error.executed, retry_after=error.retry_after)
@@ -92,23 +94,23 @@ class ServerLog:
         return ToolError(f"the call of {self._label} broke: {type(error).__name__}", executed=None)
 
     def tell(self, level: int, text: str, most: int = 2 * _MOST_LINE) -> None:
-        """A record of the log about the server."""
+        """Write a record about the server to the log."""
         log.log(level, "%s", self.told(text, most))
 
     def tell_error(self, level: int, what: str, error: Exception) -> None:
-        """The same with a traceback."""
+        """Write a record about the server to the log, with a traceback."""
         if log.isEnabledFor(level):
             text = self.told("".join(traceback.format_exception(error)), _MOST_TRACEBACK)
             log.log(level, "%s%s", self.told(f"{self._label}: {what}"), LogLines(text.rstrip()))
 
     def _clean(self, text: str) -> str:
         shown = visible(text)[0]
-        bare = _ESCAPED_CHARACTER.sub("", shown)  # what nobody sees may stand escaped between the letters of a secret
+        bare = _ESCAPED_CHARACTER.sub("", shown)  # hidden characters may stand escaped between the letters of a secret
         starred = self._starred(bare)
         return self._starred(shown) if starred == bare and bare != shown else starred
 
     def _starred(self, text: str) -> str:
-        """The text with stars for what is secret, or begins like it, as what somebody has cut."""
+        """Return the text with stars for secrets, and for beginnings of secrets, because the text may have been cut."""
         for secret in (*self._given, *self._found):
             begin, at = secret[:_TELLING_BEGIN], 0
             while (at := text.find(begin, at)) >= 0:
@@ -118,7 +120,7 @@ class ServerLog:
         return text
 
     def say(self, text: str, level: int = logging.INFO) -> None:
-        """One line."""
+        """Store and log one line."""
         text = self.told(text).rstrip()
         if not text:
             return
@@ -133,7 +135,7 @@ class ServerLog:
             log.log(level, "%s: %s", self._label, text)
 
     def feed(self, data: bytes) -> None:
-        """What came from its standard error."""
+        """Take bytes of the server's standard error."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[: 4 * _MOST_LINE]
         for line in lines:
@@ -141,7 +143,8 @@ class ServerLog:
 
     @contextlib.contextmanager
     def stderr(self) -> Iterator[Any]:
-        """A file for the standard error of a process. A loop that cannot wait for a pipe (Windows) gets none of it."""
+        """Yield a file for the standard error of a process. A loop without readers for pipes (Windows) discards the
+        output."""
         loop = asyncio.get_running_loop()
         read, write = os.pipe()
         os.set_blocking(read, False)
@@ -171,16 +174,17 @@ class ServerLog:
 
 
 def _forms_of(secrets: Iterable[str]) -> list[str]:
-    """What is looked for: each whole, and what follows its scheme; as it is, and as it stands in JSON or a `repr`."""
+    """Return the texts to search for: each secret whole, and the part after its scheme; plain, and as in JSON or a
+    `repr`."""
     parts = {part for value in secrets for part in (value, value.partition(" ")[2]) if len(part) >= _LEAST_SECRET}
     forms = {form for part in parts for form in (part, ascii(part)[1:-1], json.dumps(part)[1:-1])}
     return sorted(forms, key=len, reverse=True)
 
 
 SDK_LOGS: ContextVar[ServerLog | None] = ContextVar("ferrule_mcp_sdk_logs", default=None)
-"""Where warnings of the SDK go: it logs a traceback for whatever a server sends that is no message."""
+"""The receiver of the SDK's warnings: the SDK logs a traceback for anything from a server that is no message."""
 DROPPED: ContextVar[list[tuple[str | None, str]] | None] = ContextVar("ferrule_mcp_dropped", default=None)
-"""Takes the tools that the SDK leaves out of a list, each with what is wrong with it: only its log tells of them."""
+"""Collects the tools that the SDK leaves out of a list, each with the problem: the SDK reports them in its log only."""
 _SDK_LOGGERS = (
     "client",
     "mcp.client.auth.oauth2",
@@ -191,7 +195,7 @@ _SDK_LOGGERS = (
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Whether a record of the SDK is not about a server of this package, which has its own log."""
+    """Return whether a record of the SDK is about no server of this package. Such servers have their own log."""
     if record.levelno < logging.WARNING:
         return SDK_LOGS.get() is None  # the SDK logs addresses, and a key may stand in one
     if (dropped := DROPPED.get()) is not None and str(record.msg).startswith("dropping tool"):
@@ -202,7 +206,7 @@ def _is_of_others(record: logging.LogRecord) -> bool:
         return True
     text = record.getMessage()[:_MOST_LINE]
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ValidationError):  # of what was no message
+    if isinstance(error, ValidationError):  # of an input that was no message
         text += f": {str(error.errors(include_url=False)[0]['input'])[: 4 * _MOST_LINE]}"
     elif error is not None:
         text += f": {type(error).__name__}: {server.told_of(error)}"

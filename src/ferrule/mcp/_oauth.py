@@ -1,4 +1,4 @@
-"""OAuth for servers over HTTP, by the SDK's own client: where tokens are kept, and how a person comes to say yes."""
+"""OAuth for servers over HTTP, by the SDK's own client: the storage of tokens, and the way to a person's consent."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Pause = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAuthClientProvider:
-    """What signs the requests to one server.
+    """Return the signer of the requests to one server.
 
     Args:
-        reach: Where the server may send a person.
-        pause: Entered while a person is waited for.
+        reach: The addresses to which the server may send a person.
+        pause: Entered during the wait for a person.
 
     Raises:
-        FerruleError: where the store cannot be used.
+        FerruleError: The store cannot be used.
     """
     store: Any = settings.store
     storage: TokenStorage = FileStore(Path(store), url) if isinstance(store, str | os.PathLike) else store
@@ -66,8 +66,7 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
 
 
 class _WithScopes(OAuthClientMetadata):
-    """A client whose scopes stay those that the developer has named: the SDK puts those that the server says in their
-    place (mcp 2.3.0)."""
+    """A client that keeps the developer's scopes: the SDK replaces them with the server's (mcp 2.3.0)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "scope":
@@ -75,16 +74,18 @@ class _WithScopes(OAuthClientMetadata):
 
 
 class _Provider(OAuthClientProvider):
-    """The SDK's client, by which nothing that proves who somebody is goes to another than it is for: the secret of a
-    client and the code of a person to the authorization server where the client was registered, a refresh token to
-    where it came from. The SDK asks the MCP server itself for a token where it knows no metadata, and goes on with the
-    metadata of one whose client it has not become (mcp 2.3.0).
+    """The SDK's client, with checks that each credential goes to its own server only. The secret of a client and the
+    code of a person go to the authorization server where the client was registered, and a refresh token goes back to
+    its origin.
+
+    Without metadata, the SDK asks the MCP server itself for a token. It also continues with the metadata of an
+    authorization server without being its client (mcp 2.3.0).
     """
 
     _given_by: httpx2.URL | None = None
 
     async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """As the SDK's flow, which a subclass is to write here; what it sends besides `request` is looked at."""
+        """Run the SDK's flow, and check every request except `request`. The SDK wants this method from a subclass."""
         flow = super()._auth_flow(request)
         try:
             outgoing = await anext(flow)
@@ -93,7 +94,7 @@ class _Provider(OAuthClientProvider):
                 if grant:
                     self._check_issuer()
                 if grant == "refresh_token" and outgoing.url != self._given_by:
-                    response = httpx2.Response(400, request=outgoing)  # after which a person is asked again
+                    response = httpx2.Response(400, request=outgoing)  # after this, a person is asked again
                 else:
                     response = yield outgoing
                 if grant and response.is_success:
@@ -109,10 +110,10 @@ class _Provider(OAuthClientProvider):
         return await super()._perform_authorization()
 
     def _check_issuer(self) -> None:
-        """See that tokens are asked for where the client was registered, as far as that is known.
+        """Check that tokens are requested where the client was registered, as far as that is known.
 
         Raises:
-            OAuthFlowError: where they are not.
+            OAuthFlowError: They are requested elsewhere.
         """
         context = self.context
         client, metadata = context.client_info, context.oauth_metadata
@@ -127,16 +128,17 @@ class _Provider(OAuthClientProvider):
 
 
 def _grant_of(request: httpx2.Request) -> str:
-    """What a request for a token gives in return for it, by its name in RFC 6749; empty of another request."""
+    """Return the `grant_type` (RFC 6749) of a request for a token; empty for another request."""
     form = request.headers.get("content-type") == "application/x-www-form-urlencoded"
     return parse_qs(request.content.decode("latin-1")).get("grant_type", [""])[0] if form else ""
 
 
 class _OfClient:
-    """The tokens of a store, for the client that was registered by hand, whatever another one was called there.
+    """The tokens of a store, for the client that was registered by hand, even if the store names another client.
 
     Attributes:
-        context: Of the provider that it is the store of, which would go on with a client that it registered.
+        context: The context of the store's provider. Without a reset there, the provider would go on with a client that
+            it registered.
     """
 
     context: Any = None
@@ -147,7 +149,7 @@ class _OfClient:
             client_id=client_id,
             client_secret=settings.client_secret,
             redirect_uris=[AnyUrl(address)],
-            # RFC 6749, 2.3.1: what every server takes that gives out secrets
+            # RFC 6749, 2.3.1: every server with client secrets takes it
             token_endpoint_auth_method="none" if settings.client_secret is None else "client_secret_basic",
             scope=" ".join(settings.scopes) or None,
             issuer=settings.issuer,
@@ -162,7 +164,7 @@ class _OfClient:
 
 
 class FileStore:
-    """Tokens in a file that nobody else may read, for any number of servers; written whole or not at all."""
+    """Tokens in a file only its owner may read, for any number of servers; replaced atomically."""
 
     def __init__(self, path: Path, url: str) -> None:
         self._path, self._url = path, url
@@ -191,7 +193,7 @@ class FileStore:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            kind = type(error).__name__  # the text of an error in JSON may hold what is in the file
+            kind = type(error).__name__  # the text of an error in JSON may show parts of the file
             raise FerruleError(f"the tokens in {str(self._path)!r} cannot be read: {kind}") from None
         if not isinstance(found, dict):
             raise FerruleError(f"{str(self._path)!r} is no file of tokens")
@@ -215,7 +217,7 @@ class FileStore:
 
 
 class _Receiver:
-    """Listens on this machine for the answer of the authorization server, only while a person is waited for."""
+    """Listens on this machine for the answer of the authorization server, only during the wait for a person."""
 
     def __init__(self, port: int, settings: OAuth, reach: Reach, pause: Pause) -> None:
         self.address = f"http://{_LOOPBACK}:{port}{_PATH}"
@@ -228,8 +230,8 @@ class _Receiver:
         """Listen, and let a person open the address.
 
         Raises:
-            NotReachableError: for an address that is none of the web, or one that the server may not name.
-            OAuthFlowError: where nothing can listen.
+            NotReachableError: The address is none of the web, or one that the server may not name.
+            OAuthFlowError: Nothing can listen at the port.
         """
         self._reach.check(url)
         self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
@@ -250,7 +252,7 @@ class _Receiver:
         """Wait for the answer.
 
         Raises:
-            OAuthFlowError: for a no, or none in time.
+            OAuthFlowError: The answer is a no, or does not come in time.
         """
         assert self._answer is not None
         assert self._server is not None
@@ -265,7 +267,7 @@ class _Receiver:
             self._answer.cancel()
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request of a browser. What has not the state of this question is not the answer to it."""
+        """Read one request of a browser. Without the state of this question, it is not the answer."""
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 line = await reader.readline()
@@ -282,7 +284,7 @@ class _Receiver:
             if right:
                 self._take(given)
         except (OSError, ValueError, TimeoutError):
-            pass  # no browser that a person uses
+            pass  # not the browser of a person
         finally:
             writer.close()
 
@@ -299,7 +301,7 @@ class _Receiver:
 
 
 def _port_of(known: OAuthClientInformationFull | None) -> int | None:
-    """The port that was registered, which some servers hold to."""
+    """Return the registered port, because some servers accept no other."""
     for address in (known.redirect_uris or []) if known is not None else []:
         if address.host == _LOOPBACK and address.path == _PATH:
             return address.port

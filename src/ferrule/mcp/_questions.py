@@ -1,4 +1,4 @@
-"""What an MCP server wants to know of a person, as the question that a runner asks, and the answer on its way back."""
+"""A question of an MCP server to a person, as the question of a runner, and the answer on its way back."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ Responses = types.InputResponses
 
 
 def to_question(wanted: types.InputRequiredResult, server: str) -> InputRequired:
-    """What the runner asks for a result that wants input; several requests are one object with a property for each.
+    """Return the runner's question for a result that wants input. Several requests are one object with a property for
+    each.
 
     Raises:
-        ToolError: for a request that this client never offered to answer.
+        ToolError: The server asks for input that this client never offered, or for input that nobody can be shown.
     """
     asked: dict[str, types.ElicitRequestParams] = {}
     for key, request in (wanted.input_requests or {}).items():
@@ -57,7 +58,8 @@ def _one_question(asked: Mapping[str, types.ElicitRequestParams], state: str | N
 
 
 def to_visit(error: MCPError, server: str) -> InputRequired | None:
-    """What the runner asks where a server of the 2025 revisions has addresses visited before it takes the call."""
+    """Return the runner's question if a server of the 2025 revisions wants addresses visited before it takes the call.
+    Return None if the error names none."""
     try:
         wanted = types.ElicitationRequiredErrorData.model_validate(error.data).elicitations
     except ValidationError:
@@ -69,7 +71,7 @@ def to_visit(error: MCPError, server: str) -> InputRequired | None:
 
 
 def reason_of(params: types.ElicitRequestParams, server: str) -> str:
-    """The question, which says who asks."""
+    """Return the question, with the name of the server."""
     message = truncate_text(visible(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
     if not isinstance(params, types.ElicitRequestURLParams):
         return f"{server} asks: {message}"
@@ -78,11 +80,10 @@ def reason_of(params: types.ElicitRequestParams, server: str) -> str:
 
 
 def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
-    """The JSON Schema of what is wanted, without what nobody sees; of an address, a plain yes.
+    """Return the JSON Schema of the wanted input, without hidden characters; for an address, the schema of a plain yes.
 
     Raises:
-        ValueError: for hidden characters that would have to stay, for a schema that is too deep, and for patterns over
-            the bounds.
+        ValueError: Hidden characters would have to stay, the schema is too deep, or patterns are over the bounds.
     """
     if isinstance(params, types.ElicitRequestURLParams):
         return {"type": "object", "properties": {}, "additionalProperties": False}
@@ -98,7 +99,7 @@ def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
 
 
 def to_responses(answer: Answer) -> tuple[Responses, str | None]:
-    """What a person answered, and the server's own state, as they go back to it."""
+    """Return a person's answer, and the server's own state, for the way back to the server."""
     modes: Mapping[str, str] = answer.state["modes"]
     value = answer.value
     responses: Responses = {}

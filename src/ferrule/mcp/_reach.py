@@ -1,8 +1,8 @@
-"""Which addresses an MCP server may send this client to: where it is itself, those that the developer named, and the
-public ones, by https.
+"""The addresses to which an MCP server may send this client: its own, those named by the developer, and public ones by
+https.
 
-OAuth has a client go where the server says: to its metadata, to an authorization server, and to what that names
-(RFC 9728, RFC 8414). Without a bound it would reach whatever the client can reach and the server cannot.
+In OAuth, a client goes to addresses named by the server: its metadata, an authorization server, and the addresses named
+there (RFC 9728, RFC 8414). Without a bound, a server could reach everything that only the client can reach.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Reach:
 
     Args:
         server: Its address.
-        named: Those of the developer, of which all is allowed as it is of the server's own.
+        named: Addresses from the developer. Everything at their origins is allowed, as at the server's own.
     """
 
     def __init__(self, server: str, named: Iterable[str] = ()) -> None:
@@ -31,10 +31,10 @@ class Reach:
         self._kinds: set[Kind | None] = {None, "global", kind_of_host(self._own[1])}
 
     def check(self, url: httpx2.URL | str) -> None:
-        """Look at an address as it is written.
+        """Check an address as it is written.
 
         Raises:
-            NotReachableError: where it may not be reached, whatever it resolves to.
+            NotReachableError: It may not be reached, whatever it resolves to.
         """
         scheme, _host, _port = origin = _where(url)
         if origin in self._origins:
@@ -50,17 +50,17 @@ class Reach:
         self._check_kind(url, kind)
 
     def check_address(self, url: httpx2.URL, address: str) -> None:
-        """Look at the address that a connection came to.
+        """Check the address of an open connection.
 
         Raises:
-            NotReachableError: where it may not be reached.
+            NotReachableError: It may not be reached.
         """
         if _where(url) not in self._origins:
             self._check_kind(url, kind_of(address))
 
     def connected(self, url: httpx2.URL, address: str) -> None:
-        """Learn where the server is itself, once it has shown that it is the one of that name. A name may lead to this
-        machine today and elsewhere tomorrow, as who owns it likes, and is not believed in that."""
+        """Learn the kind of the server's own address, once the server has proved its name. A loopback address does not
+        count: the owner of a name may let it point to this machine today and elsewhere tomorrow."""
         kind = kind_of(address)
         if _where(url) == self._own and kind != "loopback":
             self._kinds.add(kind)
@@ -71,7 +71,7 @@ class Reach:
 
 
 def _where(url: httpx2.URL | str) -> tuple[str, str, int | None]:
-    """Scheme, host and port, as the client reads them that goes there."""
+    """Return scheme, host and port, as the HTTP client reads them."""
     try:
         found = httpx2.URL(url)
         return found.scheme, found.raw_host.decode("ascii").rstrip("."), found.port or _PORTS.get(found.scheme)

@@ -1,4 +1,4 @@
-"""Which MCP servers there are: the forms in which a user names one. Nothing here speaks to any."""
+"""The forms in which a user names an MCP server. Nothing here speaks to any server."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ferrule.security.masking import mask_credentials
 from ferrule.security.similar_names import lookalike_key
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
-"""Which revisions are spoken with a server. See docs/mcp.md."""
+"""The revisions spoken with a server. See docs/mcp.md."""
 _LEAST_RANDOM = 20
-"""Characters of letters and digits in an address that no person has chosen."""
+"""Least characters of letters and digits in a part of an address to count as random."""
 _MODES = ("auto", "legacy", "2026-07-28")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """What all forms of a server have.
+    """The fields of all forms of a server.
 
     Attributes:
-        name: What stands before the names of its tools, with two underscores, and is their tag; `None` for no prefix.
-        mode: Which revisions are spoken: `"auto"` asks the server, `"legacy"` is one of those before 2026-07-28.
-        auto_approve: Its tools that an `mcp.json` wants to run without asking. Nothing here goes by it; see
+        name: The prefix of its tools' names, before two underscores, and their tag; `None` for no prefix.
+        mode: The revisions to speak: `"auto"` asks the server, `"legacy"` is one of those before 2026-07-28.
+        auto_approve: Its tools that an `mcp.json` wants to run without asking. Nothing here follows it; see
             `Servers.auto_approved`.
     """
 
@@ -43,22 +43,23 @@ class Named:
 
     @property
     def address(self) -> str:
-        """What it is, for people: without arguments, parameters and secrets."""
+        """The server's address for people: without arguments, parameters and secrets."""
         raise NotImplementedError
 
     @property
     def identity(self) -> Sequence[str]:
-        """What makes it the server that it is, with all that `address` leaves out but the credentials that change."""
+        """The texts that identify the server: also the parts missing in `address`, but no credentials, because these
+        change."""
         raise NotImplementedError
 
     @property
     def secrets(self) -> Sequence[str]:
-        """What no text about it shows, as far as it is known before it is spoken to."""
+        """The texts to hide in everything about the server, as far as they are known before a connection."""
         return ()
 
     @property
     def label(self) -> str:
-        """The name, or else what it is."""
+        """The name, or else the address."""
         return self.name or self.address
 
 
@@ -104,20 +105,20 @@ class OAuth:
     """OAuth for a server over HTTP, by the SDK's own client. See docs/mcp.md#a-server-that-wants-to-know-who-you-are.
 
     Attributes:
-        store: Where tokens are kept: a file, of which only this user may read, or a `TokenStorage` of the package
-            `mcp`.
-        scopes: What is asked for; left out, what the server says.
-        client_name: As the authorization server shows it.
-        client_metadata_url: Where this client describes itself, for servers that read it instead of registering.
-        client_id: Of a client that was registered by hand with the authorization server that `issuer` names.
-        client_secret: What it proves that it is that client by, where it was given one.
-        issuer: The authorization server that `client_id` is of, as that names itself: of an MCP server that names
-            another one, nobody is asked there.
-        redirect_port: The port of this machine to which the answer comes, where one was registered: its address is
-            `http://127.0.0.1:<port>/callback`. Left out, one that is free.
-        open_browser: Shows a person the address, a function or a coroutine function of it; left out, the browser is
+        store: The storage of tokens: a file only this user may read, or a `TokenStorage` of the package `mcp`.
+        scopes: The scopes to ask for; if left out, those that the server names.
+        client_name: The name that the authorization server shows.
+        client_metadata_url: The address of this client's own description, for servers that read it instead of
+            registering.
+        client_id: The id of a client that was registered by hand with the authorization server `issuer`.
+        client_secret: The client's secret, if it has one.
+        issuer: The authorization server of `client_id`, by its own name. If an MCP server names another one, nobody is
+            asked there.
+        redirect_port: The port of this machine for the answer, if one was registered: its address is
+            `http://127.0.0.1:<port>/callback`. If left out, a free port.
+        open_browser: Shows a person the address, a function or a coroutine function of it; if left out, the browser is
             opened.
-        timeout: Seconds that a person has.
+        timeout: Seconds for a person's answer.
     """
 
     store: Any = field(repr=False)
@@ -145,11 +146,11 @@ class OAuth:
 
 @dataclass(frozen=True)
 class Bearer:
-    """A bearer token for each call, of the user whose call it is. See docs/mcp.md#one-token-for-each-user.
+    """A bearer token for each call, the token of the call's user. See docs/mcp.md#one-token-for-each-user.
 
     Attributes:
-        token: A function, or a coroutine function, of the call's context, such as
-            `lambda context: context.secrets["tickets"]`. Where it gives nothing, or raises, nothing is sent.
+        token: A function, or a coroutine function, of the call's context, such as `lambda context:
+            context.secrets["tickets"]`. If it returns no token, or raises, nothing is sent.
     """
 
     token: Callable[[ToolContext], str | Awaitable[str | None] | None] = field(repr=False)
@@ -166,9 +167,9 @@ class Http(Named):
     Attributes:
         url: The address, `http://` or `https://`.
         headers: Headers of every request.
-        auth: What signs requests: `mcp.OAuth(…)`, `mcp.Bearer(…)`, or any `Auth` of httpx2.
-        authorization_servers: Addresses to which requests of `auth` may go though they are not public, or not `https`;
-            what the server names may otherwise not. See docs/mcp.md#a-server-that-wants-to-know-who-you-are.
+        auth: The signer of requests: `mcp.OAuth(…)`, `mcp.Bearer(…)`, or any `Auth` of httpx2.
+        authorization_servers: Addresses allowed for requests of `auth` although they are not public, or not `https`. A
+            server may not name such addresses otherwise. See docs/mcp.md#a-server-that-wants-to-know-who-you-are.
     """
 
     url: str
@@ -199,7 +200,8 @@ class Http(Named):
 
     @property
     def secrets(self) -> Sequence[str]:
-        """Of the address the password, and what is a credential by its name or looks like one, or like no word."""
+        """The headers' values, the client secret, and the password and the credentials in the address. A part of the
+        address counts as a credential by its name, or if it looks like one, or like no word."""
         parts = urlsplit(self.url)
         named = [*parse_qsl(parts.query), *[("", unquote(one)) for one in parts.path.split("/")]]
         found = [value for name, value in named if _is_credential(name, value)]
@@ -213,7 +215,7 @@ class Http(Named):
 
 @dataclass(frozen=True)
 class Memory(Named):
-    """A low-level `mcp.server.Server` in this very process, for tests and for what is at hand anyway. See docs/mcp.md.
+    """A low-level `mcp.server.Server` in this very process, for tests and for servers at hand anyway. See docs/mcp.md.
 
     Attributes:
         server: The server.
@@ -234,7 +236,7 @@ Server: TypeAlias = Stdio | Http | Memory
 
 
 def _is_credential(name: str, value: str) -> bool:
-    """Whether a part of an address, or a parameter of it, is a credential, as far as one can tell."""
+    """Return whether a part of an address, or a parameter of it, seems to be a credential."""
     said = f"{name}={value}" if name else value
     random = len(value) >= _LEAST_RANDOM and re.search("[0-9]", value) and re.search("[A-Za-z]", value)
     return bool(random) or mask_credentials(said) != said
@@ -245,10 +247,11 @@ def is_address(text: str) -> bool:
 
 
 def check_name(name: object) -> None:
-    """A name from which no two servers' tools can meet: `name__tool` is taken apart at the first two underscores.
+    """Check the name of a server. The names of two servers' tools must never be equal: `name__tool` is split at the
+    first two underscores.
 
     Raises:
-        DefinitionError: saying what would be right.
+        DefinitionError: It is no such name; the text gives the rule.
     """
     if name is None:
         return

@@ -1,4 +1,4 @@
-"""What a user is told of an MCP server."""
+"""The status of an MCP server, for users."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ State: TypeAlias = Literal["idle", "starting", "ready", "down", "closed"]
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """How an MCP server is. See docs/mcp.md.
+    """The state of an MCP server. See docs/mcp.md.
 
     Attributes:
-        name: Its name, or what it is where it has none.
-        state: `"ready"`, or what stands in the way.
-        reason: Of one that is down, why, with the end of what it wrote to its standard error.
-        retry_in: Of one that is down, the seconds until a call may start it again.
-        protocol: The revision that is spoken with it, such as `"2026-07-28"`.
-        server: The name and version that it gives itself.
-        tools: How many of its tools there are.
-        instructions: What it says of its tools as a whole, for a model: without what nobody sees, at most 8,000
-            characters. It is the text of whoever wrote the server.
+        name: Its name, or its address if it has no name.
+        state: `"ready"`, or the reason why it is not.
+        reason: If it is down, the reason, with the end of its standard error.
+        retry_in: If it is down, the seconds until a call may start it again.
+        protocol: The revision spoken with it, such as `"2026-07-28"`.
+        server: The server's name and version, in its own words.
+        tools: The number of its tools.
+        instructions: The server's text about its tools as a whole, for a model: without hidden characters, at most
+            8,000 characters. The server's author wrote it, so it is untrusted.
     """
 
     name: str
@@ -45,8 +45,8 @@ class LeftOut:
 
     Attributes:
         server: The server's name.
-        tool: The tool's own name, with escapes for what is not ASCII; `None` where it is about the whole list.
-        reason: What is wrong with it.
+        tool: The tool's own name, with escapes for non-ASCII characters; `None` for the whole list.
+        reason: The problem with it.
     """
 
     server: str

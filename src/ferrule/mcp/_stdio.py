@@ -1,7 +1,7 @@
-"""A server that is a program: started, spoken to line by line, and ended.
+"""A server that is a program: start it, exchange lines with it, and end it.
 
-The SDK has a transport for this. It waits for an answer that it could not parse, keeps a line without an end in memory,
-and its reader dies of one byte that is not UTF-8. Here each line is a message, noise, or an answer that is lost, and a
+The SDK has a transport for this. It waits for an answer that it could not parse, buffers a line without an end in
+memory, and its reader dies of one byte that is not UTF-8. Here each line is a message, noise, or a lost answer, and a
 lost answer fails its request.
 """
 
@@ -34,21 +34,21 @@ from ferrule.mcp._settings import Stdio
 from ferrule.mcp.lines import LineBuffer, MessageStream, MessageWriter, OpenRequests
 
 _LONGEST_MESSAGE = 100_000_000
-"""Bytes, as of an answer over HTTP."""
+"""Most bytes of a message, as of an answer over HTTP."""
 _EXIT_SECONDS = 2.0
-"""How long a process has to end by itself once its input is closed, and once it was told to end."""
+"""Seconds for a process to end by itself after its input was closed, and again after the signal to end."""
 _EXIT_POLL_SECONDS = 0.01
 _SILENT_SECONDS = 1.0
-"""Seconds without an answer after which the output of an ended process counts as ended, too."""
+"""Seconds without an answer until the output of an ended process counts as ended, too."""
 _PIPE_ERRORS = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 
 @contextlib.asynccontextmanager
 async def run_program(server: Stdio, stderr: Any, server_log: ServerLog) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the program, yield the streams of its messages, and end it with all that it has started.
+    """Start the program, yield the streams of its messages, and end it with all processes that it started.
 
     Raises:
-        OSError: If it cannot be started.
+        OSError: It cannot be started.
     """
     process = await _start_process(server, stderr)
     pipes = Pipes(process)
@@ -82,11 +82,11 @@ async def read_messages(
 
 
 class Pipes:
-    """The standard input and output of a process, which end soon after the process.
+    """The standard input and output of a process. They end soon after the process.
 
-    What the process has started may hold them open, and may go on writing. So a second without an answer ends them once
-    the process has ended, or reads no more. A launcher is another matter: if the process has ended before the first
-    message, another one has sent that.
+    Processes that it started may hold the pipes open, and may go on writing. So a second without an answer ends the
+    pipes once the process has ended, or reads no more. A launcher is an exception: if the process has ended before the
+    first message, another process has sent that.
     """
 
     def __init__(self, process: Any) -> None:
@@ -101,7 +101,8 @@ class Pipes:
         self._has_room = asyncio.Event()
 
     async def write(self, line: bytes) -> None:
-        """Have a line written. A call does not wait for that, but for its answer, and so for the end of the pipes."""
+        """Queue a line for writing. A call does not wait for the writing but for its answer, and so for the end of the
+        pipes."""
         self._lines.put_nowait(line)
         self._unwritten += len(line)
         while self._unwritten > _LONGEST_MESSAGE and not self._is_broken:
@@ -138,14 +139,14 @@ class Pipes:
         raise anyio.EndOfStream
 
     def on_message(self, message: JSONRPCMessage) -> None:
-        """Take note of a message that was read."""
+        """Update the state of the pipes for a message that was read."""
         self._is_server = self._is_server or self._process.returncode is None
         if isinstance(message, JSONRPCResponse | JSONRPCError) and not self._is_broken:
             self._silent = 0.0
 
 
 async def _start_process(server: Stdio, stderr: Any) -> Any:
-    """Start the program in a group of its own, by which it is ended with all that it has started."""
+    """Start the program in a group of its own. The group is used to end it with all processes that it started."""
     environment = get_default_environment() | {**server.env}
     cwd = None if server.cwd is None else os.fspath(server.cwd)
     if sys.platform == "win32":  # pragma: no cover
@@ -156,8 +157,8 @@ async def _start_process(server: Stdio, stderr: Any) -> Any:
 
 
 async def _end_process(process: Any) -> None:
-    """Close the input, and end the program by force if that does not. Meanwhile its output is read: a program that
-    cannot write does not end."""
+    """Close the input, and end the program by force if it does not end by itself. Its output is read during that time:
+    a program that cannot write does not end."""
     reading = asyncio.create_task(_skip_output(process.stdout))
     try:
         with contextlib.suppress(*_PIPE_ERRORS):
@@ -180,7 +181,7 @@ async def _end_process(process: Any) -> None:
 
 
 def _close_pipes(process: Any) -> None:
-    """Close our ends of the pipes. A process that has left the group may hold the others, and read nothing."""
+    """Close our ends of the pipes. A process outside the group may hold the other ends, and read nothing."""
     transport = getattr(getattr(process, "_process", None), "_transport", None)
     if transport is not None:  # on Windows, a program may be started without one
         unwritten = transport.get_pipe_transport(0)
@@ -190,7 +191,7 @@ def _close_pipes(process: Any) -> None:
 
 
 async def _has_ended(process: Any) -> bool:
-    """Wait until the program has ended, not for long. `wait()` would wait for those who hold its pipes as well."""
+    """Wait a short time until the program has ended. `wait()` would also wait for other holders of its pipes."""
     with anyio.move_on_after(_EXIT_SECONDS):
         while process.returncode is None:  # noqa: ASYNC110 (there is no event for the end of the process alone)
             await asyncio.sleep(_EXIT_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""From the definitions of an MCP server to tools, each judged by itself: what is wrong is left out and told."""
+"""From the definitions of an MCP server to tools, each checked by itself: invalid ones are left out and reported."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ferrule.values.content import truncate_text
 _MOST_SCHEMA = 200_000
 _MOST_DESCRIPTION = 8_000
 _MOST_DEFINITION = 500_000
-"""Characters of all that is in one definition."""
+"""Most characters of all texts in one definition."""
 _NAME = "[A-Za-z0-9_./-]{1,128}"
-"""What MCP says that a name should be: https://modelcontextprotocol.io/specification/2025-11-25/server/tools"""
+"""The form of a name that MCP recommends: https://modelcontextprotocol.io/specification/2025-11-25/server/tools"""
 _MOST_NAME = 140
 
 
 class Offered(NamedTuple):
-    """A tool that is offered, what it was made of, and the patterns in that."""
+    """A tool on offer, its definition, and the patterns in that."""
 
     raw: dict[str, Any]
     tool: Tool
@@ -41,13 +41,13 @@ class Offered(NamedTuple):
 
 
 class Built(NamedTuple):
-    """What came of a list.
+    """The tools made of a list.
 
     Attributes:
-        patterns: Those of all its schemas.
-        offered: The tools that are offered, by their names.
-        left_out: What is not, by its name, with the reason.
-        told: What else is to be told.
+        patterns: The patterns of all its schemas.
+        offered: The tools on offer, by their names.
+        left_out: The names of the other tools, each with the reason.
+        told: Other texts for the log.
     """
 
     patterns: Patterns
@@ -57,10 +57,10 @@ class Built(NamedTuple):
 
 
 class Tools:
-    """The tools of one server, as they were listed last. A definition that is as it was keeps its tool.
+    """The tools of one server's last list. An unchanged definition keeps its tool.
 
     Args:
-        trusted: Whether what it says of them is believed.
+        trusted: Whether to believe the server's hints about them.
         longest: Characters at which a tool's description is cut.
     """
 
@@ -74,8 +74,8 @@ class Tools:
         self.left_out: tuple[LeftOut, ...] = ()
 
     async def take(self, listing: Listing, is_late: Callable[[], bool]) -> bool:
-        """Take over what the server listed, as far as there is time; whether anything is different. The tools are made
-        in a thread, which changes nothing that others see."""
+        """Take over a server's list, as far as there is time. Return whether anything changed. The tools are made in a
+        thread, without a change to shared state."""
         async with self._taking:
             self._built = built = await asyncio.to_thread(self._build, listing, is_late)
         before_tools, before_out = self.tools, self.left_out
@@ -105,10 +105,10 @@ class Tools:
         return built
 
     def _add(self, definition: types.Tool, built: Built) -> None:
-        """One tool; where its definition is as before, so is the tool.
+        """Add one tool. An unchanged definition keeps its tool.
 
         Raises:
-            DefinitionError, ValueError: for what is wrong with its definition.
+            DefinitionError, ValueError: The definition is invalid.
         """
         name = definition.name
         _check_schemas(definition)
@@ -124,16 +124,16 @@ class Tools:
             built.patterns.of(text)
 
     def _refused(self, name: str | None, reason: str) -> LeftOut:
-        """The name is one that could mislead, so that it is shown escaped."""
+        """Return a tool as left out. The name could mislead, so it is shown escaped."""
         connection = self._connection
         shown = None if name is None else connection.log.told(ascii(name)[1:-1])[:_MOST_NAME]
         return LeftOut(connection.server.label, shown, connection.log.told(reason))
 
     def _made(self, definition: types.Tool, built: Built) -> tuple[Tool, tuple[str, ...]]:
-        """One tool, and the patterns in its schemas.
+        """Return one tool, and the patterns in its schemas.
 
         Raises:
-            DefinitionError, ValueError: for what is wrong with its definition.
+            DefinitionError, ValueError: The definition is invalid.
         """
         if not re.fullmatch(_NAME, definition.name):
             raise DefinitionError(
@@ -183,7 +183,8 @@ class Tools:
         return made, tuple(text for schema in schemas for text in schema.patterns)
 
     def _traits(self, hints: types.ToolAnnotations) -> Any:
-        """What the tool does to the world: what the server says where it is trusted, with MCP's defaults."""
+        """Return the tool's effects on the world: the server's hints, with MCP's defaults, if the server is trusted.
+        Otherwise return the most cautious values."""
         if not self._trusted:
             return {"read_only": False, "destructive": True, "idempotent": False, "open_world": True}
         read_only = hints.read_only_hint is True
@@ -196,15 +197,16 @@ class Tools:
 
 
 def _digest(*words: str) -> str:
-    """One text that is another one where any of the words is, and shows none: an address may hold a token."""
+    """Return one text for these words, different if any word differs. It shows none of them: an address may hold a
+    token."""
     return sha256(json.dumps(words).encode()).hexdigest()
 
 
 def _check_schemas(definition: types.Tool) -> None:
-    """Refuse what would take long to read.
+    """Refuse schemas that would take long to read.
 
     Raises:
-        DefinitionError: naming the schema and the bound.
+        DefinitionError: A schema is over a bound; the text names both.
     """
     for what, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
         copy_schema(schema or {}, f"its {what}")
@@ -213,7 +215,7 @@ def _check_schemas(definition: types.Tool) -> None:
 
 
 def without_doubles(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]]:
-    """The tools of all servers, and those that a toolset cannot hold beside another, because they look the same."""
+    """Return the tools of all servers, and those left out because they look the same as another tool of a toolset."""
     tools: list[Tool] = []
     left_out: list[LeftOut] = []
     taken: dict[str, Tool] = {}

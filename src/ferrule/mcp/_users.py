@@ -1,4 +1,4 @@
-"""One token for each user: what signs the requests of a call is taken from the context of that call."""
+"""One token for each user: the requests of a call are signed with the token from the call's context."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ferrule import ToolContext, ToolError
 from ferrule.mcp._settings import Bearer
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-"""What a header can carry, RFC 9110, 5.5; RFC 6750 allows less."""
+"""The characters allowed in a header, RFC 9110, 5.5; RFC 6750 allows fewer."""
 
 
 class UserTokens(httpx2.Auth):
-    """Signs the requests of a call by the token of its user, and no others: those by which a server is started and its
-    tools are listed have the headers of the connection alone.
+    """Signs the requests of a call with the token of its user, and no other requests. The requests to start a server
+    and to list its tools have the headers of the connection alone.
 
-    Over HTTP the SDK sends the request of a call, and what belongs to it, in the context of that call.
+    Over HTTP the SDK sends the request of a call, and any request belonging to it, in the context of that call.
     """
 
     def __init__(self, bearer: Bearer, label: str) -> None:
@@ -28,10 +28,10 @@ class UserTokens(httpx2.Auth):
         self._token: ContextVar[str | None] = ContextVar("ferrule.mcp.token", default=None)
 
     async def begin(self, context: ToolContext, protocol: str, *, has_session: bool) -> Token[str | None]:
-        """From now on requests are those of this call, until `end`.
+        """From now on, sign requests for this call, until `end`.
 
         Raises:
-            ToolError: where there is no token for it, or it would share a session with others; nothing was sent.
+            ToolError: There is no token for the call, or it would share a session with others; nothing was sent.
         """
         if has_session:
             why = (
@@ -51,11 +51,11 @@ class UserTokens(httpx2.Auth):
         return self._token.set(found)
 
     def end(self, begun: Token[str | None]) -> None:
-        """The call is over."""
+        """Stop signing requests for the call."""
         self._token.reset(begun)
 
     def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """As httpx2 asks it, for each request."""
+        """Sign one request; httpx2 calls this for each."""
         token = self._token.get()
         if token is not None:
             request.headers["Authorization"] = f"Bearer {token}"

@@ -1,5 +1,5 @@
-"""A tool and a result as an MCP client gets them: name and hints; blocks, structured content where the tool has an
-output schema, and `isError`."""
+"""A tool and a result in the form of MCP: name and hints; blocks, structured content if the tool has an output schema,
+and `isError`."""
 
 from __future__ import annotations
 
@@ -30,29 +30,31 @@ _MCP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "idempotent": "idempotentHint"}
 _HINTS |= {"open_world": "openWorldHint"}
 _DETAILS = ("annotations", "_meta", "title", "description", "size")
-"""What a server may say of a block besides what it is."""
+"""The keys of a server's details about a block."""
 _MOST_DETAILS = 10_000
-"""Characters of all that in one result, as JSON."""
+"""Most characters of all details in one result, as JSON."""
 
 
 def wire_name(tool: Tool) -> str:
-    """The tool's own name where MCP takes it, else the one that every provider takes; a toolset finds it by both."""
+    """Return the tool's own name if MCP allows it, else the name allowed by every provider; a toolset finds it by
+    both."""
     return tool.name if _MCP_NAME.fullmatch(tool.name) else tool.wire_name
 
 
 def annotations_of(tool: Tool) -> wire.ToolAnnotations:
-    """Its title, and what it does to the world, as far as that does not depend on arguments."""
+    """Return the tool's title, and its effects on the world, as far as they do not depend on arguments."""
     values = {hint: getattr(tool, name) for name, hint in _HINTS.items()}
     hints = {hint: value for hint, value in values.items() if isinstance(value, bool)}
     return wire.ToolAnnotations.model_validate({**hints, "title": tool.title})
 
 
 def tells_form(tool: Tool, around: Iterable[object]) -> bool:
-    """Whether its output schema can be told: a result says no null beside its content, and has no other form in an
-    envelope, and clients refuse one that has none where a schema was told.
+    """Return whether clients may be sent the tool's output schema. A client that has the schema refuses results without
+    structured content. So the schema must not allow null, because structured content is never null, and no middleware
+    may wrap the content in an envelope.
 
     Args:
-        around: The middleware of the runner; one that says `envelops` writes texts in a form of its own.
+        around: The middleware of the runner. One with `envelops` writes texts in a form of its own.
     """
     mounts = (mount.settings.around for mount in tool.mounts)
     enveloped = any(getattr(one, "envelops", False) for one in chain(around, tool.around, *mounts))
@@ -60,19 +62,20 @@ def tells_form(tool: Tool, around: Iterable[object]) -> bool:
 
 
 def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
-    """What one call came to, as it is written: the SDK validates that anyway, and a model of it would be made and taken
-    apart before, which takes 5 µs.
+    """Return the result of a call in the form for the wire. The SDK validates that anyway; making a model of it and
+    taking it apart again would take 5 µs.
 
-    A success whose handler gave content of its own beside its output has both as they came. Of all other successes the
-    structured content is what the content shows: middleware bounds and masks the content alone.
+    If the handler of a successful call gave content of its own beside its output, both are sent unchanged. For all
+    other successes the structured content is the value shown by the content: middleware bounds and masks the content
+    alone.
 
     Args:
-        told: Whether the client was told an output schema for this tool.
-        untold: The classes of outputs that are structured content where it was not.
+        told: Whether the client was sent an output schema for this tool.
+        untold: The classes of outputs sent as structured content if it has not.
     """
     own = get_original(result)[1]
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
-    if own is not None and result.content == own:  # or else a middleware has cut, masked or wrapped it
+    if own is not None and result.content == own:  # otherwise a middleware has cut, masked or wrapped it
         _add_details(content, result)
     if result.status != "ok":
         return _complete(content, is_error=True)
@@ -97,7 +100,8 @@ def _complete(content: list[dict[str, Any]], structured: Any = None, *, is_error
 
 
 def _shown_values(result: ToolResult, own: tuple[Block, ...] | None, declared: Mapping[str, Any]) -> Iterator[Any]:
-    """What may be the value that the content shows, the most faithful first; its output schema declares properties."""
+    """Yield candidates for the value that the content shows, the most faithful first. The output schema declares
+    properties."""
     output, content = result.output, result.content
     if own is not None and content == own:
         yield output
@@ -112,7 +116,7 @@ def _shown_values(result: ToolResult, own: tuple[Block, ...] | None, declared: M
 
 
 def _without_marks(value: Any) -> Any:
-    """The value without what `cut` put in the place of what it left out."""
+    """Return the value without the marks of `cut` for left-out parts."""
     if isinstance(value, list):
         return [_without_marks(item) for item in value if not (isinstance(item, str) and _CUT_ITEMS.fullmatch(item))]
     if isinstance(value, dict):
@@ -121,12 +125,12 @@ def _without_marks(value: Any) -> Any:
 
 
 def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...], declared: Mapping[str, Any]) -> Any:
-    """The output with what is shown now in the place of what the handler's blocks showed, and without what is not shown
-    any more, where it holds nothing else: servers give a value, or a list of values, in blocks as well, and it stands
-    in an object whose keys the client was told by the output schema.
+    """Return the output with each text of the handler's blocks replaced by the text shown now, and without texts no
+    longer shown. The output must hold nothing else: servers give a value, or a list of values, in blocks as well. That
+    value may stand in an object with only keys from the output schema.
 
     Raises:
-        LookupError: where it holds anything else, or a block that was changed is not in it.
+        LookupError: The output holds anything else, or a changed block is not in it.
     """
     left = len(own) - len(shown) + 1
     note = Text(f"[cut: {left} blocks left out]")
@@ -162,15 +166,15 @@ def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...], dec
 
 
 def _json_of(text: str) -> Any:
-    """The value of which it is the JSON text; `None` where it is none."""
+    """Return the value of a JSON text; `None` if it is none."""
     with suppress(ValueError):
         return from_json(text)
     return None
 
 
 def _add_details(content: list[dict[str, Any]], result: ToolResult) -> None:
-    """Give the blocks what the server said of them, which the result's metadata holds as `ferrule.mcp` keeps
-    it, where that is little: no middleware has looked at it."""
+    """Add a server's details to the blocks, from the metadata of a result of `ferrule.mcp`. Long details are left out:
+    no middleware has checked them."""
     about = result.metadata.get("mcp")
     found = about.get("content", ()) if isinstance(about, Mapping) else ()
     if found and len(format_json(thaw(found))) > _MOST_DETAILS:

@@ -1,4 +1,4 @@
-"""What an MCP client is asked: a form with a yes or no, with what a tool wants to know, or with one text for its
+"""Questions to an MCP client: a form with a yes or no, with the input that a tool wants, or with one text for its
 JSON."""
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ MOST_IN_A_MESSAGE = 8_000
 
 
 class Form(NamedTuple):
-    """What a client shows to a person.
+    """A form for a person, shown by a client.
 
     Attributes:
-        kind: `"yes"`, `"object"` for what is wanted as it is, or `"json"` for one text that holds it.
-        key: The name of the question among those of a result: the title of what is wanted, where it has one.
-        schema: The JSON Schema that the client is sent, with flat properties.
-        binds: What holds the call to what was shown, where it is allowed.
+        kind: `"yes"`, `"object"` for the wanted input as it is, or `"json"` for one text with it.
+        key: The name of the question among those of a result: the title of the wanted input, if it has one.
+        schema: The JSON Schema for the client, with flat properties.
+        binds: Arguments that bind an allowed call to the shown values.
     """
 
     kind: str
@@ -52,11 +52,11 @@ class Form(NamedTuple):
 
 
 def form_of(message: str, wanted: JsonObject | None, binds: JsonObject) -> Form:
-    """The question as a form; what does not fit one is asked for as JSON.
+    """Return the question as a form. Input that does not fit a form is asked for as JSON.
 
     Args:
-        wanted: The JSON Schema of what is wanted; `None` for a yes.
-        binds: What holds the call to what the message shows.
+        wanted: The JSON Schema of the wanted input; `None` for a yes.
+        binds: Arguments that bind the call to the values in the message.
     """
     if wanted is None or (not wanted.get("properties") and _takes_nothing(wanted)):
         return Form("yes", _QUESTION, message, _YES, thaw(binds))
@@ -71,13 +71,13 @@ def form_of(message: str, wanted: JsonObject | None, binds: JsonObject) -> Form:
 
 
 def elicitation(form: Form) -> wire.ElicitRequest:
-    """The request that shows it."""
+    """Return the request that shows the form."""
     params = wire.ElicitRequestFormParams(message=form.message, requested_schema=form.schema)
     return wire.ElicitRequest(params=params)
 
 
 def answer_of(form: Form, given: wire.ElicitResult, by: str | None, arguments: JsonObject) -> Decision:
-    """What the person answered, as a decision; `by` is on whose behalf, and `arguments` are what was asked about."""
+    """Return a person's answer as a decision. `by` is on whose behalf, and `arguments` are those in question."""
     if given.action != "accept":
         said = "declined" if given.action == "decline" else "left the question without an answer"
         return deny(f"the person who was asked {said}")
@@ -95,8 +95,8 @@ def answer_of(form: Form, given: wire.ElicitResult, by: str | None, arguments: J
 
 
 def _flat(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a form can show of a schema whose properties are all of a primitive type; the answer is compared with the
-    whole of it."""
+    """Return the form's part of a schema if all its properties are of a primitive type, else None. The answer is
+    compared with the whole schema."""
     properties: Any = thaw(wanted.get("properties"))
     if not properties or not all(isinstance(one, dict) and _is_flat(one) for one in properties.values()):
         return None
@@ -106,16 +106,17 @@ def _flat(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _takes_nothing(wanted: Mapping[str, Any]) -> bool:
-    """Whether a plain yes answers it: the empty object fits."""
+    """Return whether a plain yes is an answer: the empty object fits."""
     try:
         SchemaParameters(wanted).validate_with_repairs("the answer", {})
-    except Exception:  # as where the answer is judged
+    except Exception:  # as in the later check of the answer
         return False
     return True
 
 
 def _is_flat(schema: dict[str, Any]) -> bool:
-    """Whether it is a primitive type, or a choice of one or several texts; MCP knows no choice of other values."""
+    """Return whether the type is primitive, or a choice of one or several texts; MCP knows no choice of other
+    values."""
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("items")

@@ -1,4 +1,4 @@
-"""JSON-RPC with one message a line, as MCP has it over standard input and output; for clients and servers."""
+"""JSON-RPC with one message a line, MCP's format for standard input and output; for clients and servers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from mcp_types import (
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 UNREADABLE_ANSWER = "its answer could not be read"
-"""How the error begins that a request gets in place of an answer that cannot be read."""
+"""The beginning of the error for a request whose answer cannot be read."""
 LOST = ErrorData(code=PARSE_ERROR, message=UNREADABLE_ANSWER)
 MAX_VALUES = 200_000
-"""Of one message. The parser makes an object of each on the event loop, which takes at least 2.6 µs."""
+"""Most values of one message. The parser makes an object of each on the event loop, in at least 2.6 µs."""
 _JSON_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A text in JSON. One without an end goes to the end of the message, so that no part is read twice."""
+"""A text in JSON. One without an end goes to the end of the message, so no part is read twice."""
 _BYTES_BEFORE = b"\xef\xbb\xbf\xff\xfe\xbd \t\r"
 """A byte order mark of any encoding, or U+FFFD in its place, and blanks."""
 _START = re.compile(rb'([\[\s]*+)\{\s*+"')
 _OTHER_NOTATION = re.compile(rb"""[\s\[{"'\\]*+jsonrpc["'\\]*+\s*+:\s*+["'\\]*+2\.0(?!.{0,60}\bmethod\b)""", re.DOTALL)
-"""A message as `print(dict)`, `console.log` or an indenting writer shows it, or one that was made JSON twice."""
+"""A message in the style of `print(dict)`, `console.log` or an indenting writer, or one encoded as JSON twice."""
 _JSON_TOKEN = re.compile(
-    rb'["\[\]{}]'  # alone in front, so that the search for the next one is fast
+    rb'["\[\]{}]'  # alone in front, for a fast search for the next one
     rb'(?:(?<=")(?P<text>[^"\\]*+(?:\\.[^"\\]*+)*+)(?:"|\\?\Z)'
     rb'(?P<colon>\s*+:\s*+(?P<value>"[^"\\]{0,200}+"|-?\d{1,18}(?:\.0{1,9}+)?+(?=\s*+[,}]))?)?+)?+',
     re.DOTALL,
@@ -51,7 +51,7 @@ _TERMINAL_CODE = re.compile(
     rb'|[]PX^_][^\x07\x1b"]*+(?:\x07|\x1b\\)'  # a command or a text for the terminal, such as its title
     rb"|[ !#-/]*+[0-~])"
 )
-"""An escape sequence of ECMA-48, which valid JSON never has. It has no quotation mark, so it ends in its JSON text."""
+"""An escape sequence of ECMA-48; valid JSON never has one. It has no quotation mark, so it ends in its JSON text."""
 _UNSEEN = bytes([*range(1, 33), 127])
 """Blanks, and control characters such as the bell."""
 _RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
@@ -65,7 +65,7 @@ _LONGEST_LOGGED = 4_000
 
 
 class _Notification(JSONRPCNotification):
-    """A notification, which has no id: one that is not valid belongs to a request."""
+    """A notification, without an id: one that is not valid belongs to a request."""
 
     id: None = None
 
@@ -87,7 +87,7 @@ class _Notification(JSONRPCNotification):
 
 
 _MESSAGE: TypeAdapter[JSONRPCMessage] = TypeAdapter(
-    # A server may write its answer into the request that it got: an answer comes before what has a method.
+    # A server may write its answer into the request that it got: try answers before messages with a method.
     Annotated[JSONRPCError | JSONRPCResponse | JSONRPCRequest | _Notification, Field(union_mode="left_to_right")]
 )
 
@@ -182,7 +182,7 @@ class MessageWriter:
         """Write one message.
 
         Raises:
-            BrokenResourceError: If nobody reads it.
+            BrokenResourceError: Nobody reads it.
         """
         data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         async with self._turn:
@@ -218,25 +218,25 @@ class UnreadableLine(NamedTuple):
 
 
 class OpenRequests:
-    """The requests that one side of a connection has sent, and which of them a lost answer belongs to.
+    """The requests sent by one side of a connection, with the search for the owner of a lost answer.
 
-    An answer that was lost without a readable id belongs to one of the requests that were open then. They are its
-    suspects; as soon as there are no more suspects than lost answers, all of them have failed. An error without an id
-    belongs to none if a notification was sent just before: some servers answer these with an error.
+    A lost answer without a readable id belongs to one of the requests that were open then. They are its suspects; as
+    soon as there are no more suspects than lost answers, all of them have failed. An error without an id belongs to
+    none if a notification was sent just before: some servers answer these with an error.
     """
 
     def __init__(self) -> None:
         self._open: dict[RequestId, str] = {}  # with their methods
         self._suspects: set[RequestId] = set()
         self._lost = 0
-        self._notifications = 0  # that may be answered yet
-        self._sent_since: set[RequestId] = set()  # an answer to one of these says that no notification will be
+        self._notifications = 0  # sent, and perhaps answered yet
+        self._sent_since: set[RequestId] = set()  # an answer to one means that notifications get none
 
     def on_sent(self, message: JSONRPCMessage) -> None:
-        """Take note of a request, of one that is given up, or of any other notification."""
+        """Register a request, the cancellation of one, or any other notification."""
         if isinstance(message, JSONRPCRequest):
             if message.method == "initialize":
-                self._open.clear()  # a probe that came before it is given up without a word
+                self._open.clear()  # an earlier probe is abandoned without a message
             if message.method != "subscriptions/listen":  # its answer comes when listening ends
                 self._open[coerce_request_id(message.id)] = message.method
                 self._sent_since.add(coerce_request_id(message.id))
@@ -254,8 +254,8 @@ class OpenRequests:
         return found
 
     def read(self, line: bytes, log: Callable[[str], object]) -> Iterator[JSONRPCMessage]:
-        """Yield the message of a server's line, after repair of its characters if it needs that, and an error for each
-        request whose answer is lost. Anything else is noise, which is logged."""
+        """Yield the message of a server's line, after repair of its characters if needed, and an error for each request
+        with a lost answer. Anything else is noise, and is logged."""
         found = self.parse(line)
         if isinstance(found, UnreadableLine):
             # A terminal shows no more of it.
@@ -264,7 +264,7 @@ class OpenRequests:
                 line = shown
                 found = self.parse(line)
         if isinstance(found, UnreadableLine):
-            # What may be an answer is taken for one: a request of the server's is lost either way.
+            # A possible answer counts as one: a request of the server's is lost either way.
             answers = [one.id for one in found.envelopes if one.is_answer is not False]
             if _is_error_without_id(found, line) and self._answers_notification():
                 answers = []
@@ -278,8 +278,8 @@ class OpenRequests:
             yield found
 
     def on_answer(self, answer: JSONRPCResponse | JSONRPCError) -> Iterator[JSONRPCMessage]:
-        """Yield the answer, and an error for each request that must have failed. An error without an id says that the
-        other side could not read a request: it stands for the answer."""
+        """Yield the answer, and an error for each request that must have failed. An error without an id means that the
+        other side could not read a request, so it replaces the answer."""
         if answer.id is None:
             assert isinstance(answer, JSONRPCError)
             if not self._answers_notification():
@@ -304,7 +304,7 @@ class OpenRequests:
             yield JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
 
     def _remove(self, request_id: RequestId) -> set[RequestId]:
-        """Remove a request that was answered. Return the requests that have failed by that."""
+        """Remove a request that was answered. Return the requests that have failed because of it."""
         if request_id in self._sent_since:
             self._notifications = 0
             self._sent_since.clear()
@@ -313,7 +313,8 @@ class OpenRequests:
         return self._take_failed()
 
     def _give_up(self, request_id: RequestId) -> None:
-        """Remove a request for whose answer nobody waits. A suspect was probably given up for its lost answer."""
+        """Remove a request whose answer nobody waits for. A suspect was probably cancelled because its answer was
+        lost."""
         self._open.pop(request_id, None)
         if request_id in self._suspects:
             self._suspects.discard(request_id)
@@ -347,7 +348,7 @@ def _is_error_without_id(found: UnreadableLine, line: bytes) -> bool:
 
 
 def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
-    """Return the message of a line, or what can be said about a line that is none."""
+    """Return the message of a line, or a description of an unreadable line."""
     if has_too_many_values(line):
         return UnreadableLine(PARSE_ERROR, _read_envelopes(line, is_json=False))
     try:
@@ -359,7 +360,7 @@ def parse_line(line: bytes) -> JSONRPCMessage | UnreadableLine:
 
 
 def may_answer(body: bytes, request_id: RequestId) -> bool:
-    """Whether a body may be the answer to a request: it names the request, or is cut before an id."""
+    """Return whether a body may be the answer to a request: it names the request, or is cut before an id."""
     found = parse_line(body)
     if not isinstance(found, UnreadableLine):
         return coerce_request_id(getattr(found, "id", None) or "") == request_id
@@ -369,7 +370,7 @@ def may_answer(body: bytes, request_id: RequestId) -> bool:
 
 
 def has_too_many_values(message: bytes) -> bool:
-    """Whether a message in JSON has more values than may be read, by what stands before each of them."""
+    """Return whether a message in JSON has too many values, by the characters before each of them."""
     return _value_starts(message) > MAX_VALUES and _value_starts(_JSON_TEXT.sub(b"", message)) > MAX_VALUES
 
 
@@ -379,7 +380,7 @@ def _value_starts(message: bytes) -> int:
 
 def repair_characters(line: bytes) -> bytes:
     """Return the line without the codes of a terminal, and with U+FFFD for bytes that are not UTF-8 and for halves of
-    surrogate pairs, escaped or not. A line of more than 10 MB is returned as it is."""
+    surrogate pairs, escaped or not. A line of more than 10 MB is returned unchanged."""
     if len(line) > _LONGEST_REPAIRED_LINE:
         return line
     line = _TERMINAL_CODE.sub(b"", line)
@@ -392,7 +393,7 @@ def _replace_half(match: re.Match[str]) -> str:
 
 
 def _read_envelopes(line: bytes, *, is_json: bool) -> list[Envelope]:
-    """Find the objects of the top level, or of a batch, also in text that no parser takes."""
+    """Find the objects of the top level, or of a batch, also in text without valid syntax."""
     line = line.replace(b"\0", b"").lstrip(_BYTES_BEFORE)  # without these, UTF-16 is readable enough
     start = _START.match(line)
     if start is None:
@@ -415,8 +416,8 @@ def _read_envelopes(line: bytes, *, is_json: bool) -> list[Envelope]:
 def _is_answer(object_: dict[bytes, bytes | None], *, is_json: bool) -> bool | None:
     keys = object_.keys()
     has_version = b"jsonrpc" in keys
-    if b"result" in keys or b"error" in keys:  # beside a method, too, in an answer written into its request
-        # Log lines are often JSON, too: without a version, only what looks like nothing else is an answer.
+    if b"result" in keys or b"error" in keys:  # also beside a method, in an answer written into its request
+        # Log lines are often JSON, too: without a version, an answer has only the keys of an answer.
         return has_version or (keys <= _ANSWER_KEYS and (not is_json or b"id" in keys))
     if b"method" in keys:
         return False

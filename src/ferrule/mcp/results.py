@@ -1,4 +1,4 @@
-"""What an MCP server answered, as a result: `structuredContent` is the output, `content` is what a model sees."""
+"""The answer of an MCP server as a result: `structuredContent` is the output, `content` is for the model."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ferrule.values.content import TEXT_TYPE, Media, Text, to_blocks, to_json_te
 from ferrule.values.result import ToolResult
 
 _MOST_MEDIA = 50_000_000
-"""Of all media of one result."""
+"""Most bytes of all media of one result."""
 _MOST_METADATA = 1_000_000
-"""Characters of JSON of all that stands beside the content: nobody else bounds it, as no model reads it."""
+"""Most characters of JSON for everything beside the content: nobody else bounds it, as no model reads it."""
 _SAID_NOTHING = "the server says that it failed, and no more"
 _NO_TYPE = "application/octet-stream"
 Check = Callable[[object], str]
 
 
 def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult | str:
-    """The result of a call.
+    """Return the result of a call.
 
     Args:
-        check: Where the output does not fit the tool's output schema; `None` where it has none.
+        check: Describes the misfit of the output and the tool's output schema; `None` without a schema.
 
     Raises:
-        ToolError: for content that cannot be read, and for what does not fit the output schema.
+        ToolError: The content cannot be read, or the output does not fit the schema.
     """
     structured = "structured_content" in answer.model_fields_set
     metadata = _metadata(answer)
     if metadata is None and check is None and not structured and not answer.is_error and len(answer.content) == 1:
         only = answer.content[0]
-        if isinstance(only, types.TextContent):  # a text that stands for itself costs the kernel a tenth
+        if isinstance(only, types.TextContent):  # returning a plain text costs the kernel a tenth
             return only.text
     blocks = _blocks(answer.content)
     texts = [block.text for block in blocks if isinstance(block, Text)]
@@ -58,11 +58,11 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
 
 
 def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
-    """What stands beside the content, kept for who wants it: no model sees it."""
+    """Return everything beside the content, for programs: no model sees it."""
     about: dict[str, Any] = {}
     meta = answer.meta
     if meta and (len(meta) > 1 or types.SERVER_INFO_META_KEY not in meta):
-        # Who the server is, each answer of 2026-07-28 says, and `status` too.
+        # Every answer of 2026-07-28 names its server; `status` has that, too.
         about["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
     beside = []
     # An error's text stands before blocks that are not all texts.
@@ -100,7 +100,7 @@ def _blocks(content: list[types.ContentBlock]) -> list[Text | Media]:
 
 
 def _block(block: types.ContentBlock) -> Text | Media:
-    """One block; a server gives addresses for people and programs, and none that a model's API may fetch."""
+    """Return one block. Addresses of a server are for people and programs; a model's API may fetch none of them."""
     match block:
         case types.TextContent():
             return Text(block.text)
@@ -112,7 +112,7 @@ def _block(block: types.ContentBlock) -> Text | Media:
             return Media("resource", None, block.mime_type or _NO_TYPE, str(block.uri), block.name)
         case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
             kind = resource.mime_type or "text/plain"
-            if not TEXT_TYPE.match(kind):  # which says that it is text to whoever shows it or sends it on
+            if not TEXT_TYPE.match(kind):  # it declares itself as text for later readers
                 kind = f"{kind}; charset=utf-8"
             return Media("resource", resource.text.encode("utf-8", "replace"), kind, str(resource.uri))
         case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):

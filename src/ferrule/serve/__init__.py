@@ -5,7 +5,7 @@
     app = serve.mcp(Runner([add]))          # for a server of your own: uvicorn program:app
 
 Every call from a client passes the whole path, with the runner's guards, limits and observers. It needs the package
-`mcp`, which is imported when one of them is called: pip install "ferrule[mcp]". See docs/serving-mcp.md.
+`mcp`, imported when one of them is called: pip install "ferrule[mcp]". See docs/serving-mcp.md.
 """
 
 from __future__ import annotations
@@ -55,37 +55,36 @@ def mcp(
     keep_list: float = 0.0,
     structured: bool = True,
 ) -> MCPApp:
-    """A runner as an ASGI app that speaks MCP at `/mcp`, to clients of 2026-07-28 and of the 2025 revisions.
-    See docs/serving-mcp.md.
+    """Return a runner as an ASGI app that speaks MCP at `/mcp`, to clients of 2026-07-28 and of the 2025 revisions. See
+    docs/serving-mcp.md.
 
-    A runner without an approver asks the client whose call it is, by `ask_client`; one that has an approver keeps it.
+    If the runner has no approver, it asks the client of each call, by `ask_client`. Otherwise it keeps its approver.
 
     Args:
-        name: What the server calls itself.
-        version: Its version, as clients show it; left out, Ferrule's.
+        name: The server's name for itself.
+        version: Its version, shown by clients; if left out, Ferrule's.
         instructions: How its tools are meant, for the model.
-        context: The context of every call, where `tokens` says no other.
+        context: The context of every call, unless `tokens` gives another one.
         tokens: The file of tokens that `ferrule token new` writes, as a `Path`, or as a text that ends in `.toml`; its
             limits hold for each principal, and are counted in the runner's journal. Or a function, sync or async, of
-            the bearer token of a request, which gives the principal, or the context of its calls, or `None` for a token
-            that is not known; such a request is answered with 401. `fixed_token` makes one. Left out, whoever reaches
-            the address may call: let it be the loopback's.
+            the bearer token of a request. It returns the principal, or the context of its calls, or `None` for an
+            unknown token; such a request is answered with 401. `fixed_token` makes one. If left out, everybody with
+            access to the address may call: use an address of the loopback.
         hosts: Names under which the server is reached, besides those of the loopback; other Host headers are refused.
         origins: Origins of web pages that may call it, such as `https://app.example.com`, besides the loopback's.
-        state_key: What seals the questions that a client carries: at least 32 bytes, or a list of such keys, of which
-            the first seals. Several processes need the same one, and `Runner(resume_key=…)` besides; left out it is a
-            random one.
-        answer_within: Seconds that a person has to answer a question, from when it was asked first.
-        in_flight: How many calls there may be at once, those that wait for a slot too, and how many clients that listen
-            for changes besides.
+        state_key: The key to seal questions carried by clients: at least 32 bytes, or a list of such keys; the first
+            seals. Several processes need the same one, and `Runner(resume_key=…)` besides; if left out, it is random.
+        answer_within: Seconds for a person to answer a question, counted from when it was first asked.
+        in_flight: How many calls there may be at once, including those that wait for a slot. As many clients again may
+            listen for changes.
         in_flight_each: The same for each principal.
-        max_body: Bytes of a request.
+        max_body: Most bytes of a request.
         keep_list: Seconds that a client may keep the list of tools without asking again.
-        structured: Whether clients are told output schemas, and given structured content.
+        structured: Whether clients get output schemas and structured content.
 
     Raises:
-        DefinitionError: for what could not work, and where `mcp` is not installed.
-        ReachableError: for a file of tokens that the runner's tools may reach.
+        DefinitionError: An argument could not work, or `mcp` is not installed.
+        ReachableError: The runner's tools may reach the file of tokens.
     """
     _check_numbers(max_body=max_body)
     hosts = _forms("hosts", hosts, _HOST, "tools.example.com")
@@ -130,18 +129,18 @@ async def http(
 
     Args:
         host: A name or an address of this machine. Beyond the loopback it needs `tokens`.
-        port: 0 for one that is free.
+        port: The port, or 0 for a free one.
         tokens: As for `mcp`.
-        hosts: As for `mcp`; left out, `host` itself.
-        changes: Toolsets that are served in place of the runner's as they come, such as `servers.changes()` of
-            `sources.mcp.connect(…)`, for upstream servers whose lists change.
+        hosts: As for `mcp`; if left out, `host` itself.
+        changes: Toolsets to serve in place of the runner's as they come, such as `servers.changes()` of
+            `sources.mcp.connect(…)`, for upstream servers with changing lists.
         ready: Called with the address once it is served.
         stop: Ends serving when it is set, in place of the signals.
         **options: The other arguments of `mcp`.
 
     Raises:
-        DefinitionError: for what could not work, such as an address that is in use, and where `mcp` is not installed.
-        ReachableError: for a file of tokens that the runner's tools may reach.
+        DefinitionError: An argument could not work, such as an address in use, or `mcp` is not installed.
+        ReachableError: The runner's tools may reach the file of tokens.
     """
     if tokens is None and not is_loopback(host):
         raise DefinitionError(
@@ -166,19 +165,19 @@ async def stdio(
     stop: asyncio.Event | None = None,
     changes: AsyncIterable[Toolset] | None = None,
 ) -> None:
-    """Serve a runner to the one client at standard input and output, until that ends. See docs/serving-mcp.md.
+    """Serve a runner to the one client at standard input and output, until the input ends. See docs/serving-mcp.md.
 
-    Meanwhile what tools and their programs print goes to standard error, and their standard input is empty. Calls that
-    say no session have one of this connection. A cancellation ends it, with the calls under way.
+    Meanwhile the output of tools and their programs goes to standard error, and their standard input is empty. Calls
+    without a session get one of this connection. A cancellation ends serving, with the calls under way.
 
     Args:
-        stop: Where it is set, no new calls are taken, those under way are waited for as long as the runner's `drain`
-            and answered, and serving ends.
+        stop: Ends serving when it is set: no new calls are taken, and those under way are waited for as long as the
+            runner's `drain`, and answered.
         changes: As for `http`. The other arguments are those of `mcp`.
 
     Raises:
-        DefinitionError: for what could not work, and where `mcp` is not installed.
-        RuntimeError: where there is no standard input or output, or another call of this has them.
+        DefinitionError: An argument could not work, or `mcp` is not installed.
+        RuntimeError: There is no standard input or output, or another call of this function has them.
     """
     context = _context(context)
     served = _served(
@@ -202,11 +201,11 @@ async def stdio(
 
 
 def fixed_token(token: str, principal: str = "client") -> Tokens:
-    """For `mcp(tokens=…)`: one token, whose bearer is `principal`; compared in constant time.
-    See docs/serving-mcp.md#who-may-call.
+    """Return a function for `mcp(tokens=…)` that knows one token, for `principal`; compared in constant time. See
+    docs/serving-mcp.md#who-may-call.
 
     Raises:
-        DefinitionError: for a token of less than 16 characters, or an empty principal.
+        DefinitionError: The token has less than 16 characters, or the principal is empty.
     """
     given: object = token
     if not isinstance(given, str) or len(given.strip()) < _LEAST_TOKEN:
@@ -224,17 +223,17 @@ def fixed_token(token: str, principal: str = "client") -> Tokens:
 def _known_tokens(
     given: Tokens | str | os.PathLike[str] | None, runner: Runner
 ) -> tuple[Tokens | None, Middleware | None]:
-    """Return what tells whose a token is, and what holds its limits."""
+    """Return the function that finds a token's principal, and the middleware for its limits."""
     if given is None:
         return None, None
-    from ferrule.serve._tokens import TokenFile, TokenLimits  # half of what serving imports
+    from ferrule.serve._tokens import TokenFile, TokenLimits  # half of the imports of serving
 
     if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".toml")):
         given = TokenFile(given)
     if isinstance(given, TokenFile):
         given.check_reach(runner)
         return given, TokenLimits(given, runner.journal)
-    if not callable(given):  # which is not quoted: it may be a token
+    if not callable(given):  # do not quote it: it may be a token
         raise DefinitionError(
             "tokens is a Path, a text that ends in '.toml' (the path of a file of tokens), or a function of a token; "
             "for a single token, serve.fixed_token(…) makes one"
@@ -268,7 +267,7 @@ def _context(given: object) -> ToolContext:
 
 
 def _forms(what: str, given: Iterable[Any], form: re.Pattern[str], example: str) -> list[str]:
-    """What is no name of a host, or no origin, would match nothing that a client sends."""
+    """Return the forms as a list. A malformed host or origin raises: it would never match a client's."""
     found = [given] if isinstance(given, str) else [*given]
     for one in found:
         if not isinstance(one, str) or not form.fullmatch(one):

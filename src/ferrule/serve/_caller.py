@@ -1,5 +1,5 @@
-"""Who calls: what a token says, and whose call runs at present, for the approver that asks its client. It imports
-nothing of `mcp`."""
+"""The caller of a call: its identity by its token, and the call that runs at present, for the approver that asks its
+client. This module imports nothing of `mcp`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ferrule.types import Approver
 from ferrule.values.frozen import get_fields
 
 Known: TypeAlias = str | ToolContext | None
-"""Who a bearer token is: a principal, the context of its calls, or nobody."""
+"""The owner of a bearer token: a principal, the context of its calls, or nobody."""
 Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
 
 
 def identity_of(name: str, context: ToolContext) -> str:
-    """Return what tells callers apart: the principal, and a digest of the context that their token has beside it.
+    """Return the identity of a caller: the principal, and a digest of the other contents of its token's context.
 
     Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. A
     dataclass or a Pydantic model counts by its fields, in deps if it has a hash, an object of a class with a hash of
@@ -70,28 +70,29 @@ class Caller(Protocol):
     """The client of one call."""
 
     async def ask(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
-        """What its person answers; still an ask where the result of the call is to ask."""
+        """Return the answer of the client's person; an ask, if the result of the call is to ask."""
 
     def note_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
-        """What the approver has answered, whoever it has asked."""
+        """Receive the approver's answer, no matter whom it asked."""
 
 
 CALLER: ContextVar[Caller | None] = ContextVar("ferrule.serve.caller", default=None)
 
 
 async def ask_client(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
-    """The approver that asks the client whose call it is. See docs/serving-mcp.md#who-is-asked.
+    """Ask the client of the call: an approver. See docs/serving-mcp.md#who-is-asked.
 
-    A runner without an approver is served with this one. Another approver may hand on what it does not answer:
+    A runner without an approver is served with this one. Another approver may pass its open questions on:
 
         async def approve(call, decision, context):
             return True if call.name == "note" else await serve.ask_client(call, decision, context)
 
-    It has to return what this gives as it is: a client of 2026-07-28 is asked afterwards, by the result of its call.
+    It has to return the answer of this function unchanged: a client of 2026-07-28 is asked afterwards, by the result of
+    its call.
 
-    It denies where the call came from no client, where the client has declared no elicitation, where the value of a
-    private parameter is wanted, and, of a client that is asked by the result of its call (2026-07-28), where the call
-    was made by another one.
+    The answer is a denial if the call came from no client, if the client has declared no elicitation, or if the value
+    of a private parameter is wanted. If the client is asked by the result of its call (2026-07-28), it is also a denial
+    if another call made this call, or the tool already runs.
     """
     caller = CALLER.get()
     if caller is None:
@@ -102,8 +103,8 @@ async def ask_client(call: ToolCall, decision: Decision, context: ToolContext) -
 
 
 def noting(approve: Any) -> Approver:
-    """The same approver, whose answer the client of the call takes note of; a plain function stays one, which the
-    runner calls in a thread."""
+    """Return the same approver, but report its answers to the client of the call. A plain function stays one, for the
+    runner to call in a thread."""
 
     def note(call: ToolCall, context: ToolContext, answer: Any) -> Any:
         if (caller := CALLER.get()) is not None:

@@ -1,4 +1,4 @@
-"""Toolsets that take the place of what is served, as they come."""
+"""Replace the served toolset by each new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = make_logger("ferrule.serve")
 
 
 class Server(Protocol):
-    """What serves a runner."""
+    """A server of a runner."""
 
     @property
     def runner(self) -> Runner: ...

@@ -74,12 +74,12 @@ class MCPApp:
         self._app = served.server.streamable_http_app(
             transport_security=security,
             max_request_body_size=max_body,
-            max_sessions=2 * _MOST_SESSIONS,  # those that are being opened besides
+            max_sessions=2 * _MOST_SESSIONS,  # leaves room for those being opened
             token_verifier=verifier,
         )
         self._app.add_middleware(_RequestIds, most=max_body)
-        # Without tokens there is nobody to share with. Added before the others it comes behind them, and knows whose a
-        # request is.
+        # Without tokens there is nobody to share with. Added before the others it runs behind them, and knows the
+        # principal of a request.
         each = _MOST_SESSIONS if verifier is None else _MOST_SESSIONS_EACH
         self._app.add_middleware(SessionRoom, most=_MOST_SESSIONS, most_each=each)
         if verifier is not None:
@@ -95,7 +95,7 @@ class MCPApp:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it."""
+        """Answer one request, as an ASGI app."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -120,12 +120,13 @@ class MCPApp:
         return self._served.runner
 
     async def use(self, runner: Runner) -> None:
-        """Serve another runner from now on, such as `app.runner.replace(tools=…)`. Calls under way go on with the one
-        that they began with, and the clients that listen are told where the list is another one."""
+        """Serve another runner from now on, such as `app.runner.replace(tools=…)`. Calls under way go on with the
+        runner that they began with, and clients that listen are notified if the list has changed."""
         await self._served.use(runner)
 
     def lifespan(self, app: object = None) -> AbstractAsyncContextManager[None]:
-        """What has to be entered where this app is mounted in another one, which does not run its lifespan; once."""
+        """Return the context manager to enter, once, if this app is mounted in another one. The other app does not run
+        its lifespan."""
         return self.server.session_manager.run()
 
     async def drain(self) -> None:
@@ -134,19 +135,19 @@ class MCPApp:
 
 
 class _RequestIds:
-    """An ASGI app before the SDK's, which refuses a request whose id is no text and no integer. The SDK takes one of
-    2025 for a notification.
+    """An ASGI app before the SDK's. It refuses a request if its id is no text and no integer. The SDK takes such a
+    request of 2025 for a notification.
 
     Args:
         app: The SDK's.
-        most: Bytes of a body; the SDK refuses a longer one.
+        most: Most bytes of a body; the SDK refuses a longer one.
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it."""
+        """Answer one request, as an ASGI app."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -170,7 +171,7 @@ class _RequestIds:
 
 
 class _Verifier:
-    """The user's function of a token, as the SDK asks it."""
+    """The user's function of a token, in the form that the SDK asks for."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -198,13 +199,13 @@ def _principal_of(token: str, known: object) -> Principal | None:
         known = ToolContext(principal=known)
     if not isinstance(known, ToolContext):  # silence means no
         return None
-    # Without a principal, whoever has the same token is the same.
+    # Without a principal, all bearers of the same token are the same.
     name = known.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
     return Principal(token="", client_id=identity_of(name, known), name=name, scopes=[], context=known)
 
 
 def _refuse_headers(headers: Headers) -> PlainTextResponse | None:
-    """Return the answer to a request whose Host or Origin is malformed; the SDK's own check compares their beginnings
+    """Return the answer to a request with a malformed Host or Origin; the SDK's own check compares their beginnings
     only."""
     if not re.fullmatch(_HOST_FORM, headers.get("host", "")):
         return PlainTextResponse("Invalid Host header", 421)
@@ -214,11 +215,11 @@ def _refuse_headers(headers: Headers) -> PlainTextResponse | None:
 
 
 def _with_ports(hosts: Iterable[str]) -> list[str]:
-    """Each as it is, and with any port."""
+    """Return each host as it is, and with any port."""
     return [form for host in hosts for form in (host, f"{host}:*")]
 
 
 def _origin_pattern(origin: str) -> str:
-    """An origin as the SDK's check reads it, with any port where it ends in `:*`."""
+    """Return the pattern of an origin as in the SDK's check, with any port if it ends in `:*`."""
     base, star, _ = origin.partition(":*")
     return re.escape(base) + (r":\d+" if star else "")

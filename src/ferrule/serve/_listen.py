@@ -1,4 +1,4 @@
-"""HTTP at one address: uvicorn on a socket whose answers leave at once, until it is told to end."""
+"""HTTP at one address: uvicorn on a socket that sends answers at once, until it has to end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STREAMS_END = 1
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach it."""
+    """Return whether only programs of this machine can reach the host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -28,10 +28,10 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(host: str, hosts: Iterable[str]) -> list[str]:
-    """Return the names that a Host header may say, besides those of the loopback.
+    """Return the names allowed in a Host header, besides those of the loopback.
 
     Raises:
-        DefinitionError: if the server can be reached under names that nobody said.
+        DefinitionError: The server can be reached under names that nobody gave.
     """
     given = [hosts] if isinstance(hosts, str) else [*hosts]
     if is_loopback(host) or given:
@@ -46,17 +46,17 @@ def allowed_hosts(host: str, hosts: Iterable[str]) -> list[str]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there, whose connections send what they have at once.
+    """Return a listening socket. Its connections send their data at once.
 
     Raises:
-        DefinitionError: if it cannot.
+        DefinitionError: The address cannot be used.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise DefinitionError(f"cannot serve at {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
-    # An accepted connection has it too; else each answer waits 40 ms for the other side's acknowledgement.
+    # An accepted connection inherits it; without it each answer waits 40 ms for the other side's acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
@@ -70,7 +70,7 @@ async def serve_http(
     class Server(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # they are taken here
+            yield  # the signals are handled below
 
     told = stop or asyncio.Event()
     with bind(host, port) as sock, stop_on_signals(told) if stop is None else contextlib.nullcontext():
@@ -87,7 +87,7 @@ async def serve_http(
                         ready(f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/mcp")
                     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     await app.drain()
-                    # Clients of 2025 hold a stream open, which is cancelled below, and uvicorn would report it.
+                    # Clients of 2025 hold a stream open. It is cancelled below, and uvicorn would report that.
                     with _log_level(logging.CRITICAL):
                         server.should_exit = True
                         await serving
@@ -101,7 +101,7 @@ async def serve_http(
 
 @contextlib.contextmanager
 def _log_level(level: int) -> Iterator[None]:
-    """Log what uvicorn has to say from this level on."""
+    """Log uvicorn's messages from this level on."""
     logger = logging.getLogger("uvicorn.error")
     before = logger.level
     logger.setLevel(level)

@@ -18,16 +18,16 @@ PAGE = 100
 
 
 class Listing:
-    """The tools of one runner, written once for each era.
+    """The tools of one runner, prepared once for each era.
 
     Args:
-        runner: What is served.
+        runner: The runner to serve.
         seconds: How long a client may keep the list.
-        public: Whether a cache may show it to others than the one who asked.
-        structured: Whether output schemas are told, and structured content given.
+        public: Whether a cache may show it to other clients.
+        structured: Whether clients get output schemas and structured content.
 
     Attributes:
-        digest: Another one for each other list.
+        digest: A hash of the list.
     """
 
     def __init__(self, runner: Runner, *, seconds: float, public: bool, structured: bool) -> None:
@@ -46,10 +46,10 @@ class Listing:
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def page(self, cursor: str | None, *, modern: bool) -> wire.ListToolsResult:
-        """The page that begins at `cursor`, the first where it is `None`.
+        """Return the page that begins at `cursor`, the first if it is `None`.
 
         Raises:
-            MCPError: for a cursor that this list did not give.
+            MCPError: This list did not give the cursor.
         """
         start = 0 if cursor is None else self._place(cursor)
         tools = self._modern if modern else self._legacy
@@ -60,17 +60,17 @@ class Listing:
         )
 
     def is_structured(self, tool: Tool, *, modern: bool) -> bool:
-        """Whether a client of that era was told what this tool's result looks like; it is never null, and before 2026
-        an object."""
+        """Return whether a client of that era was sent the output schema of this tool. The result is never null, and
+        before 2026 an object."""
         return tool.name in (self._structured if modern else self._structured_legacy)
 
     def untold(self, *, modern: bool) -> tuple[type, ...]:
-        """The classes of outputs that are structured content of a tool of which no output schema was told; it is an
-        object before 2026."""
+        """Return the classes of outputs sent as structured content if the tool's output schema was not listed. Before
+        2026 structured content is an object."""
         return self._untold[0 if modern else 1]
 
     def schema_of(self, name: str) -> dict[str, Any] | None:
-        """The input schema of a tool, for the headers that mirror arguments."""
+        """Return the input schema of a tool, for the headers that mirror arguments."""
         tool = self._tools.find(name)
         return None if tool is None else thaw(tool.input_schema)
 

@@ -1,9 +1,9 @@
-"""A runner behind the SDK's low-level server: what lists its tools, runs a call, asks the client, and tells of changes.
+"""A runner behind the SDK's low-level server: list its tools, run a call, ask the client, and report changes.
 
 a request            `RunnerServer._call_tool`: who asks, on whose behalf, and whether there is room for one more
 its first time       `runner.run`, with the whole path; a question to a client of 2026-07-28 suspends the call, and
 │                    its sealed record travels as `requestState`, encrypted and bound by `RequestStateBoundary`
-its next time        `runner.resume`, with what the person answered
+its next time        `runner.resume`, with the person's answer
 the result           `call_result`
 """
 
@@ -78,7 +78,7 @@ def _star_session_ids(record: logging.LogRecord) -> bool:
     return True
 
 
-# The SDK logs what clients send, and the ids of their sessions, by which anybody can go on with one.
+# The SDK logs messages of clients, and the ids of their sessions. Anybody with such an id can go on with the session.
 for _name in [*logging.root.manager.loggerDict]:
     if _name.partition(".")[0] in {"mcp", "sse_starlette", "uvicorn"}:
         make_logger(_name).addFilter(_star_session_ids)
@@ -86,7 +86,7 @@ for _name in [*logging.root.manager.loggerDict]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a runner is served, over whatever transport; see `ferrule.serve.mcp`."""
+    """The settings of a served runner, for every transport; see `ferrule.serve.mcp`."""
 
     name: str
     version: str
@@ -106,8 +106,8 @@ class Principal(AccessToken):
     """A recognized bearer token.
 
     Attributes:
-        client_id: What tells callers apart: `identity_of` their name and context.
-        name: The principal, or what stands for one.
+        client_id: The identity of the caller: `identity_of` its name and context.
+        name: The principal, or a name in place of one.
         context: The context of its calls.
     """
 
@@ -116,7 +116,7 @@ class Principal(AccessToken):
 
 
 class LowLevelServer(Server[Any]):
-    """The SDK's server, which says in every handshake that its list of tools may change."""
+    """The SDK's server. Its handshake always declares that its list of tools may change."""
 
     def create_initialization_options(
         self,
@@ -124,14 +124,14 @@ class LowLevelServer(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """What the handshake says of this server."""
+        """Return the options of the handshake."""
         told = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(told, experimental_capabilities, extensions)
 
 
 @dataclass(eq=False)
 class _Served:
-    """One runner and its list of tools; a call keeps the one that it began with.
+    """One runner and its list of tools. A call keeps those that it began with.
 
     Attributes:
         calls: How many calls of it are under way.
@@ -143,10 +143,10 @@ class _Served:
 
 
 class _Client:
-    """The client of one call: it is asked, and told of progress; of much the oldest is dropped.
+    """The client of one call: ask it, and report progress to it. If there is too much progress, the oldest is dropped.
 
     Attributes:
-        telling: What tells of progress, where there was any.
+        telling: The task that reports progress, if there was any.
     """
 
     def __init__(self, request: Request, settings: Settings, ahead: Mapping[str, object]) -> None:
@@ -158,7 +158,7 @@ class _Client:
         self._lacks_forms = False
         self._loop = asyncio.get_running_loop()
         self._told = -math.inf
-        self._waiting: deque[_Said] = _NOTHING_SAID  # most calls tell of no progress
+        self._waiting: deque[_Said] = _NOTHING_SAID  # most calls report no progress
         self.telling: asyncio.Task[None] | None = None
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -180,17 +180,17 @@ class _Client:
         form = _form_of(asked)
         if not modern:
             return await self._elicit(form, call)
-        # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
+        # Input for a tool may come with the call; a yes is only valid after its question.
         given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
         if isinstance(given, wire.ElicitResult):
             return answer_of(form, given, name_of(_principal(self._request)), call.arguments)
-        put_off = ask(decision.reason, into=decision.into)  # another object, by which it is known again
+        put_off = ask(decision.reason, into=decision.into)  # another object, to recognize it by identity
         self._put_off = put_off, decision, form
         return put_off
 
     def note_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
-        """Keep the question where the approver has answered with what `ask` gave; what it has put off itself is
-        nothing for the client, although that was asked before."""
+        """Remember the question if the approver has answered with the very ask from `ask`. An ask of the approver's own
+        is not for the client, even if the client was asked before."""
         if call.parent is None and not context.inside:
             put_off = self._put_off
             self._left = put_off if put_off is not None and answer is put_off[0] else None
@@ -212,11 +212,11 @@ class _Client:
             raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.error or _NO_FORMS.reason, _FORMS_REQUIRED)
 
     def form_for(self, pending: Mapping[str, Any]) -> Form | None:
-        """The form for the question that a suspended call waits for, where that is the client's."""
+        """Return the form for the question of a suspended call, or None if the question is not for the client."""
         if self._left is None:
             return None
         _, asked, form = self._left
-        # What a handler has left running may have asked since.
+        # Background work of a handler may have asked since.
         is_it = pending["reason"] == clean_text(asked.reason) and is_same_json(
             thaw(pending["schema"]), thaw(asked.schema)
         )
@@ -241,7 +241,7 @@ class _Client:
     # -- progress -----------------------------------------------------------------------------------------------------
 
     def note(self, data: Mapping[str, Any]) -> None:
-        """Take note of what a `tool:progress` says, in whatever thread it happened."""
+        """Queue the progress of a `tool:progress` event, from any thread."""
         done: Any = data.get("done")
         total: Any = data.get("total")
         if _is_number(done):
@@ -261,23 +261,23 @@ class _Client:
     async def _tell(self) -> None:
         while self._waiting:
             done, total, message = self._waiting.popleft()
-            if done > self._told:  # what does not increase MCP forbids
+            if done > self._told:  # MCP forbids progress that does not increase
                 self._told = done
                 await self._request.session.report_progress(done, total, message or None)
 
     async def all_told(self) -> None:
-        """Wait until all is told, which has to be before the result is."""
+        """Wait until all progress is reported. The result must come after it."""
         if self.telling is not None:
             await asyncio.wait({self.telling})
 
     def stop_telling(self) -> None:
-        """Tell nothing more."""
+        """Report nothing more."""
         if self.telling is not None:
             self.telling.cancel()
 
 
 class _Room:
-    """How many of something there are at once, of all and of each principal."""
+    """The count of something, of all principals and of each, with its limits."""
 
     def __init__(self, most: float, most_each: float) -> None:
         self._most = most
@@ -286,7 +286,7 @@ class _Room:
         self._each: dict[str | None, int] = {}
 
     def enter(self, who: str | None) -> bool:
-        """Count one more, where there is room for it."""
+        """Count one more, if there is room for it. Return whether there was."""
         each = self._each.get(who, 0)
         if self._all >= self._most or each >= self._most_each:
             return False
@@ -303,7 +303,7 @@ class _Room:
 
 
 class RunnerServer:
-    """Serves one runner, and another one in its place where it is told to.
+    """Serves one runner, and another one in its place after `use`.
 
     Attributes:
         server: The SDK's low-level server, for its transports.
@@ -313,7 +313,7 @@ class RunnerServer:
         self._settings = settings
         self._calls = _Room(settings.in_flight, settings.in_flight_each)
         self._listeners = _Room(settings.in_flight, settings.in_flight_each)
-        self._before: set[_Served] = set()  # what was served, and has calls under way
+        self._before: set[_Served] = set()  # served before, with calls under way
         self._clients: dict[str, _Client] = {}
         self._followed: set[str | int] = set()
         self._bus = InMemorySubscriptionBus()
@@ -328,7 +328,7 @@ class RunnerServer:
             on_subscriptions_listen=self._listen_for_changes,
             get_tool_input_schema=lambda name: self._served.listing.schema_of(name),
         )
-        # Results are written as they are, and not as models.
+        # Results go out as they are, and not as models.
         self.server.add_request_handler("tools/call", wire.CallToolRequestParams, self._call_tool)
         self.server.add_notification_handler("notifications/initialized", wire.NotificationParams, self._follow_changes)
         self.server.middleware.insert(0, check_params)  # before the SDK's own
@@ -336,7 +336,8 @@ class RunnerServer:
         self.server.middleware.append(RequestStateBoundary(security, default_audience=settings.name))
 
     async def use(self, runner: Runner) -> None:
-        """Serve another runner from now on; calls under way go on, and clients are told where the tools are others."""
+        """Serve another runner from now on. Calls under way go on, and clients are notified if the tools have
+        changed."""
         before, self._served, self.runner = self._served, self._serve(runner), runner
         if before.calls:
             self._before.add(before)
@@ -344,7 +345,7 @@ class RunnerServer:
             await self._bus.publish(ToolsListChanged())
 
     async def drain(self) -> None:
-        """Take no new calls, and wait for those under way, as leaving a runner does; end the streams on which clients
+        """Take no new calls, and wait for those under way, like leaving a runner does. End the streams of clients that
         listen for changes."""
         self._listen.close()
         await asyncio.gather(*[_leave(served.runner) for served in (self._served, *self._before)])
@@ -376,9 +377,9 @@ class RunnerServer:
             self._listeners.leave(who)
 
     async def _follow_changes(self, request: Request, params: wire.NotificationParams) -> None:
-        """Tell a client of 2025 of changes, as long as its connection lasts: the SDK ends this with it."""
-        # Without a session each connection runs the server, and has the context of that run; a client may say that it
-        # is initialized, and initialize, more than once.
+        """Notify a client of 2025 of changes, as long as its connection lasts: the SDK ends this with it."""
+        # Without a session each connection runs the server, and has the context of that run; a client may send
+        # `initialize`, and `initialized`, more than once.
         connection = _session_id(request) or id(request.lifespan_context)
         if connection in self._followed:
             return
@@ -435,8 +436,9 @@ class RunnerServer:
     # -- one call -----------------------------------------------------------------------------------------------------
 
     async def _run(self, client: _Client, call_id: str, run: Coro[ToolResult]) -> ToolResult:
-        """Await a run in a task of its own, with its progress. One cancellation reaches it, and it has its grace: AnyIO
-        cancels again at every turn of the loop, and the wait for a handler that takes its leave would end there."""
+        """Await a run in a task of its own, with its progress. Exactly one cancellation reaches the task, so its
+        handler has its grace: AnyIO cancels again at every turn of the loop, and would end the wait for a handler's
+        cleanup."""
         self._clients[call_id] = client
         token = CALLER.set(client)
         task = start_eagerly(run, asyncio.get_running_loop())
@@ -465,7 +467,7 @@ class RunnerServer:
             client.note(event.data)
 
     def _context(self, request: Request, principal: Principal | None) -> ToolContext:
-        """The context of a call: of its token, or the server's own, with the session of its connection."""
+        """Return the context of a call: its token's, or the server's own, with the session of its connection."""
         context: ToolContext = self._settings.context if principal is None else principal.context
         if context.session is not None:
             return context
@@ -480,8 +482,8 @@ class RunnerServer:
 
 
 async def check_params(ctx: Request, call_next: CallNext) -> HandlerResult:
-    """As a middleware of the SDK's server: refuse what the SDK breaks on, with a trace in the log, or takes 50 µs of
-    the loop for each of, before anything is known of it. A notification is dropped.
+    """Refuse parameters that would break the SDK, with a traceback in the log, or cost it 50 µs of the loop each,
+    before any other check. A notification is dropped. A middleware of the SDK's server.
 
     Raises:
         MCPError: `INVALID_PARAMS`.
@@ -519,7 +521,7 @@ def name_of(principal: Principal | None) -> str | None:
 
 
 def identity(request: Request) -> str | None:
-    """Return what tells the caller from others; `None` if no tokens are asked for."""
+    """Return the identity of the caller; `None` if no tokens are asked for."""
     principal = _principal(request)
     return None if principal is None else principal.client_id
 
@@ -529,15 +531,15 @@ def _principal(request: Request) -> Principal | None:
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal | None:
-    """Whose token an HTTP request has, once that was recognized."""
+    """Return the principal of an HTTP request, if its token was recognized."""
     user = scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else None
     return token if isinstance(token, Principal) else None
 
 
 def _session_id(request: Request) -> str | None:
-    """The session of a client of 2025 over HTTP: the SDK's transport has compared the header with those that it gave to
-    this principal. Nobody looks at the header of a client of 2026, which has no session whatever it says."""
+    """Return the session of a client of 2025 over HTTP. The SDK's transport has compared the header with the ids of
+    this principal. A client of 2026 has no session, and nobody checks its header."""
     if request.request is None or _is_modern(request):
         return None
     header: str | None = request.request.headers.get("mcp-session-id")
@@ -553,7 +555,7 @@ def _is_number(value: object) -> bool:
 
 
 def _asked(form: Form, result: ToolResult, until: float) -> wire.CallToolResult | wire.InputRequiredResult:
-    """The question that a suspended call waits for, with its record."""
+    """Return the question of a suspended call, with its record."""
     state = json.dumps([form, {"pending": thaw(result.pending)}, until])
     if len(state) <= _MOST_STATE:
         return _question(form, state)
@@ -561,11 +563,11 @@ def _asked(form: Form, result: ToolResult, until: float) -> wire.CallToolResult 
 
 
 def _carried(state: str) -> tuple[Form, dict[str, Any]]:
-    """The form and the record that a client has carried, once its seal was found to be ours. That is made anew whenever
-    the question is sent again; the time for an answer is not.
+    """Return the form and the record carried by a client. The SDK has checked their seal. The seal is made anew
+    whenever the question is sent again; the time for an answer is not.
 
     Raises:
-        MCPError: where that time is over, with the words of the SDK.
+        MCPError: That time is over. The text is the SDK's.
     """
     form, record, until = json.loads(state)
     if until <= time.time():

@@ -1,7 +1,7 @@
-"""How many sessions of 2025 there are over HTTP, of all and of each principal.
+"""Limits on sessions of 2025 over HTTP, for all principals and for each.
 
-The SDK opens one for whoever asks, and ends it after half an hour without a request; many clients end none themselves.
-So the one that nobody has used for the longest gives way, and a new one is refused only where all are in use.
+The SDK opens a session for every client that asks, and ends it after half an hour without a request; many clients end
+none themselves. So the session unused for the longest time gives way, and a new one is refused only if all are in use.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class _Session:
     """One session, or one that is about to be opened.
 
     Attributes:
-        id: As the SDK has named it; `None` until then.
+        id: The SDK's id of the session; `None` until there is one.
         who: The name of its principal, for the limits.
-        identity: What tells its caller from others.
+        identity: The identity of its caller.
         opened_by: The request that opened it.
-        requests: How many are under way, streams on which a client listens among them.
+        requests: How many requests are under way; the streams of listening clients count.
     """
 
     def __init__(self, principal: Principal | None, opened_by: Scope) -> None:
@@ -43,8 +43,8 @@ class SessionRoom:
 
     Args:
         app: The SDK's.
-        most: How many sessions there are at most.
-        most_each: The same of one principal.
+        most: Most sessions of all principals.
+        most_each: Most sessions of one principal.
     """
 
     def __init__(self, app: ASGIApp, most: int, most_each: int) -> None:
@@ -55,9 +55,9 @@ class SessionRoom:
         self._by_id: dict[str, _Session] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it."""
+        """Answer one request, as an ASGI app."""
         session = self._session_of(scope)
-        if session is None:  # the SDK says whatever there is to say
+        if session is None:  # the SDK answers it
             await self._app(scope, receive, send)
             return
         if session.id is None and self._all_in_use(session.who):
@@ -87,8 +87,8 @@ class SessionRoom:
             await self._make_room(session.who)
 
     def _session_of(self, scope: Scope) -> _Session | None:
-        """The session of a request, a new one where it opens one; `None` for a request of 2026, or one in a session
-        that is not there or is somebody else's."""
+        """Return the session of a request, or a new one if the request opens one. Return `None` for a request of 2026,
+        or in a session that is unknown or of another caller."""
         if scope["type"] != "http":
             return None
         headers = Headers(scope=scope)
@@ -106,7 +106,7 @@ class SessionRoom:
         return len(used) >= self._most or sum(session.who == who for session in used) >= self._most_each
 
     async def _make_room(self, who: str | None) -> None:
-        """End what is too much: of the sessions of `who`, then of all, those that were not used for the longest."""
+        """End superfluous sessions, first those of `who`, then those of all: the ones unused for the longest time."""
         await self._end_unused(
             [session for session in self._sessions if session.id and session.who == who], self._most_each
         )
@@ -122,7 +122,7 @@ class SessionRoom:
                 await self._end(session)
 
     async def _end(self, session: _Session) -> None:
-        """As its client would: the SDK has no other public way."""
+        """End a session like its client would: the SDK has no other public way."""
         kept = [header for header in session.opened_by["headers"] if header[0] not in _OF_NO_DELETE]
         headers = [*kept, (_SESSION_ID.encode(), str(session.id).encode())]
 

@@ -30,8 +30,8 @@ _output_is_free = threading.Lock()
 
 
 async def serve_stdio(served: RunnerServer, stop: asyncio.Event | None) -> None:
-    """Serve until standard input ends, nobody reads the output any more, or `stop` is set. Meanwhile what the program
-    prints goes to standard error."""
+    """Serve until standard input ends, nobody reads the output any more, or `stop` is set. Meanwhile the program's
+    output goes to standard error."""
     sys.stdout.flush()
     with _claimed_input() as input_, _claimed_output() as output:
         lines = _Lines(input_)
@@ -55,7 +55,7 @@ async def _end_serving(served: RunnerServer, stop: asyncio.Event | None, answers
 
 
 async def _read_messages(lines: _Lines, answers: _Answers) -> AsyncGenerator[SessionMessage, None]:
-    """Yield the messages of the client, and answer each line that is none with an error."""
+    """Yield the messages of the client, and answer unreadable lines with an error."""
     async for line in lines:
         found = answers.requests.parse(line)
         if isinstance(found, JSONRPCResponse | JSONRPCError):
@@ -75,7 +75,7 @@ async def _read_messages(lines: _Lines, answers: _Answers) -> AsyncGenerator[Ses
 
 
 class _Answers(MessageWriter):
-    """The stream of messages to the client, which knows the requests that have no answer yet."""
+    """The stream of messages to the client, with the requests that have no answer yet."""
 
     def __init__(self, descriptor: int, on_broken: Callable[[], object]) -> None:
         super().__init__(lambda data: anyio.to_thread.run_sync(_write_all, descriptor, data))
@@ -104,7 +104,7 @@ class _Answers(MessageWriter):
         """Write one message.
 
         Raises:
-            BrokenResourceError: If nobody reads it.
+            BrokenResourceError: Nobody reads it.
         """
         try:
             await super().send(item)
@@ -128,7 +128,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 @contextmanager
 def _claimed_input() -> Iterator[int]:
-    """The real standard input; for tools and their programs there is none meanwhile."""
+    """Yield the real standard input; for tools and their programs it is empty meanwhile."""
     standard = _descriptor_of("input", sys.stdin)
     private = os.dup(standard)
     _point_to_nothing(standard, os.O_RDONLY)
@@ -140,9 +140,9 @@ def _claimed_input() -> Iterator[int]:
 
 @contextmanager
 def _claimed_output() -> Iterator[int]:
-    """The real standard output; what tools and their programs print goes to standard error meanwhile.
+    """Yield the real standard output; the output of tools and their programs goes to standard error meanwhile.
 
-    Its descriptor stays open, as a thread may still write to it.
+    Its descriptor stays open, because a thread may still write to it.
     """
     standard = _descriptor_of("output", sys.stdout)
     if not _output_is_free.acquire(blocking=False):
@@ -188,7 +188,7 @@ class _Lines:
             yield line
 
     def end(self) -> None:
-        """As if the file ended here."""
+        """End the lines, as at the end of the file."""
         self._queue.put_nowait(None)
 
     def _read(self) -> None:

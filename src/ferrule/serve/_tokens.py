@@ -1,4 +1,5 @@
-"""A file of hashed bearer tokens: who may call a served runner, until when, and how much. It imports nothing of `mcp`.
+"""A file of hashed bearer tokens: who may call a served runner, until when, and how much. This module imports nothing
+of `mcp`.
 
 [ann]                          # the name of the token
 sha256 = "9f86d081884c7d65…"   # of the token, in hexadecimal digits
@@ -37,12 +38,12 @@ MOST_BYTES = 1_048_576
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_SLOT_WAIT = 60.0  # seconds for which a call waits while as many of its principal run as may
+_SLOT_WAIT = 60.0  # seconds for a call to wait while too many of its principal run
 _DAY_SECONDS = 86_400.0
 
 
 class Limits(NamedTuple):
-    """What one principal may do; `None` is no limit."""
+    """The limits of one principal; `None` is no limit."""
 
     calls_per_minute: int | None = None
     calls_per_day: int | None = None
@@ -65,23 +66,23 @@ class Token:
     limits: Limits
 
     def has_expired(self) -> bool:
-        """Whether it is over."""
+        """Return whether the token is past its time."""
         return self.expires is not None and self.expires <= datetime.now(UTC)
 
 
 def hash_token(token: str) -> str:
-    """Return what a file of tokens has of a token. Tokens are random, so no salt and no slow hash is needed."""
+    """Return the hash of a token, for a file of tokens. Tokens are random, so no salt and no slow hash is needed."""
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class TokenFile:
-    """The tokens of a file, as `serve.mcp(tokens=…)` asks for them. It is read for every request.
+    """The tokens of a file, for `serve.mcp(tokens=…)`. It is read for every request.
 
     Args:
-        path: The file. Whoever can write to it lets people in, so others must not be able to.
+        path: The file. Everybody with write access to it can let people in, so other users must not have it.
 
     Raises:
-        DefinitionError: if it cannot be used.
+        DefinitionError: The file cannot be used.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -95,11 +96,11 @@ class TokenFile:
         """Return the principal of a token, or None if it is not known or has expired.
 
         Raises:
-            DefinitionError: if the file can no longer be used.
+            DefinitionError: The file can no longer be used.
         """
         self._read()
         digest, found = hash_token(token), None
-        for one in self._tokens.values():  # all of them: the time that this takes says nothing
+        for one in self._tokens.values():  # all of them: the time for this reveals nothing
             if hmac.compare_digest(one.sha256, digest):
                 found = one
         if found is not None and found.has_expired():
@@ -108,14 +109,14 @@ class TokenFile:
         return None if found is None else found.principal
 
     def limits_of(self, principal: str | None) -> Limits:
-        """Return the limits of a principal: of several tokens that say a limit, the smallest."""
+        """Return the limits of a principal: the smallest of each if several tokens have one."""
         return self._limits.get(principal or "", Limits())
 
     def check_reach(self, runner: Runner) -> None:
         """Refuse a file that tools of the runner may reach.
 
         Raises:
-            ReachableError: naming the folder.
+            ReachableError: They may; the text names the folder.
         """
         guards = [*runner.guards, *(guard for tool in runner.tools for guard in tool.guards)]
         roots = {root for guard in guards for root in getattr(guard, "roots", ())}
@@ -139,7 +140,7 @@ def read_token_file(path: str) -> bytes:
     """Return the bytes of a file of tokens.
 
     Raises:
-        OSError, ValueError: if it cannot be read, or others can write to it.
+        OSError, ValueError: The file cannot be read, or others can write to it.
     """
     exact = real(path, ".")  # once: a link may lead elsewhere a moment later
     if os.name != "nt":
@@ -160,7 +161,7 @@ def parse_tokens(data: bytes) -> dict[str, Token]:
     """Return the tokens of a file by name.
 
     Raises:
-        DefinitionError: naming the token and what is wrong with it.
+        DefinitionError: The text names the token and the problem.
     """
     try:
         found, _ = read_toml(data.decode("utf-8"))
@@ -172,10 +173,10 @@ def parse_tokens(data: bytes) -> dict[str, Token]:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a token.
+    """Refuse an invalid name of a token.
 
     Raises:
-        DefinitionError: saying what one has.
+        DefinitionError: The name is invalid; the text gives the rule.
     """
     if not _TOKEN_NAME.fullmatch(name):
         raise DefinitionError(f"{name!r} is no name of a token: it has letters, digits, '_' and '-', 100 at most")
@@ -227,19 +228,19 @@ class TokenLimits:
     Calls that a tool makes count with the call of the tool.
 
     Args:
-        tokens: Where the limits are.
-        journal: Where they are counted, so that they outlast the program; left out, in memory.
+        tokens: The file with the limits.
+        journal: The journal to count calls in, so that the counts outlast the program; if left out, they are in memory.
     """
 
     def __init__(self, tokens: TokenFile, journal: Journal | None) -> None:
         self._tokens = tokens
-        # A name of its own: a rate of the runner's that is kept in the same journal counts apart.
+        # A name of its own: a rate of the runner's in the same journal counts apart.
         self._shared = shared(Memory() if journal is None else journal, name="ferrule.definition.tokens")
         self._running: set[str] = set()
         self._middleware_for = cache(self._middleware_of)
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        """Run the call if its principal has a limit left, or say which is reached."""
+        """Run the call if its principal's limits allow it, or return a result with the limit that is reached."""
         if call.parent not in self._running:
             for middleware in self._middleware_for(self._tokens.limits_of(context.principal)):
                 next = _next_of(middleware, next)
@@ -250,7 +251,8 @@ class TokenLimits:
             self._running.discard(call.id)
 
     def _middleware_of(self, limits: Limits) -> list[Middleware]:
-        """Return what holds these limits, the innermost first: what refuses most often counts nothing in the others."""
+        """Return the middleware for these limits, the innermost first. The limit that refuses most often stands
+        outermost, so a refused call counts nothing in the others."""
         by_principal: Any = {"by": "principal", "limits": self._shared}
         found: list[Middleware] = []
         if limits.calls is not None:
@@ -264,7 +266,7 @@ class TokenLimits:
         return found
 
     async def _count_day(self, most: int, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        """Count a call in its day, of UTC. A sliding window would keep the time of each call in it."""
+        """Count a call in its day, of UTC. A sliding window would store the time of each call."""
         now = (context.clock or MONOTONIC).now()
         day, seconds = divmod(now, _DAY_SECONDS)
 

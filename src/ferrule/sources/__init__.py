@@ -1,4 +1,4 @@
-"""Where tools come from that nobody wrote here.
+"""Sources of tools from elsewhere.
 
 Each source gives a `Toolset`:
 
@@ -9,7 +9,7 @@ Each source gives a `Toolset`:
     runner = Runner(python("tools/"))                                    # files and modules
     runner = Runner(plugins("crm"))                                      # what installed packages offer
 
-`mcp` is a module, and all others are functions. What one needs beyond Ferrule is imported when it is used.
+`mcp` is a module, and all others are functions. The other packages that a source needs are imported when it is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tools that somebody means by an object: a toolset, a runner, a list, a tool, or what has tools in it."""
+"""The tools of an object: a toolset, a runner, a list, a tool, or an object that has tools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ferrule import Runner, Tool, Toolset
 
 
 def toolset_of(what: Any) -> Toolset:
-    """The tools of an object.
+    """Return the tools of an object.
 
     Raises:
-        DefinitionError: for what has none, and what cannot be tools.
+        DefinitionError: The object has no tools, or they are invalid.
     """
     if isinstance(what, Toolset):
         return what

@@ -1,4 +1,4 @@
-"""What an operation takes: its parameters and its body as arguments, by names that a model can give."""
+"""The arguments of an operation: its parameters and its body, by names for a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEY_HEADER: Final = "idempotency-key"
 """https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header"""
 _MOST_NAME: Final = 1_000
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What every model API takes as the name of a parameter."""
+"""Names of parameters that every model API takes."""
 _PATH_ARGUMENT: Final = {
     "type": "string",
     "format": "path",
@@ -56,17 +56,17 @@ _FILE_ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "many": {"type": "array", "items": _FILE_ARGUMENT},
     "bytes": {"anyOf": [{"type": "string", "contentEncoding": "base64"}, _BY_PATH]},
 }
-"""What a model gives of a file, of a list of files, and of a body of bytes."""
+"""The schemas for a file, for a list of files, and for a body of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What one argument of a call becomes in the request.
+    """One argument of a call, and its place in the request.
 
     Attributes:
-        name: As the model gives it.
-        place: Where it goes.
-        wire: What it is called there; empty where it is the whole body.
+        name: The name for the model.
+        place: The place in the request.
+        wire: The name in that place; empty if the argument is the whole body.
         is_file: Whether it is a file, or a list of files.
     """
 
@@ -79,11 +79,11 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class KeyHeader:
-    """The header that takes the idempotency key of a call, which is no argument.
+    """The header for the idempotency key of a call. It is no argument.
 
     Attributes:
-        name: As the document writes it.
-        is_uuid: Whether its schema says that it is a UUID.
+        name: The name as in the document.
+        is_uuid: Whether its schema has the format of a UUID.
     """
 
     name: str
@@ -96,13 +96,13 @@ class KeyHeader:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an operation takes.
+    """The arguments of an operation, and their way into a request.
 
     Attributes:
-        schema: Of the arguments together.
-        notes: What is otherwise than in the document.
-        reserved: The places and names that arguments and credentials have, which no key of an object takes that is
-            written in its place.
+        schema: The schema of the arguments together.
+        notes: The differences from the document.
+        reserved: The places and names of arguments and credentials. No key of an object written in such a place may
+            have such a name.
     """
 
     arguments: tuple[Argument, ...]
@@ -116,13 +116,13 @@ class Signature:
 def signature_of(
     operation: Operation, document: Document, schemas: Schemas, hidden: frozenset[tuple[str, str]]
 ) -> Signature:
-    """What an operation takes.
+    """Return the signature of an operation.
 
     Args:
-        hidden: Place and name of what credentials are put in, which nobody gives as arguments.
+        hidden: Place and name of each credential. Nobody gives credentials as arguments.
 
     Raises:
-        DefinitionError: for what cannot be read, or not be written.
+        DefinitionError: A part cannot be read, or cannot be written into a request.
     """
     notes: list[str] = []
     wanted = []
@@ -165,8 +165,8 @@ def signature_of(
 
 
 def _property(schema: Any, one: RequestPart, name: str) -> dict[str, Any]:
-    """The schema of an argument. A default is told and not filled in: it is the server's, and in a PATCH it would
-    change what nobody wanted to change."""
+    """Return the schema of an argument. A default is described and not filled in: it is the server's, and in a PATCH it
+    would change fields that nobody wanted to change."""
     if one.files:
         forms = [dict(_FILE_ARGUMENTS[kind]) for kind in sorted(one.files)]
         made: dict[str, Any] = forms[0] if len(forms) == 1 else {"anyOf": forms}
@@ -183,7 +183,7 @@ def _property(schema: Any, one: RequestPart, name: str) -> dict[str, Any]:
 
 
 def declared_parameters(operation: Operation, document: Document, notes: list[str]) -> Iterator[RequestPart]:
-    """Those of the path and of the operation, which has the last word."""
+    """Yield the parameters of the path and of the operation. The operation's replace the path's."""
     found: dict[tuple[str, str], RequestPart] = {}
     for owner in (operation.item, operation.node):
         listed = owner.value.get("parameters", [])
@@ -220,12 +220,12 @@ def _parameter(node: Node, document: Document, notes: list[str]) -> RequestPart 
 
 
 def folded_name(place: str, name: str) -> str:
-    """The name as servers tell it from others: of headers without case, and `_` is `-` for some."""
+    """Return a name as servers compare it: headers without case, and with `-` for `_`, as for some servers."""
     return name.lower().replace("_", "-") if place == "header" else name
 
 
 def may_be_header(name: str) -> bool:
-    """Whether a document may name it; the others are the connection's."""
+    """Return whether a document may name this header; the others are the connection's."""
     return is_token(name) and name.lower() not in _OF_THE_CONNECTION
 
 
@@ -255,10 +255,11 @@ def _schema_and_encoding(node: Node, place: str, document: Document) -> tuple[No
 
 
 def _is_writable(one: RequestPart, document: Document, notes: list[str]) -> bool:
-    """Whether its style says how its values are written; one that may be left out is, with a note.
+    """Return whether the parameter's style can write its values. If not, an optional parameter is left out, with a
+    note.
 
     Raises:
-        DefinitionError: for one that is required.
+        DefinitionError: The parameter is required.
     """
     if one.encoding.media is not None or one.encoding.style == "deepObject":
         return True
@@ -285,8 +286,8 @@ def _check_path_parameters(operation: Operation, wanted: list[RequestPart]) -> N
 
 
 def _argument_names(wanted: list[RequestPart]) -> list[str]:
-    """The names by which a model gives them: their own where every API takes these, with their place before it where
-    two places have one, and with a digest where it is what is left of several."""
+    """Return the names for a model: a parameter's own name if every API takes it. If names collide, one that was
+    changed gets a digest, and then names of different places get their place as a prefix."""
     names = [_argument_name(one.wire) for one in wanted]
     often = Counter(names)
     names = [

@@ -1,4 +1,4 @@
-"""The body of a request as an OpenAPI document has it: of which type, and by which arguments a model gives it."""
+"""The body of a request by an OpenAPI document: its type, and the arguments for it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NO_FILES: Final = frozenset[str]()
 
 
 class Encoding(NamedTuple):
-    """How a value is written: in which style, or as a text of this type.
+    """The form of a value: in a style, or as a text of a type.
 
     Attributes:
         media: `"application/json"` or another type in place of a style.
-        reserved: Whether what is reserved in URLs stays as it is.
+        reserved: Whether the reserved characters of URLs stay unescaped.
     """
 
     style: str = "form"
@@ -43,7 +43,7 @@ class Encoding(NamedTuple):
 
 
 class RequestPart(NamedTuple):
-    """What goes into a request, before it has a name that nothing else has."""
+    """A part of a request, before it has a unique name."""
 
     place: Place
     wire: str
@@ -59,9 +59,9 @@ class Body:
     """The body of a request.
 
     Attributes:
-        kind: How it is written.
+        kind: The way it is written.
         media: Its type.
-        required: Whether it is sent also where there is nothing in it.
+        required: Whether it is sent even if it is empty.
         whole: Whether it is one argument.
     """
 
@@ -93,14 +93,14 @@ _PREFERRED: Final[tuple[BodyKind, ...]] = ("json", "form", "multipart", "text", 
 def body_of(
     operation: Operation, document: Document, schemas: Schemas, taken: set[str], notes: list[str]
 ) -> tuple[Body | None, list[RequestPart]]:
-    """The body of an operation, and what goes into it.
+    """Return the body of an operation, and its parts.
 
     Args:
-        taken: The names of parameters, which no property of a flattened JSON body may have.
-        notes: To which is added what is otherwise than in the document.
+        taken: The names of parameters. A JSON body with such a property stays one argument.
+        notes: The list of differences from the document, to add to.
 
     Raises:
-        DefinitionError: for what cannot be read, or not be written.
+        DefinitionError: A part cannot be read, or cannot be written into a request.
     """
     if (given := operation.node.value.get("requestBody")) is None:
         return None, []
@@ -141,8 +141,8 @@ _PLAIN_SCHEMAS: Final[Mapping[str, Any]] = {
 
 
 def _chosen_type(content: Node, document: Document) -> tuple[str, Node]:
-    """The type that is sent, and what is said of it: of several JSON goes first, unless a file is in it that a form in
-    parts would carry."""
+    """Return the type to send, and its description. JSON is preferred, unless it holds a file for which a multipart
+    form is possible."""
     document.spend(10 * len(content.value))
     listed = {str(media): document.follow(Node(one, content.base)) for media, one in content.value.items()}
     listed = {media: one for media, one in listed.items() if isinstance(one.value, Mapping)}
@@ -175,12 +175,12 @@ def _without_star(media: str, kind: BodyKind) -> str:
 
 
 def _properties_of_body(schema: Node, document: Document, schemas: Schemas) -> dict[str, Node] | None:
-    """The properties of a body that is an object with these and no others; `None` of any other."""
+    """Return the properties of a body that is an object with these and no others; `None` for any other body."""
     value, base = document.follow(schema)
     if not isinstance(value, Mapping) or not isinstance(value.get("properties"), Mapping):
         return None
     if value is not schema.value and document.minor > 0 and set(keywords_of(schema.value)) - {"$ref"}:
-        return None  # what stands beside a reference counts as well
+        return None  # a keyword beside a reference counts as well
     closed = value.get("additionalProperties", False) is False and value.get("type", "object") == "object"
     if not closed or value.get("nullable") is True or set(keywords_of(value)) - _PLAIN_OBJECT:
         return None
@@ -218,9 +218,9 @@ def _body_property(
 
 
 def _files_in(node: Node, document: Document, seen: set[int] | None = None) -> frozenset[str]:
-    """Whether a property is a file (`"one"`), or a list of files (`"many"`), or may be either: a text that is binary,
-    https://spec.openapis.org/oas/v3.0.4#considerations-for-file-uploads, or since 3.1 has a `contentMediaType` without
-    a `contentEncoding`."""
+    """Return whether a property is a file (`"one"`), or a list of files (`"many"`), or may be either. A file is a
+    binary text, https://spec.openapis.org/oas/v3.0.4#considerations-for-file-uploads, or since 3.1 one with a
+    `contentMediaType` and without a `contentEncoding`."""
     value, base = document.follow(node)
     seen = set() if seen is None else seen
     if not isinstance(value, Mapping) or id(value) in seen:

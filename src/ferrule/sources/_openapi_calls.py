@@ -1,4 +1,4 @@
-"""One operation of an OpenAPI document: a call is sent, and what comes back is read within bounds."""
+"""One operation of an OpenAPI document: send a call, and read the answer within bounds."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from ferrule.sources._openapi_uploads import read_uploads
 
 log = logging.getLogger("ferrule")
 MOST_ANSWER: Final = 1_000_000
-"""Bytes of an answer that are read."""
+"""Most bytes of an answer to read."""
 _MOST_ERROR: Final = 2_000
 _MOST_HOPS: Final = 5
 _TIMEOUT: Final = httpx2.Timeout(60.0, connect=10.0)
 _NO_CONNECTION: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _BOUNDED_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
-"""Encodings of a body, one at most: what brotli, zstd or two of these make of a kilobyte has no bound."""
+"""Content encodings that may be read, one at most: brotli, zstd or two of these can turn a kilobyte into any size."""
 _PERHAPS: Final = "The request may have been carried out."
 _SHORTEST_SECRET: Final = 8
 _LONGEST_SPELLING: Final = 6
-"""Characters that one of a credential may be in what comes back."""
+"""Most characters of an answer for one character of a credential."""
 _LONGEST_CALL: Final = 600.0
-"""Seconds for a call with its whole answer, where no deadline comes before."""
+"""Seconds for a call with its whole answer, if no deadline comes before."""
 _SHARE_OF_DEADLINE: Final = 0.9
-"""How much of the time that is left one further page may take: the rest is for giving what there is."""
+"""The share of the remaining time for one further page. The rest is for returning the pages already read."""
 _MOST_PROBLEM: Final = 300
 _LONGEST_DATE: Final = 50
 _LATER: Final = frozenset({408, 425, 429})
@@ -54,7 +54,7 @@ _PERHAPS_LATER: Final = frozenset({409, 421, 423})
 
 
 class _Sent:
-    """Is told what a connection does, the `trace` of httpcore, and keeps whether a request has begun to go out."""
+    """A `trace` hook of httpcore. It records whether a request has begun to go out."""
 
     def __init__(self) -> None:
         self.anything = False
@@ -65,12 +65,13 @@ class _Sent:
 
 
 def _found_no_connection(error: Exception, request: httpx2.Request) -> bool:
-    """Whether this very request found none: the auth of a client may send others, and fail at these."""
+    """Return whether this very request found no connection. The auth of a client may send other requests, and fail at
+    those."""
     if not isinstance(error, (*_NO_CONNECTION, NotReachableError)):
         return False
     try:
         return error.request is request
-    except RuntimeError:  # a transport does not say which
+    except RuntimeError:  # a transport may not name the request
         return True
 
 
@@ -87,18 +88,18 @@ class AnswerError(ToolError):
 
 
 def add_answer(result: ToolResult, context: ToolContext) -> ToolResult | None:
-    """Put the status and the headers of an answer that is an error into the metadata of its result."""
+    """Add the status and the headers of an error answer to the metadata of its result."""
     error = result.exception
     return result.replace(metadata={**error.metadata, **result.metadata}) if isinstance(error, AnswerError) else None
 
 
 class Answer(NamedTuple):
-    """What a server answered.
+    """The answer of a server.
 
     Attributes:
-        request: What it answered.
+        request: The request of this answer.
         body: Its beginning, if the whole is over a bound.
-        is_first: Whether nothing was sent before but this request.
+        is_first: Whether this was the first request, and not one after a redirect.
     """
 
     request: httpx2.Request
@@ -130,7 +131,7 @@ class Answer(NamedTuple):
         """Return the data of a JSON body.
 
         Raises:
-            ValueError, RecursionError: for any other.
+            ValueError, RecursionError: The body is no such JSON.
         """
         if not (self.is_whole and self.body and is_json(self.media)):
             raise ValueError("it is no JSON")
@@ -151,7 +152,7 @@ class Signed(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """One operation, whose `call` is the handler.
+    """One operation, with its handler `call`.
 
     Attributes:
         tool: The tool's name.
@@ -173,10 +174,10 @@ class Endpoint(NamedTuple):
     pages: int
 
     async def call(self, _ferrule_payload: dict[str, Any], context: ToolContext, /) -> object:
-        """Send the call, and give what came back.
+        """Send the call, and return its result.
 
         Raises:
-            ToolError: where nothing came back, or an error.
+            ToolError: There was no answer, or the answer is an error.
         """
         until = asyncio.get_running_loop().time() + _LONGEST_CALL
         signed = await self._signed_request(_ferrule_payload, context)
@@ -190,10 +191,10 @@ class Endpoint(NamedTuple):
         return await self._json_result(answer, body, signed.hidden, _ferrule_payload, context, until)
 
     async def _signed_request(self, payload: dict[str, Any], context: ToolContext) -> Signed:
-        """Write the request of a call, with its credentials.
+        """Return the request of a call, with its credentials.
 
         Raises:
-            ToolError: if it cannot be written, or there are no credentials.
+            ToolError: It cannot be written, or there are no credentials.
         """
         uploads = await read_uploads(self.signature, payload, context)
         made = request_of(self.method, self.path, self.signature, payload, uploads)
@@ -209,13 +210,13 @@ class Endpoint(NamedTuple):
         return Signed(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET], made.query[own:])
 
     async def _exchange(self, signed: Signed, most: int, seconds: float) -> Answer:
-        """Send a request and read its answer, by way of redirects that stay on the server.
+        """Send a request and read its answer. Redirects that stay on the server are followed.
 
         Args:
-            most: The bytes that are read.
+            most: Most bytes to read.
 
         Raises:
-            ToolError: if no answer came that can be read.
+            ToolError: No readable answer came.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -234,7 +235,7 @@ class Endpoint(NamedTuple):
             async with _sender(self.client, self.server, is_signed=bool(self.security)) as send:
                 for _ in range(_MOST_HOPS):
                     response = await send(request)
-                    sent.anything = True  # whatever sends it: one of a test tells no events
+                    sent.anything = True  # for any transport: one of a test sends no events
                     try:
                         target = response.headers.get("location") if response.is_redirect else None
                         if target is None:
@@ -257,7 +258,7 @@ class Endpoint(NamedTuple):
         )
 
     def _check_packed(self, response: httpx2.Response, hidden: list[str]) -> None:
-        """Raise an `AnswerError` for a body that is packed in a way that has no bound."""
+        """Raise an `AnswerError` for a body in an unbounded compression."""
         packed = response.headers.get("content-encoding", "").strip().lower()
         if packed not in _BOUNDED_ENCODINGS:
             raise AnswerError(
@@ -270,10 +271,11 @@ class Endpoint(NamedTuple):
     async def _redirected(
         self, request: httpx2.Request, response: httpx2.Response, target: str, hidden: list[str]
     ) -> httpx2.Request:
-        """The request to where a redirect leads: only on the same server, and only where it stays what it is.
+        """Return the request to the target of a redirect. It must stay on the server, and keep its method and body;
+        after a 303 it becomes a GET.
 
         Raises:
-            AnswerError: for any other.
+            AnswerError: The redirect leads elsewhere, or would change the request in another way.
         """
         status = response.status_code
         try:
@@ -305,7 +307,7 @@ class Endpoint(NamedTuple):
         return {"status": response.status_code, "headers": headers}
 
     def _words(self, answer: Answer, hidden: list[str]) -> list[str]:
-        """Say in words what declared headers mean for the next call."""
+        """Return the meaning of declared headers for the next call, in words."""
         declared = {name.lower() for name in self.responses.headers(answer.status)}
         words = []
         if "x-total-count" in declared and (count := answer.header("x-total-count")).isdecimal():
@@ -316,7 +318,7 @@ class Endpoint(NamedTuple):
         return words
 
     def _made(self, output: Any, metadata: dict[str, Any], words: list[str], content: Any = None) -> ToolResult:
-        """Return a result whose model reads some words besides."""
+        """Return a result. Its model also reads the words."""
         made = ToolResult(output, metadata=metadata, content=content)
         return made.replace(content=[*made.content, Text(" ".join(words))]) if words else made
 
@@ -346,15 +348,15 @@ class Endpoint(NamedTuple):
         return self._made(f"{text}{note}", about, words)
 
     def _failure(self, answer: Answer, hidden: list[str]) -> AnswerError:
-        """Return the error for an answer that is one: one of the caller's is the model's to read, and of one of the
-        server's own nobody knows what it has done."""
+        """Return the error for an error answer. The model reads the caller's errors; after the server's own, nobody
+        knows the effect."""
         status = _without_credentials(answer.status_text, hidden)
         is_shown = is_json(answer.media) or _is_text(answer.media) or not answer.media
         text = _without_credentials(answer.text if is_shown else "", hidden, answer.is_whole)[:_MOST_ERROR]
         seconds = answer.header("retry-after")
         after = float(seconds) if seconds.isdecimal() and len(seconds) < 7 else None
-        # Of a 429 the server says that it did not take the request, RFC 6585; `retry` may send it again. After a
-        # redirect it is another request that it did not take.
+        # By a 429 the server declares that it did not take the request, RFC 6585; `retry` may send it again. After a
+        # redirect it was another request that it did not take.
         executed: bool | None = not (answer.status == 429 and answer.is_first)
         if answer.status >= 500:
             text, executed = f"{status} of {self.server.origin[1]}: {text} {_PERHAPS}", None
@@ -372,7 +374,7 @@ class Endpoint(NamedTuple):
     async def _json_result(
         self, answer: Answer, body: Any, hidden: list[str], payload: dict[str, Any], context: ToolContext, until: float
     ) -> ToolResult:
-        """Return the result of a JSON answer; of a list with the pages after the first that one call reads.
+        """Return the result of a JSON answer. For a list, read further pages as well, as many as one call may read.
 
         Args:
             until: When the call ends at the latest, by the clock of the loop.
@@ -416,10 +418,10 @@ class Endpoint(NamedTuple):
         return self.paging.next(ListAnswer(payload, url, links, total, pages), self.server)
 
     async def _read_page(self, signed: Signed, most: int, until: float, context: ToolContext) -> Answer:
-        """Read a further page, in time for the call to give what there is if it does not come.
+        """Read a further page. The time limit leaves the call time to return its other pages.
 
         Raises:
-            ToolError: if it does not come, or is an error or too large.
+            ToolError: The page does not come, or is an error or too large.
         """
         seconds, remaining = until - asyncio.get_running_loop().time(), context.remaining()
         if remaining is not None:
@@ -432,7 +434,7 @@ class Endpoint(NamedTuple):
         return page
 
     def _add_next_page(self, page: NextPage | None, about: dict[str, Any], words: list[str], hidden: list[str]) -> None:
-        """Say what leads to the next page, if there is one: to the program in `about`, to the model in `words`."""
+        """Add the way to the next page, if there is one: for the program to `about`, for the model to `words`."""
         if page is None:
             return
         arguments = about["next_page"] = _without_credentials(page.arguments, hidden)
@@ -445,10 +447,10 @@ class Endpoint(NamedTuple):
             words.append("There is a next page on another server, and it is not read.")
 
     async def _page_request(self, page: NextPage, arguments: dict[str, Any], context: ToolContext) -> Signed:
-        """Write the request of a further page, with the credentials of the call.
+        """Return the request of a further page, with the credentials of the call.
 
         Raises:
-            ToolError: if it cannot be written.
+            ToolError: It cannot be written.
         """
         signed = await self._signed_request(arguments, context)
         if page.address is None:
@@ -464,7 +466,7 @@ class Endpoint(NamedTuple):
 
 
 def _may_succeed_later(status: int) -> bool | None:
-    """Whether a request may come to something else if it is sent again; `None` if the status does not say."""
+    """Return whether a request may have another outcome if it is sent again; `None` if the status does not say."""
     if status in _PERHAPS_LATER:
         return None
     return status >= 500 or status in _LATER
@@ -482,23 +484,23 @@ def _media_of_answer(media: str, body: bytes) -> Media:
     kind: Any = media.partition("/")[0] if media.startswith(("image/", "audio/")) else "file"
     try:
         return Media(kind, body, media)
-    except TypeError:  # which is no type
+    except TypeError:  # no valid type
         return Media("file", body, "application/octet-stream")
 
 
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
-    """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
-    got. Of a text that is cut off, what may be the beginning of it goes too."""
+    """Return the value without the credentials of the request, in its texts and keys: some servers send back their
+    input. If a text is cut off, a possible beginning of a credential is removed from its end."""
     value = redact_value(value, make_redactor(hidden))
     return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
 
 
 def _body_text(response: httpx2.Response, body: bytes) -> str:
-    """The body as text; of a codec that is none of these, as UTF-8: some take minutes for a megabyte."""
+    """Return the body as text. Any other codec than these is read as UTF-8: some take minutes for a megabyte."""
     named = (response.charset_encoding or "").lower().replace("_", "-")
     try:
         return body.decode(named if _CHARSET.fullmatch(named) else "utf-8", "replace")
-    except LookupError:  # such as ISO-8859-12, which there is not
+    except LookupError:  # such as ISO-8859-12, which does not exist
         return body.decode("utf-8", "replace")
 
 
@@ -508,7 +510,7 @@ _CHARSET: Final = re.compile(
 
 
 async def _read_body(response: httpx2.Response, most: int) -> tuple[bytes, bool]:
-    """The beginning of the body, and whether that is the whole of it."""
+    """Return the beginning of the body, and whether that is the whole of it."""
     found = bytearray()
     async for chunk in response.aiter_bytes():
         found += chunk
@@ -544,19 +546,20 @@ def _http_request(request: Request, base: str) -> httpx2.Request:
 async def _sender(
     client: httpx2.AsyncClient | None, server: Server, *, is_signed: bool
 ) -> AsyncIterator[Callable[[httpx2.Request], Any]]:
-    """What sends a request, and neither follows redirects nor keeps cookies.
+    """Yield a function that sends a request. It does not follow redirects and keeps no cookies.
 
-    Without a client each call has a connection of its own, as a toolset is used on several loops, and nobody closes it.
+    Without a client each call has a connection of its own, because a toolset is used on several loops, and nobody
+    closes it.
     """
     if client is not None:
         given = client
 
         async def send(request: httpx2.Request) -> httpx2.Response:
-            # Made without the client, so that it has none of the cookies which that has kept.
+            # Made without the client, so that it has none of the client's cookies.
             request.extensions = {"timeout": given.timeout.as_dict(), **request.extensions}
             for key, value in given.headers.multi_items():
                 request.headers.setdefault(key, value)
-            # Where the request shows who calls, the client's own `auth` would show somebody else.
+            # If the request has credentials, the client's own `auth` would add those of somebody else.
             auth = {"auth": None} if is_signed else {}
             return await given.send(request, stream=True, follow_redirects=False, **auth)
 
@@ -575,8 +578,8 @@ async def _sender(
 
 
 def _transport(server: Server) -> httpx2.AsyncBaseTransport:
-    """One that nothing of the environment leads elsewhere; of a server that a document names, to public addresses
-    alone."""
+    """Return a transport that ignores the environment. If the document named the server, it reaches public addresses
+    only."""
     limits = httpx2.Limits(max_keepalive_connections=0)
     if server.named:
         return httpx2.AsyncHTTPTransport(verify=_ssl_context(), trust_env=False, limits=limits)

@@ -1,4 +1,4 @@
-"""An OpenAPI document and what it refers to: read from files, or data as it was given."""
+"""An OpenAPI document and the targets of its references: read from files, or passed as data."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from ferrule.security.paths import open_inside
 
 _EXTRA: Final = 'pip install "ferrule[openapi]"'
 _MOST_JSON, _MOST_YAML, _MOST_READ = 24_000_000, 6_000_000, 48_000_000
-"""Bytes of one file and of all. A megabyte of YAML is read in 1 s, one of JSON in 10 ms."""
+"""Most bytes of one file in JSON and in YAML, and of all files. A megabyte of YAML is read in 1 s, one of JSON in 10
+ms."""
 _MOST_FOLLOWED: Final = 20
 _MOST_UNITS: Final = 15_000_000
-"""What making the tools of one document may cost, in units of about a microsecond; the largest one that was seen takes
-a third of it."""
+"""Most work for the tools of one document, in units of about a microsecond; the largest document seen takes a third of
+it."""
 _MOST_REFERENCE: Final = 2_000
 _MOST_VALUES_YAML: Final = 1_000_000
 _MOST_DEEP_YAML: Final = 200
-"""LibYAML makes nodes of what nests in the stack of C, which ends the program at fifty thousand."""
+"""Most levels of YAML. LibYAML makes nested nodes on the stack of C, and fifty thousand levels end the program."""
 _VERSIONS_READ = re.compile(r"3\.([012])(\.\d+)*(-.*)?")
 
 
 class Spelling(NamedTuple):
-    """How the options of an import are written where its errors name them."""
+    """The spelling of an import's options in its errors."""
 
     server: str
     further_server: str
@@ -52,11 +53,11 @@ IN_PYTHON: Final = Spelling(
 
 
 class WholeDocumentError(DefinitionError):
-    """What is wrong with a document as a whole, and leaves no single operation out."""
+    """An error of a document as a whole. It ends the import, instead of leaving out one operation."""
 
 
 class Node(NamedTuple):
-    """A part of a document, and the URI of the document that it is in: what its references are relative to."""
+    """A part of a document, and the URI of that document: its references are relative to it."""
 
     value: Any
     base: str
@@ -67,16 +68,16 @@ class Document:
 
     Args:
         given: A file, or the data of one.
-        roots: The folders in which the files may be that it refers to.
-        spelling: How errors write the options.
+        roots: The folders for the files in its references.
+        spelling: The spelling of options in errors.
 
     Raises:
-        DefinitionError: for what is no such document, cannot be read, or is too large.
+        DefinitionError: It is no such document, cannot be read, or is too large.
 
     Attributes:
         root: The whole of it.
         minor: The 1 of 3.1.
-        name: What it is called in errors.
+        name: Its name in errors.
     """
 
     def __init__(
@@ -109,10 +110,10 @@ class Document:
         self.root = Node(value, base)
 
     def spend(self, units: int) -> None:
-        """Count work, whatever comes of it.
+        """Count work, also for parts that are refused later.
 
         Raises:
-            WholeDocumentError: once it is more than may be spent on the whole document.
+            WholeDocumentError: The work is more than the whole document may take.
         """
         self._work += units
         if self._work > _MOST_UNITS:
@@ -121,10 +122,10 @@ class Document:
             )
 
     def follow(self, node: Node) -> Node:
-        """What a reference leads to, by way of others; the node itself where it is none.
+        """Return the target of a reference, through further references, or the node itself if it is none.
 
         Raises:
-            DefinitionError: where it leads nowhere, or round.
+            DefinitionError: The reference leads nowhere, or round.
         """
         for _ in range(_MOST_FOLLOWED):
             reference = node.value.get("$ref") if isinstance(node.value, Mapping) else None
@@ -134,10 +135,10 @@ class Document:
         raise DefinitionError(f"the reference {reference!r:.200} leads on for more than {_MOST_FOLLOWED} steps")
 
     def at(self, reference: str, base: str) -> Node:
-        """What a reference leads to that stands in the document `base`.
+        """Return the target of a reference in the document `base`.
 
         Raises:
-            DefinitionError: where it leads nowhere.
+            DefinitionError: The reference leads nowhere.
         """
         from referencing.exceptions import Unresolvable
 
@@ -145,7 +146,7 @@ class Document:
         check_length(reference)
         try:
             found = self._registry.resolver(base).lookup(reference)
-        except (Unresolvable, ValueError, TypeError) as error:  # the last of a pointer into what has no parts
+        except (Unresolvable, ValueError, TypeError) as error:  # the last for a pointer into a value without parts
             raise DefinitionError(f"the reference {reference!r:.200}: {_why(error)}") from None
         return Node(found.contents, urldefrag(urljoin(base, reference))[0])
 
@@ -175,15 +176,15 @@ class Document:
         raise DefinitionError(f"{parts.path!r:.200} is in none of the folders {self._roots}")
 
     def _read(self, root: str, path: str, shown: str) -> Any:
-        """The data of a file.
+        """Return the data of a file.
 
         Raises:
-            PermissionError: where it is outside of `root`.
-            DefinitionError: where it cannot be read, or is too large.
+            PermissionError: The file is outside of `root`.
+            DefinitionError: The file cannot be read, or is too large.
         """
         try:
             with open_inside(root, path, "rb") as file:
-                text = file.read(_MOST_JSON + 1) or b""  # None for some files of /proc
+                text = file.read(_MOST_JSON + 1) or b""  # some files of /proc give None
         except PermissionError:
             raise
         except (OSError, ValueError) as error:
@@ -207,10 +208,10 @@ class Document:
 
 
 def _from_json_or_yaml(text: bytes, is_json: bool) -> Any:
-    """The data of JSON, or of YAML; what begins like JSON may be YAML all the same.
+    """Return the data of JSON, or of YAML; a text that begins like JSON may be YAML all the same.
 
     Raises:
-        ValueError, RecursionError: for what is neither.
+        ValueError, RecursionError: The text is neither.
     """
     if not is_json:
         return _from_yaml(text)
@@ -227,7 +228,7 @@ def _from_json_or_yaml(text: bytes, is_json: bool) -> Any:
 
 
 def _why(error: BaseException) -> str:
-    """What is wrong with a file, where that is why a reference leads nowhere."""
+    """Return the problem with a file, if it is the reason why a reference leads nowhere."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, DefinitionError):
         cause = cause.__cause__
@@ -247,11 +248,11 @@ def _minor_version(value: Any, name: str) -> int:
 
 
 def _from_yaml(text: bytes) -> Any:
-    """The data of YAML in JSON's own types: `no` and `2026-01-01` are texts, and so is every key.
+    """Return the data of YAML in JSON's own types: `no` and `2026-01-01` are texts, and so is every key.
 
     Raises:
-        ValueError: for what is no YAML.
-        DefinitionError: where PyYAML is missing.
+        ValueError: The text is no YAML.
+        DefinitionError: PyYAML is missing.
     """
     try:
         import yaml
@@ -277,7 +278,12 @@ def _from_yaml(text: bytes) -> Any:
 
 
 def _check_events(events: Iterable[Any], yaml: Any) -> None:
-    """Raises: ValueError: for what nests too deep, and for tags, whose values are made in ways of their own."""
+    """Check the size, the depth and the tags of a document. Tags are refused, because their values are made in ways of
+    their own.
+
+    Raises:
+        ValueError: The document is too large or too deep, or has a tag.
+    """
     deep = 0
     for count, event in enumerate(events):
         if count > _MOST_VALUES_YAML:
@@ -298,16 +304,20 @@ _CORE_SCHEMA: Final = (
     ("float", r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", list("-+.0123456789")),
     ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
 )
-"""What a plain scalar is, https://yaml.org/spec/1.2.2/#103-core-schema, but for numbers that JSON has not, such as 007.
-The `<<` of YAML 1.1 is none of it: a few lines of it would be a billion pairs."""
+"""The types of plain scalars, https://yaml.org/spec/1.2.2/#103-core-schema, without numbers missing in JSON, such as
+007. The `<<` of YAML 1.1 is left out: a few lines of it would be a billion pairs."""
 
 
 def check_length(reference: str) -> None:
-    """Raises: DefinitionError: for a reference that is too long to look at again and again."""
+    """Refuse a reference that is too long to resolve again and again.
+
+    Raises:
+        DefinitionError: The reference is too long.
+    """
     if len(reference) > _MOST_REFERENCE:
         raise DefinitionError(f"a reference has {len(reference):,} characters")
 
 
 def texts_in(value: Any) -> list[str]:
-    """The texts of a list; none of what is no list."""
+    """Return the texts of a list; none if it is no list."""
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""The operations of an OpenAPI document: which there are, which were asked for, and what each is called."""
+"""The operations of an OpenAPI document: list them, choose from them, and name them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_OPERATIONS: Final = 10_000
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "query")
 _MOST_TEXT: Final = 8_000
 _LONGEST_ID: Final = 1_000
-"""Characters of a path or an id."""
+"""Most characters of a path or an id."""
 _MOST_TAGS: Final = 50
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 IN_BRACES = re.compile(r"\{([^{}/]*)\}")
 
 
 class _Named(Protocol):
-    """What a pattern of `only=` may name."""
+    """An operation that a pattern of `only=` may name."""
 
     @property
     def method(self) -> str: ...
@@ -43,13 +43,13 @@ class _Named(Protocol):
 
 
 class Operation(NamedTuple):
-    """One operation as the document has it.
+    """One operation of the document.
 
     Attributes:
-        method: In capitals.
-        path: With its parameters in braces.
+        method: The method, in capitals.
+        path: The path, with its parameters in braces.
         node: The operation.
-        item: The path's item, which has what all its operations share.
+        item: The path's item, shared by all its operations.
     """
 
     method: str
@@ -59,13 +59,13 @@ class Operation(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Its `operationId`; empty where it has none."""
+        """Its `operationId`; empty if it has none."""
         found = self.node.value.get("operationId")
         return visible(found[:_LONGEST_ID])[0] if isinstance(found, str) else ""
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Those that are texts, without what nobody sees."""
+        """The tags that are texts, without hidden characters."""
         listed = self.node.value.get("tags")
         listed = listed[:_MOST_TAGS] if isinstance(listed, list) else None
         return tuple(visible(tag[:_LONGEST_ID])[0] for tag in texts_in(listed))
@@ -75,10 +75,10 @@ class Operation(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """What cannot be read as an operation.
+    """A part of the document that cannot be read as an operation.
 
     Attributes:
-        method: Empty where it is a whole path.
+        method: The method; empty for a whole path.
     """
 
     method: str
@@ -92,10 +92,10 @@ class Refused(NamedTuple):
 
 
 def operations_of(document: Document) -> tuple[list[Operation], list[Refused]]:
-    """All of them, in the document's order; and what cannot be read, each with the reason.
+    """Return all operations, in the document's order, and the unreadable ones, each with the reason.
 
     Raises:
-        DefinitionError: where there is no object of paths, and for too many.
+        DefinitionError: There is no object of paths, or there are too many operations.
     """
     paths = document.root.value.get("paths")
     if not isinstance(paths, Mapping):
@@ -164,20 +164,20 @@ def _check_path(path: Any, item: Any) -> None:
 
 
 def leads_elsewhere(path: str) -> bool:
-    """Whether a part of a path is `.` or `..`, in any way in which some server reads it."""
+    """Return whether a part of a path is `.` or `..`, in any way in which some server reads it."""
     parts = re.split(r"[/\\]", unquote(path))
     return any(part.partition(";")[0] in {".", ".."} for part in parts)
 
 
 def chosen(known: Sequence[_Named], only: Iterable[str], tags: Iterable[str], spelled: str) -> set[int]:
-    """The places of those that one of the patterns names.
+    """Return the places of the operations that one of the patterns names.
 
     Args:
-        tags: Those that there are, for the error.
-        spelled: How the error writes a pattern.
+        tags: All tags of the document, for the error.
+        spelled: The spelling of a pattern in the error.
 
     Raises:
-        DefinitionError: for a pattern that names none.
+        DefinitionError: A pattern names no operation.
     """
     taken: set[int] = set()
     for pattern in only:
@@ -201,8 +201,8 @@ def _pattern_names(pattern: str, one: _Named) -> bool:
 
 
 def names_of(operations: Sequence[Operation]) -> list[str]:
-    """A name for each: from its id, or else from method and path. It is the same however the document is ordered: where
-    two would have one, both are named by method and path."""
+    """Return a name for each operation: from its id, or else from method and path. The order of the document does not
+    matter: if two names are alike, both operations are named by method and path, and then by a digest."""
     names = [_safe(operation.id) or _by_path(operation) for operation in operations]
     for make in (_by_path, _by_digest):
         often = Counter(map(lookalike_key, names))
@@ -225,15 +225,15 @@ def _by_digest(operation: Operation) -> str:
 
 
 def digest(text: str) -> str:
-    """Eight characters that are others where the text is."""
+    """Return eight characters that differ between texts."""
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def told_text(value: Any) -> str:
-    """What a document says of something, without what nobody sees; empty where it is no text."""
+    """Return a text of the document, without hidden characters; empty if the value is no text."""
     return inert(visible(value[:_MOST_TEXT])[0]).strip() if isinstance(value, str) else ""
 
 
 def is_token(name: str) -> bool:
-    """Whether it can be the name of a header or a cookie, RFC 9110."""
+    """Return whether it can be the name of a header or a cookie, RFC 9110."""
     return _TOKEN.fullmatch(name) is not None

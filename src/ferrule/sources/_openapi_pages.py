@@ -1,6 +1,6 @@
 """The next page of a list: how an OpenAPI document says that there is one, and which arguments or address lead to it.
 
-Ferrule follows what the document makes certain, and nothing else:
+Ferrule only follows a page if the document makes it certain:
 
 Link         the answer declares the header `Link`: the page with `rel="next"`
 address      the body declares a URL: `next` with the format `uri`, `next_url`, `nextLink`
@@ -40,11 +40,11 @@ _TOTAL_HEADER: Final = "x-total-count"
 
 
 class NextPage(NamedTuple):
-    """What leads to a further page. Of one on another server there is neither.
+    """The way to a further page. A page on another server has neither attribute.
 
     Attributes:
         arguments: The arguments that change; `None` if no arguments of the operation lead there.
-        address: The URL that the server gave.
+        address: The URL from the server.
     """
 
     arguments: dict[str, Any] | None = None
@@ -57,13 +57,13 @@ class NextPage(NamedTuple):
 
 
 class ListAnswer(NamedTuple):
-    """What one answer says about the list.
+    """The facts of one answer about the list.
 
     Attributes:
-        arguments: Those of the request.
-        url: Where it was sent.
+        arguments: The arguments of the request.
+        url: The URL of the request.
         links: The URLs of the header `Link`, by `rel`.
-        total: What the header `X-Total-Count` says.
+        total: The value of the header `X-Total-Count`.
         pages: The pages that were read, this one the last.
     """
 
@@ -83,16 +83,16 @@ class Paging:
     """How an operation gives a list in pages.
 
     Attributes:
-        names: The arguments that go into the query, by the names that they have there.
+        names: The arguments in the query, by their names there.
         schemas: The schemas of these arguments.
         has_link: Whether the answer declares the header `Link`.
-        address: Where the body has the URL of the next page.
-        cursor: The argument that takes a cursor, and where the body has the next one.
+        address: The place of the next page's URL in the body.
+        cursor: The argument for a cursor, and the place of the next cursor in the body.
         page: The argument that is a page number.
         first: The number of the first page.
-        present: Where the body has the number of this page.
-        more: Where the body says whether there is more.
-        pages, total: Where the body has the number of pages, and of items; the first of these may be missing.
+        present: The place of this page's number in the body.
+        more: The place of the flag for further pages in the body.
+        pages, total: The places of the number of pages, and of items, in the body. Either may be missing.
         has_total: Whether the answer declares the header `X-Total-Count`.
     """
 
@@ -110,7 +110,7 @@ class Paging:
     has_total: bool
 
     def next(self, answer: ListAnswer, server: Server) -> NextPage | None:
-        """Return what leads to the next page; `None` if this is the last one, or the answer does not say."""
+        """Return the way to the next page; `None` if this is the last one, or the answer does not say."""
         body = answer.body
         if self.more is not None and _value_at(body, self.more) is False:
             return None
@@ -141,7 +141,7 @@ class Paging:
             goes_on = _value_at(answer.body, self.more) is True
         elif pages is not None:
             goes_on = present - first + 1 < pages
-        else:  # how many items there are before the first page that was read, nobody knows
+        else:  # nobody knows how many items there are before the first page that was read
             pages_read, new, items_read = answer.pages.counts
             goes_on = total is not None and present - pages_read + 1 == first and new > 0 and items_read < total
         return NextPage({self.page: present + 1}) if goes_on else None
@@ -174,8 +174,8 @@ class Paging:
 
 
 def paging_of(operation: Operation, document: Document, signature: Signature) -> Paging | None:
-    """Return how an operation gives a list in pages; `None` if its document does not say. Of what is no `GET` only the
-    headers count: a body that comes back from a change is no list."""
+    """Return how an operation gives a list in pages; `None` if its document does not say. For any other method than
+    `GET` only the headers count: the body after a change is no list."""
     reads = operation.method == "GET"
     try:
         response = declared_response(operation, document, 200)
@@ -250,8 +250,8 @@ def _linked_cursors(response: Node, operation: Operation, document: Document) ->
 
 
 def _cursors(fields: Mapping[Pointer, Node], taken: Mapping[str, str]) -> Iterator[tuple[str, Pointer]]:
-    """Yield the cursors of a body with the parameter that takes each: `next_cursor` for `cursor`, or one name that
-    begins with "next" for both."""
+    """Yield the cursors of a body with their parameters: `next_cursor` for `cursor`, or one name that begins with
+    "next" for both."""
     by_name = {_folded(wire): name for wire, name in taken.items()}
     for place, field in fields.items():
         name = _folded(place[-1])
@@ -279,19 +279,19 @@ def _field_named(fields: Mapping[Pointer, Node], names: frozenset[str], kind: st
 
 
 def _only(found: Iterator[Any]) -> Any:
-    """Return what was found, if it is one: of several, it is not certain which is meant."""
+    """Return the only element; None without one, or with several, because then none of them is certain."""
     listed = list(found)
     return listed[0] if len(listed) == 1 else None
 
 
 def _takes_type(schema: Any, kind: str) -> bool:
-    """Whether a parameter takes values of a type; one whose schema says nothing of types does."""
+    """Return whether a parameter takes values of a type; one without any type in its schema does."""
     is_open = isinstance(schema, Mapping) and not schema.keys() & {"type", "anyOf", "oneOf", "allOf", "enum"}
     return is_open or _is(schema, kind)
 
 
 def _is(schema: Any, kind: str) -> bool:
-    """Whether a schema is of a type, or of this type and null."""
+    """Return whether a schema is of a type, or of this type and null."""
     if not isinstance(schema, Mapping):
         return False
     types = schema.get("type")
@@ -317,7 +317,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _as_argument(value: Any, schema: Any) -> str | int | None:
-    """Return a text or a whole number as the schema wants it; `None` for what does not fit."""
+    """Return a text or a whole number, as in the schema; `None` if the value does not fit."""
     if isinstance(value, str) and _takes_type(schema, "string"):
         return value
     number = _whole(value)
@@ -337,8 +337,8 @@ class PagedList:
 
     Attributes:
         body: The page that was read last.
-        place: Where a page has its items; `None` if it has no list, or several.
-        read: How many pages were read.
+        place: The place of the items in a page; `None` if it has no list, or several.
+        read: The number of pages read.
     """
 
     def __init__(self, body: Any) -> None:
@@ -350,7 +350,7 @@ class PagedList:
         """Add a further page.
 
         Raises:
-            ValueError: if it has no list where the first page has one.
+            ValueError: It has no list in the place of the first page's list.
         """
         found = None if self.place is None else _value_at(body, self.place)
         if not isinstance(found, list):
@@ -360,7 +360,7 @@ class PagedList:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many pages were read, how many items the last one has, and how many all have."""
+        """The numbers of pages read, of items in the last one, and of items in all."""
         return self.read, self._new, len(self._items)
 
     @property
@@ -370,7 +370,7 @@ class PagedList:
 
 
 def _place_of_list(body: Any) -> Pointer | None:
-    """Return where a body has its items: it is a list, or an object with one list, or an object in it has one."""
+    """Return the place of the items in a body: it is a list, or an object with one list, or an object in it has one."""
     if isinstance(body, list):
         return ()
     if not isinstance(body, Mapping):

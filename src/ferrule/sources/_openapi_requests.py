@@ -1,4 +1,4 @@
-"""From the arguments of a call to the request that is sent: how values are written into paths, queries and bodies."""
+"""From the arguments of a call to the request: write values into paths, queries and bodies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from ferrule.sources._openapi_uploads import name_and_type, one_type
 
 Pair: TypeAlias = tuple[str, str]
 _Names: TypeAlias = dict[tuple[str, str], str]
-"""Place and name of what is written, and the argument that it is of."""
+"""The place and name of each written value, with its argument."""
 
 _STAYS_IN_QUERY: Final = ":/?@!$'()*,;"
-"""What of the reserved characters can stand in a value of a query, RFC 3986 and, for `+`, `&`, `=` and `#`, forms."""
+"""The reserved characters allowed in a value of a query by RFC 3986, except `+`, `&`, `=` and `#`: these have a meaning
+of their own in forms or URLs."""
 _STAYS_IN_PATH: Final = "/%:@!$&'()*+,;=~"
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
 PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
@@ -32,15 +33,16 @@ _NO_UPLOADS: Final[Mapping[str, bytes]] = {}
 
 @dataclass
 class Request:
-    """What is sent, but for where to.
+    """A request without its address.
 
     Attributes:
-        path: With a `/` at its beginning, written as in a URL.
-        query: Without a `?`; pairs that are written as in a URL.
+        path: The path, with a `/` at its beginning, written as in a URL.
+        query: The pairs of the query, written as in a URL, without a `?`.
         headers: Names and values.
-        cookies: Those as a browser would send them.
-        content: The body, where it is not in parts.
-        files: Its parts: name, file name, content and type, of which the second may be missing.
+        cookies: The cookies as a browser would send them.
+        content: The body, if it is not in parts.
+        media: The type of the body, if it is not in parts.
+        parts: The parts of the body: name, file name, content and type. File name and type may be missing.
     """
 
     method: str
@@ -54,7 +56,7 @@ class Request:
 
 
 class _NotWritable(Exception):
-    """A value that cannot be written there; the text says why."""
+    """A value cannot be written in its place; the text gives the reason."""
 
 
 def request_of(
@@ -64,13 +66,13 @@ def request_of(
     arguments: Mapping[str, Any],
     uploads: Mapping[str, bytes] = _NO_UPLOADS,
 ) -> Request:
-    """The request of a call with these arguments.
+    """Return the request of a call with these arguments.
 
     Args:
         uploads: The content of the files that the arguments name by path.
 
     Raises:
-        ToolError: for a value that cannot be written where it goes.
+        ToolError: A value cannot be written in its place.
     """
     made = Request(method, path)
     of_body: dict[str, tuple[Argument, Any]] = {}
@@ -105,12 +107,12 @@ def request_of(
 
 
 def _check_written(place: str, pairs: Sequence[str], argument: Argument, signature: Signature, taken: _Names) -> None:
-    """Refuse what a value writes under the name of another parameter or of a credential: an object that is spread has
-    its keys as names.
+    """Refuse a value written under the name of another parameter or of a credential: the keys of a spread object become
+    names.
 
     Args:
-        pairs: `name=value` each, as they are written.
-        taken: Place and name of what was written before, and by which argument; it is filled.
+        pairs: Each `name=value`, as it is written.
+        taken: Place and name of each earlier value, with its argument; this call adds to it.
     """
     own = folded_name(place, argument.wire)
     for pair in pairs:
@@ -136,10 +138,10 @@ def _checked_path(path: str) -> str:
 
 
 def _plain_text(value: Any) -> str:
-    """A value that has no parts, as text.
+    """Return a value without parts as text.
 
     Raises:
-        _NotWritable: for one that has.
+        _NotWritable: The value has parts.
     """
     if isinstance(value, str):
         return value
@@ -157,10 +159,10 @@ def _field_pairs(value: Mapping[str, Any]) -> list[Pair]:
 
 
 def _join_apart(texts: Sequence[str], separator: str) -> str:
-    """Join texts that are written already, so that the server can take them apart again.
+    """Join written texts, so that the server can split them again.
 
     Raises:
-        _NotWritable: if one of the texts has the separator in it.
+        _NotWritable: A text contains the separator.
     """
     if any(separator in text for text in texts):
         raise _NotWritable(f"has {unquote(separator)!r} in a value, and it separates the values there")
@@ -168,7 +170,7 @@ def _join_apart(texts: Sequence[str], separator: str) -> str:
 
 
 def _as(media: str, value: Any) -> str:
-    """The value as a text of a type: JSON, a form, or what it is."""
+    """Return the value as a text of a type: JSON, a form, or the plain value."""
     if is_json(media):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if media == "application/x-www-form-urlencoded" and isinstance(value, Mapping):
@@ -188,7 +190,7 @@ def _write_path(made: Request, argument: Argument, value: Any) -> None:
 
 
 def _in_path(encoding: Encoding, name: str, value: Any) -> str:
-    """The styles simple, label and matrix: https://spec.openapis.org/oas/v3.2.0#style-examples"""
+    """Write the styles simple, label and matrix: https://spec.openapis.org/oas/v3.2.0#style-examples"""
     lead, joint = {"simple": ("", ","), "label": (".", "."), "matrix": (";", ";")}[encoding.style]
     named = encoding.style == "matrix"
     if isinstance(value, Mapping):
@@ -228,7 +230,8 @@ def _write_query_string(made: Request, argument: Argument, value: Any) -> None:
 
 
 def _query_pairs(encoding: Encoding, name: str, value: Any) -> Iterator[str]:
-    """The styles form, spaceDelimited, pipeDelimited and deepObject, as `name=value` each, written as in a URL."""
+    """Yield the styles form, spaceDelimited, pipeDelimited and deepObject, as `name=value` each, written as in a
+    URL."""
     safe = _STAYS_IN_QUERY if encoding.reserved else ""
 
     def pair(key: str, text: str) -> str:
@@ -255,8 +258,8 @@ def _query_pairs(encoding: Encoding, name: str, value: Any) -> Iterator[str]:
 
 
 def _deep(name: str, value: Any) -> Iterator[Pair]:
-    """`name[key]=value`. The specification has no more than one level; below it, and for lists, it is as servers read
-    it that take such parameters: `name[key][inner]`, `name[]` for each plain item, `name[0][key]` for objects."""
+    """Yield `name[key]=value`. The specification has only one level. Deeper levels and lists follow the servers that
+    take such parameters: `name[key][inner]`, `name[]` for each plain item, `name[0][key]` for objects."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _deep(f"{name}[{key}]", item)
@@ -382,10 +385,10 @@ def _body_parts(
 
 
 def _file(given: Mapping[str, Any], media: str | None, uploads: Mapping[str, bytes]) -> Media:
-    """The file that a model gave.
+    """Return the file from a model.
 
     Raises:
-        _NotWritable: for one that has not one of text, bytes and path, or a type that is none.
+        _NotWritable: The file does not have one of text, bytes and path, or its type is invalid.
     """
     text, data, path = given.get("text"), given.get("data"), given.get("path")
     if sum(one is not None for one in (text, data, path)) != 1:

@@ -1,5 +1,5 @@
-"""The answers that an OpenAPI document declares: their headers, and whether an answer is as the document says. An
-answer that differs is logged, and is no error."""
+"""The answers that an OpenAPI document declares: their headers, and whether an answer matches the document. A different
+answer is logged, and is no error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_HEADERS = 50
 
 
 class Responses:
-    """The answers of one operation; the schema of each status is read when the first of it comes.
+    """The answers of one operation. The schema of a status is read with its first answer.
 
     Args:
         tool: The tool's name.
@@ -35,7 +35,7 @@ class Responses:
         self._headers: dict[int, tuple[str, ...]] = {}
 
     def check(self, status: int, media: str, value: Any) -> None:
-        """Log the first answer of a status that is not as the document says."""
+        """Log the first answer of a status that differs from the document."""
         if (status, media) not in self._known:
             self._known[status, media] = self._read(status, media)
         enforced = self._known[status, media]
@@ -43,7 +43,7 @@ class Responses:
             return
         try:
             errors = enforced.find_errors(value)
-        except (ValueError, RecursionError):  # half of a surrogate pair, or what nests too deep
+        except (ValueError, RecursionError):  # half of a surrogate pair, or too many levels
             return
         if errors:
             self._told.add(status)
@@ -87,7 +87,7 @@ def declared_response(operation: Operation, document: Document, status: int) -> 
     """Return the response that the document declares for a status; a node without a value if there is none.
 
     Raises:
-        DefinitionError: for a reference that leads nowhere.
+        DefinitionError: A reference leads nowhere.
     """
     listed, base = operation.node.value.get("responses"), operation.node.base
     named = {str(key).upper(): one for key, one in listed.items()} if isinstance(listed, Mapping) else {}
@@ -96,7 +96,7 @@ def declared_response(operation: Operation, document: Document, status: int) -> 
 
 
 def declared_headers(response: Node) -> tuple[str, ...]:
-    """Return the names of its headers. `Set-Cookie` is none: it is a credential."""
+    """Return the names of its headers, without `Set-Cookie`, which is a credential."""
     headers = response.value.get("headers") if isinstance(response.value, Mapping) else None
     names = [str(name) for name in headers] if isinstance(headers, Mapping) else []
     return tuple(name for name in names[:MOST_HEADERS] if is_token(name) and name.lower() != "set-cookie")
@@ -106,7 +106,7 @@ def declared_schema(response: Node, media: str, document: Document) -> Node | No
     """Return the schema of its body in a type, or else in JSON.
 
     Raises:
-        DefinitionError: for a reference that leads nowhere.
+        DefinitionError: A reference leads nowhere.
     """
     content = response.value.get("content") if isinstance(response.value, Mapping) else None
     if not isinstance(content, Mapping):

@@ -1,4 +1,4 @@
-"""From the schemas of an OpenAPI document to JSON Schema 2020-12, with all that one refers to below its `$defs`."""
+"""From the schemas of an OpenAPI document to JSON Schema 2020-12, with all referenced schemas below its `$defs`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from ferrule.security.foreign_text import visible_schema
 from ferrule.sources._openapi_document import Document, Node, check_length
 
 Direction: TypeAlias = Literal["request", "response"]
-"""Which way the values go: of a request `readOnly` properties are no part, and of a response those that are
-`writeOnly`."""
+"""The direction of the values: a request has no `readOnly` properties, and a response no `writeOnly` ones."""
 
 MOST_NODES: Final = 20_000
-"""Keywords and values in the schemas of one operation, with all that they refer to."""
+"""Most keywords and values in the schemas of one operation, with all referenced schemas."""
 _MOST_SCHEMA_TEXT: Final = 200_000
 _A_NODE: Final = 20
 """The work of making a tool for each of its nodes, in microseconds."""
@@ -38,9 +37,9 @@ _PLAIN_KEYWORDS: Final = frozenset(
     | {"minContains", "maxContains", "minProperties", "maxProperties", "contentEncoding", "contentMediaType"}
     | {"title", "description", "default", "deprecated"}
 )
-"""Those whose values hold no schemas. What is no keyword of JSON Schema 2020-12 is left out, so that a reference to
-something else than a schema shows nothing of it; and so are `examples`, which cost tokens, and `$id`, as every place is
-written anew."""
+"""Keywords with values that hold no schemas. Anything else than a keyword of JSON Schema 2020-12 is left out, so a
+reference to something else than a schema shows nothing of it. `examples` are left out because they cost tokens, and
+`$id` because every place is written anew."""
 _KEYWORDS: Final = _PLAIN_KEYWORDS | _BY_NAME | _LISTS | _SINGLE
 _COMPONENT = re.compile(r"#/components/schemas/([A-Za-z0-9._-]+)")
 _HIDDEN_IN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
@@ -51,10 +50,10 @@ class Converted:
     """A schema of JSON Schema 2020-12.
 
     Attributes:
-        schema: It, whose references lead to `$defs` that it has not.
-        refers: The URIs of what these are.
-        nodes: How many keywords and values there are in it.
-        characters: How many its texts have.
+        schema: The schema. Its references lead to `$defs` outside of it.
+        refers: The URIs of these definitions.
+        nodes: The number of keywords and values in it.
+        characters: The number of characters of its texts.
     """
 
     schema: Any = True
@@ -64,10 +63,10 @@ class Converted:
 
 
 class Schemas:
-    """The schemas of one document, each of which that others refer to is converted once.
+    """The schemas of one document. Each referenced schema is converted once.
 
     Args:
-        direction: Which way the values go.
+        direction: The direction of the values.
     """
 
     def __init__(self, document: Document, direction: Direction) -> None:
@@ -76,10 +75,10 @@ class Schemas:
         self._shared: dict[str, Converted] = {}
 
     def bundle(self, *schemas: Node) -> tuple[list[Any], dict[str, Any]]:
-        """The schemas converted, and the `$defs` that they all refer to.
+        """Return the schemas converted, and all the `$defs` in their references.
 
         Raises:
-            DefinitionError: for what is no schema, a reference that leads nowhere, and too much.
+            DefinitionError: A value is no schema, a reference leads nowhere, or there is too much.
         """
         converted = [self._converted(one) for one in schemas]
         waiting, needed = [uri for one in converted for uri in sorted(one.refers)], dict[str, Converted]()
@@ -111,15 +110,15 @@ class Schemas:
         made = Converted()
         try:
             made.schema, _ = visible_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
-        finally:  # also of what is refused
+        finally:  # also for refused schemas
             self._document.spend(_A_NODE * made.nodes)
         return made
 
     def _schema(self, node: Node, made: Converted, deep: int, hidden: frozenset[str]) -> Any:
-        """The schema converted.
+        """Return the schema converted.
 
         Args:
-            hidden: The properties that do not go this way, as schemas say that stand beside it in an `allOf`.
+            hidden: The properties hidden by other schemas of the same `allOf`.
         """
         value, base = node
         _count(made, deep)
@@ -162,7 +161,7 @@ class Schemas:
         return _plain_json_value(value, made, deep)
 
     def _hidden_names(self, node: Node, seen: set[int] | None = None) -> frozenset[str]:
-        """The properties that do not go this way, by the schema itself and by those in its `allOf`."""
+        """Return the properties hidden in this direction, by the schema itself and by those in its `allOf`."""
         value, base = node if seen is None else self._document.follow(node)
         seen = set() if seen is None else seen
         if not isinstance(value, Mapping) or id(value) in seen:
@@ -176,7 +175,7 @@ class Schemas:
         return names
 
     def is_hidden(self, node: Node) -> bool:
-        """Whether a property does not go this way."""
+        """Return whether a property is hidden in this direction."""
         for _ in range(_MOST_COMPOSED):
             if not isinstance(node.value, Mapping):
                 return False
@@ -193,8 +192,8 @@ class Schemas:
 
 
 def _refuse_hidden(found: dict[str, Any], hidden: frozenset[str]) -> None:
-    """Take properties out of a schema, and out of what it requires, and have it refuse them: an open object would take
-    them as any other name. Nothing else is refused, as schemas that stand beside it may have more."""
+    """Remove properties from a schema, and from its required ones, and make it refuse them: an open object would take
+    them like any other name. Nothing else is refused, because schemas beside it may have more properties."""
     properties = found.get("properties")
     if hidden and isinstance(properties, Mapping) and (names := sorted(hidden & properties.keys())):
         found["properties"] = {name: one for name, one in properties.items() if name not in hidden}
@@ -218,7 +217,7 @@ def _plain_json_value(value: Any, made: Converted, deep: int) -> Any:
             raise DefinitionError(f"a schema has over {_MOST_SCHEMA_TEXT:,} characters")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    return str(value)  # a date that a reader of YAML 1.1 made
+    return str(value)  # a date from a reader of YAML 1.1
 
 
 def _count(made: Converted, deep: int) -> None:
@@ -230,7 +229,7 @@ def _count(made: Converted, deep: int) -> None:
 
 
 def _from_3_0(value: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What OpenAPI 3.0 writes otherwise: https://spec.openapis.org/oas/v3.0.4#schema-object"""
+    """Convert the keywords with another form in OpenAPI 3.0: https://spec.openapis.org/oas/v3.0.4#schema-object"""
     for exclusive, bound in (("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")):
         if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
             found[exclusive] = found.pop(bound)
@@ -247,8 +246,8 @@ def _from_3_0(value: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]
 
 
 def _definition_name(uri: str, base: str) -> str:
-    """A name for `$defs`, the same wherever it is made: that of a component of the document itself, and else one with a
-    digest of the whole."""
+    """Return a name for `$defs`, always the same: the name of a component of the document itself, or else one with a
+    digest of the whole URI."""
     found = _COMPONENT.fullmatch(uri.removeprefix(base) if base else uri)
     if found is not None:
         return found[1]
@@ -257,7 +256,7 @@ def _definition_name(uri: str, base: str) -> str:
 
 
 def keywords_of(schema: Any) -> Iterator[str]:
-    """The keywords at the top of a schema that decide which values are taken, references among them."""
+    """Yield the keywords at the top of a schema that decide about valid values, references among them."""
     if isinstance(schema, Mapping):
         yield from (key for key in schema if key == "$ref" or key == "allOf" or key in _KEYWORDS - _SAYS_NOTHING)
 

@@ -1,4 +1,4 @@
-"""The credentials of an OpenAPI document: which an operation needs, and how they are put on a request."""
+"""The credentials of an OpenAPI document: choose those of an operation, and put them on a request."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PLACES: Final = ("header", "query", "cookie")
 
 
 class Scheme(NamedTuple):
-    """A way to show who calls.
+    """A way to authenticate.
 
     Attributes:
-        name: As the document has it.
-        secret: What it is called in `context.secrets`, as the developer says: a document names no secret.
-        kind: Where a key goes, how a password or a token does; `"client"` for certificates, which the client has.
+        name: The name in the document.
+        secret: The name in `context.secrets`, from the developer: a document names no secret.
+        kind: The place of a key, or the form of a password or a token; `"client"` for certificates, held by the client.
         wire: The name of the header, parameter or cookie.
     """
 
@@ -36,17 +36,17 @@ class Scheme(NamedTuple):
 
 
 Alternatives: TypeAlias = tuple[tuple[Scheme, ...], ...]
-"""The schemes that go together, of which the first is used that there are secrets for; an empty one is nobody's."""
+"""Groups of schemes that go together. The first group with secrets for all is used; an empty group is anonymous."""
 
 
 def schemes_of(document: Document, credentials: Mapping[str, str]) -> dict[str, Scheme]:
-    """The schemes that are known here, by name.
+    """Return the supported schemes, by name.
 
     Args:
-        credentials: By the names of schemes, those in `context.secrets`.
+        credentials: The names in `context.secrets`, by the names of schemes.
 
     Raises:
-        DefinitionError: for a scheme that the document does not have.
+        DefinitionError: The document has no such scheme.
     """
     components = document.root.value.get("components")
     listed = components.get("securitySchemes") if isinstance(components, Mapping) else None
@@ -80,10 +80,10 @@ def _scheme(name: str, value: Mapping[str, Any]) -> Scheme | None:
 
 
 def alternatives_of(operation: Operation, document: Document, schemes: Mapping[str, Scheme]) -> Alternatives:
-    """What an operation needs; empty where it needs nothing.
+    """Return the credentials of an operation; empty if it needs none.
 
     Raises:
-        DefinitionError: where it needs what is not known here.
+        DefinitionError: It needs a scheme that is not supported.
     """
     listed = operation.node.value.get("security", document.root.value.get("security"))
     if not isinstance(listed, list) or not listed:
@@ -102,12 +102,12 @@ def alternatives_of(operation: Operation, document: Document, schemes: Mapping[s
 
 
 def need_secrets(alternatives: Alternatives) -> bool:
-    """Whether an operation cannot be called without a secret."""
+    """Return whether an operation cannot be called without a secret."""
     return bool(alternatives) and all(any(one.kind != "client" for one in some) for some in alternatives)
 
 
 def unnamed(alternatives: Alternatives) -> str | None:
-    """The scheme that `credentials` has to name, where an operation cannot be called without it."""
+    """Return the scheme that `credentials` has to name, if an operation cannot be called without it."""
     for some in alternatives:
         missing = [one.name for one in some if one.kind != "client" and not one.secret]
         if not missing:
@@ -116,15 +116,15 @@ def unnamed(alternatives: Alternatives) -> str | None:
 
 
 def places_of(schemes: Iterable[Scheme]) -> frozenset[tuple[str, str]]:
-    """Place and name of the keys: none is an argument."""
+    """Return place and name of the keys: none is an argument."""
     return frozenset((one.kind, folded_name(one.kind, one.wire)) for one in schemes if one.kind in _PLACES)
 
 
 def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mapping[str, Any]) -> list[str]:
-    """Put the credentials on a request; return them as they may come back.
+    """Put the credentials on a request. Return them as they may come back.
 
     Raises:
-        ToolError: where there are none; the log says which.
+        ToolError: A credential is missing or invalid; the log names it.
     """
     if not alternatives:
         return []

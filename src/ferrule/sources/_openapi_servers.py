@@ -1,4 +1,4 @@
-"""Where the operations of an OpenAPI document are sent: to a server that the developer names, or to its only one."""
+"""The servers for the operations of an OpenAPI document: those named by the developer, or its only one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _EXAMPLE = "https://api.example.com"
 
 
 class Server(NamedTuple):
-    """Where requests go.
+    """The target of requests.
 
     Attributes:
-        url: Without a `/` at its end.
+        url: The address, without a `/` at its end.
         origin: Scheme, host and port.
         named: Whether the developer named it: credentials go nowhere else.
-        kept_apart: Whether what others on it hear is nobody's business: https, or this very machine.
+        kept_apart: Whether nobody else can read the connection: https, or this very machine.
     """
 
     url: str
@@ -32,7 +32,7 @@ class Server(NamedTuple):
 
 
 NOWHERE = Server("https://api.invalid", ("https", "api.invalid", 443), named=True, kept_apart=True)
-"""Where nothing arrives, RFC 2606."""
+"""A server that nothing reaches, RFC 2606."""
 
 
 class Servers:
@@ -40,10 +40,10 @@ class Servers:
 
     Args:
         document: The document.
-        named: The addresses that the developer names; the first is the document's own.
+        named: The addresses from the developer; the first is the document's own.
 
     Raises:
-        DefinitionError: for what is no address, and where the document leaves it open.
+        DefinitionError: An address is invalid, or the document leaves its server open.
     """
 
     def __init__(self, document: Document, named: Iterable[str]) -> None:
@@ -53,10 +53,10 @@ class Servers:
         self.own = servers[0] if servers else _of_document(document)
 
     def of(self, operation: Operation) -> Server:
-        """Where an operation goes.
+        """Return the server of an operation.
 
         Raises:
-            DefinitionError: where that is a server which nobody named.
+            DefinitionError: It is a server that nobody named.
         """
         listed = operation.node.value.get("servers") or operation.item.value.get("servers")
         if not isinstance(listed, list) or not listed:
@@ -78,7 +78,7 @@ class Servers:
 
 
 def _is_below(server: Server, known: Server) -> bool:
-    """Whether it is at or below one that was named: on one host there may be several applications."""
+    """Return whether a server is at or below a named one: one host may have several applications."""
     return server.origin == known.origin and f"{server.url}/".startswith(f"{known.url}/")
 
 
@@ -115,7 +115,11 @@ def _of_document(document: Document) -> Server:
 
 
 def _server(text: str, url: Url, *, named: bool) -> Server:
-    """Raises: ValueError."""
+    """Return a server.
+
+    Raises:
+        ValueError: The address is no plain http or https address.
+    """
     if url.scheme not in ("https", "http"):
         raise ValueError(f"it is of the scheme {url.scheme!r}, and no https")
     if "?" in text or "#" in text:
@@ -131,7 +135,7 @@ def _origin_of_url(url: Url) -> tuple[str, str, int]:
 
 
 def has_below(server: Server, text: str) -> bool:
-    """Whether a URL is at or below the address of a server, as every client reads it."""
+    """Return whether a URL is at or below the address of a server, as every client reads it."""
     try:
         url = read_url(text)
     except ValueError:
@@ -141,9 +145,9 @@ def has_below(server: Server, text: str) -> bool:
 
 
 def origin_of(text: str) -> tuple[str, str, int]:
-    """Scheme, host and port of a URL.
+    """Return scheme, host and port of a URL.
 
     Raises:
-        ValueError: for what two parsers could read in two ways.
+        ValueError: Two parsers could read the URL in two ways.
     """
     return _origin_of_url(read_url(text))

@@ -19,7 +19,7 @@ from ferrule.sources._openapi_operations import Operation
 from ferrule.sources._openapi_servers import Server
 
 MOST_UPLOADED: Final = 50_000_000
-"""Bytes of all files that one call uploads by their paths."""
+"""Most bytes of all files that one call uploads by their paths."""
 _BASE64_PADDING: Final = "="
 
 
@@ -27,7 +27,7 @@ async def read_uploads(signature: Signature, arguments: Mapping[str, Any], conte
     """Return the content of the files that the arguments name by path.
 
     Raises:
-        ToolError: for a path that no `within` guard has allowed, and a file that cannot be read or is too large.
+        ToolError: No `within` guard has allowed a path, or a file cannot be read or is too large.
     """
     found: dict[str, bytes] = {}
     left = MOST_UPLOADED
@@ -52,7 +52,7 @@ def _not_read(argument: Argument, why: str) -> ToolError:
 
 def _read_upload(path: str, most: int) -> bytes:
     with os.fdopen(open_exactly(path), "rb") as file:
-        content = file.read(most + 1) or b""  # None for some files of /proc
+        content = file.read(most + 1) or b""  # some files of /proc give None
     if len(content) > most:
         raise ValueError(f"all files of a call have {MOST_UPLOADED:,} bytes at most")
     return content
@@ -70,10 +70,10 @@ def _given_files(signature: Signature, arguments: Mapping[str, Any]) -> Iterator
 
 
 def name_and_type(given: Mapping[str, Any], declared: str | None) -> tuple[str, str]:
-    """Return the name and the type under which a file is sent.
+    """Return the name and the type of a file to send.
 
     Args:
-        declared: The type that the document has for it, if it is one.
+        declared: The document's type for it, if there is exactly one.
     """
     path = given.get("path")
     name = given.get("name") or ("file" if path is None else os.path.basename(path))
@@ -83,7 +83,7 @@ def name_and_type(given: Mapping[str, Any], declared: str | None) -> tuple[str, 
 
 
 def preview_upload(operation: Operation, server: Server, signature: Signature, arguments: Mapping[str, Any]) -> str:
-    """Return what a call would send, for the person who is asked: of each file its name, its type and its size."""
+    """Return the contents of a call for the person who is asked: for each file its name, its type and its size."""
     lines = [f"{operation} at {server.url}"]
     uploads = {argument.name for argument in signature.arguments if argument.is_file}
     for argument, given in _given_files(signature, arguments):
@@ -97,7 +97,7 @@ def preview_upload(operation: Operation, server: Server, signature: Signature, a
 
 
 def one_type(media: str | None) -> str | None:
-    """Return the type that the document has for a part, if it is one and not several."""
+    """Return the document's type for a part, if there is exactly one."""
     return None if media is None or "," in media or "*" in media else media
 
 

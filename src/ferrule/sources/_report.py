@@ -1,4 +1,4 @@
-"""What came of looking for tools in a place: those that were taken, and what was left out and why."""
+"""The report of a search for tools: the tools, and the left-out ones with the reason."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ferrule.definition.tokens import definition_tokens
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What is not offered. See docs/sources.md#the-report.
+    """An item that is not offered. See docs/sources.md#the-report.
 
     Attributes:
-        what: Where it stands: an operation, a file, a plug-in.
-        reason: Why.
+        what: The item: an operation, a file, a plug-in.
+        reason: The reason.
     """
 
     what: str
@@ -30,10 +30,10 @@ class Taken:
     """A tool that was made. See docs/sources.md#the-report.
 
     Attributes:
-        name: The tool's.
-        what: What it was made of.
-        tokens: What its definition costs, as an estimate.
-        notes: What is otherwise than where it comes from.
+        name: The tool's name.
+        what: The source of the tool.
+        tokens: The cost of its definition, as an estimate.
+        notes: The differences from its source.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Taken:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of looking for tools in a place; as text it is a table. See docs/sources.md#the-report.
+    """The report of a search for tools; as text it is a table. See docs/sources.md#the-report.
 
     Attributes:
         taken: The tools, in their order.
-        left_out: What is not offered.
-        not_chosen: How many there were besides that nobody asked for.
+        left_out: The items that are not offered.
+        not_chosen: The number of further items that nobody asked for.
     """
 
     taken: tuple[Taken, ...]
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def tokens(self) -> int:
-        """What all definitions cost, as an estimate."""
+        """The cost of all definitions, as an estimate."""
         return sum(one.tokens for one in self.taken)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Report:
 
 
 class Imported(Toolset):
-    """A toolset that a source has made, and the report of that. See docs/sources.md#the-report.
+    """A toolset from a source, with its report. See docs/sources.md#the-report.
 
     Its methods give plain toolsets.
     """
@@ -87,5 +87,5 @@ class Imported(Toolset):
 
 
 def taken(tool: Tool, what: str, notes: Iterable[str] = ()) -> Taken:
-    """How the report has a tool."""
+    """Return the report's entry for a tool."""
     return Taken(tool.name, what, definition_tokens(tool), tuple(notes))

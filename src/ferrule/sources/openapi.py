@@ -2,7 +2,7 @@
 
     runner = Runner(openapi("api.yaml", server="https://api.example.com"), secrets={"key": token}, guards=[...])
 
-See docs/openapi.md. What reads documents and sends requests is imported when it is called:
+See docs/openapi.md. The packages for documents and requests are imported when it is called:
 `pip install "ferrule[openapi]"`.
 """
 
@@ -49,13 +49,13 @@ log = logging.getLogger("ferrule")
 _MOST_DESCRIPTION = 8_000
 _LONGEST_OF_REPORT = 500
 _TIMES_THE_BUDGET = 10
-"""Past so much of it nothing more is made, and the error says no more than that."""
+"""Most tokens, as a multiple of the budget. Beyond it no more tools are made, and the error gives no exact count."""
 _OF_EVERY_CLIENT = {("header", key) for key in ("accept", "accept-encoding", "connection", "user-agent")}
 _AN_OPERATION = 1_000
 """The work of one tool beside its schemas."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
-"""https://www.rfc-editor.org/rfc/rfc9110#section-9.2, and of QUERY its draft."""
+"""https://www.rfc-editor.org/rfc/rfc9110#section-9.2, and for QUERY its draft."""
 
 
 def openapi(
@@ -70,30 +70,30 @@ def openapi(
     roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     pages: int = 1,
 ) -> Imported:
-    """The operations of an API as tools. See docs/openapi.md.
+    """Return the operations of an API as tools. See docs/openapi.md.
 
         tools = openapi("api.yaml", server="https://api.example.com", only=["GET", "tag:orders"])
         print(tools.report)
 
     Args:
         document: A file in JSON or YAML, or its data: OpenAPI 3.0, 3.1 or 3.2.
-        client: Sends the requests; left out, each call has a connection of its own. It needs `server`, as what it adds
-            goes there.
-        server: Where the API is, and further servers that operations may name. Credentials go nowhere else. Left out,
-            it is the one that the document names, where that is one, public and https.
-        credentials: Which of the context's `secrets` each of the document's `securitySchemes` takes:
-            `{"bearerAuth": "github_token"}`. No document names a secret.
-        only: Which operations: methods (`"GET"`), paths (`"/orders/*"`), both (`"GET /orders/*"`), tags
-            (`"tag:orders"`) or ids (`"list*"`); all where it is empty.
+        client: Sends the requests; if left out, each call has a connection of its own. It needs `server`, because its
+            headers and its auth go there.
+        server: The address of the API, and further servers that operations may name. Credentials go nowhere else. If
+            left out, it is the server in the document, if there is exactly one, public and https.
+        credentials: A mapping such as `{"bearerAuth": "github_token"}`: for each of the document's `securitySchemes`,
+            the name in the context's `secrets`. No document names a secret.
+        only: The operations to take: methods (`"GET"`), paths (`"/orders/*"`), both (`"GET /orders/*"`), tags
+            (`"tag:orders"`) or ids (`"list*"`); all if it is empty.
         budget: The tokens that the definitions may take together; `None` for any number.
-        trusted: Whether to believe the document's methods: that GET only reads, that PUT and DELETE may come twice.
-            Otherwise each tool changes things.
+        trusted: Whether to believe the document's methods: GET only reads, PUT and DELETE may be repeated. Otherwise
+            each tool changes things.
         roots: The folders of the files that the document refers to.
-        pages: How many pages of a list one call reads at most. Ferrule follows a list if the document says how.
+        pages: Most pages of a list for one call to read. Ferrule follows a list if the document says how.
 
     Raises:
-        DefinitionError: for a document that cannot be read, a server that is none or is left open, a pattern that names
-            nothing, and more tools than the budget has room for.
+        DefinitionError: The document cannot be read, a server is invalid or left open, a pattern names nothing, or the
+            tools are over the budget.
     """
     return import_operations(
         document,
@@ -114,10 +114,11 @@ def look(
     only: str | Iterable[str] = (),
     roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
 ) -> Imported:
-    """The operations of an API as tools to be looked at, which are sent nowhere. See docs/openapi.md#the-report.
+    """Return the operations of an API as tools to be looked at. Their calls reach no server. See
+    docs/openapi.md#the-report.
 
     Raises:
-        DefinitionError: as `openapi`.
+        DefinitionError: As for `openapi`.
     """
     return import_operations(document, calls=False, only=only, roots=roots)
 
@@ -139,11 +140,11 @@ def import_operations(
     """Return the operations of an API as tools, for `openapi`, `look` and the command line. See docs/openapi.md.
 
     Args:
-        spelling: How errors write the options.
-        calls: Whether the tools are called, so that it matters where the API is.
+        spelling: The spelling of options in errors.
+        calls: Whether the tools are called, and so the API's address matters.
 
     Raises:
-        DefinitionError: as `openapi`.
+        DefinitionError: As for `openapi`.
     """
     if type(pages) is not int or pages < 1:
         raise DefinitionError(f"pages must be a whole number of at least 1, not {pages!r}")
@@ -181,7 +182,7 @@ def _as_tools(read: Document, maker: _ToolMaker, only: str | Iterable[str], budg
 
 
 def _told_left_out(what: str, reason: str) -> LeftOut:
-    """What the report has of it, in one line each and without what nobody sees: a document may hold anything."""
+    """Return the report's entry, in one line each and without hidden characters: a document may hold anything."""
     return LeftOut(one_line(what, _LONGEST_OF_REPORT), one_line(reason, _LONGEST_OF_REPORT))
 
 
@@ -211,7 +212,7 @@ class _ToolMaker:
     """Makes the tools of one document.
 
     Args:
-        servers: Where they go; `None` for tools that are only looked at.
+        servers: The targets of requests; `None` for tools that are only looked at.
     """
 
     def __init__(
@@ -233,10 +234,10 @@ class _ToolMaker:
         self._most = None if budget is None else budget * _TIMES_THE_BUDGET
 
     def tools(self, operations: list[tuple[str, Operation]]) -> tuple[list[Tool], list[Taken], list[LeftOut]]:
-        """The tools, what the report says of each, and what is left out.
+        """Return the tools, their entries in the report, and the left-out operations.
 
         Raises:
-            WholeDocumentError: for what is wrong with all of them.
+            WholeDocumentError: A problem concerns all of them.
         """
         tools: list[Tool] = []
         entries: list[Taken] = []
@@ -269,7 +270,7 @@ class _ToolMaker:
         return tools, entries, left_out
 
     def _tool(self, operation: Operation, name: str) -> tuple[Tool, tuple[str, ...]]:
-        from ferrule.sources._openapi_calls import Endpoint, add_answer  # which imports httpx2
+        from ferrule.sources._openapi_calls import Endpoint, add_answer  # it imports httpx2
 
         server = NOWHERE if self._servers is None else self._servers.of(operation)
         security = alternatives_of(operation, self._document, self._schemes)
@@ -318,20 +319,21 @@ class _ToolMaker:
         return tool, signature.notes
 
     def _traits(self, method: str) -> Any:
-        """What the method says: https://www.rfc-editor.org/rfc/rfc9110#section-9.2"""
+        """Return the traits by the method: https://www.rfc-editor.org/rfc/rfc9110#section-9.2"""
         reads = self._trusted and method in _SAFE
         idempotent = self._trusted and method in _IDEMPOTENT
         return {"read_only": reads, "destructive": not reads, "idempotent": idempotent, "open_world": True}
 
 
 def _headers_of(client: Any) -> frozenset[tuple[str, str]]:
-    """Those that a client adds by the developer's word: a key may be in them, whose place no argument takes."""
+    """Return the headers that a client adds by the developer's choice. A key may be among them, so no argument takes
+    their place."""
     named = () if client is None else client.headers.keys()
     return frozenset(("header", folded_name("header", key)) for key in named) - _OF_EVERY_CLIENT
 
 
 def _wire_digest(server: Server, operation: Operation, signature: Signature, security: Alternatives) -> str:
-    """One text that is another one where the same arguments would become another request."""
+    """Return one text, different if the same arguments would become another request."""
     wire = (server.url, str(operation), signature.arguments, signature.body, signature.key_header, security)
     return sha256(repr(wire).encode("utf-8", "replace")).hexdigest()
 

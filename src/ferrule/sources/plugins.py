@@ -1,4 +1,4 @@
-"""Tools of installed plug-ins, which packages offer by entry points of the group `ferrule.tools`.
+"""Tools of installed plug-ins. Packages offer them by entry points of the group `ferrule.tools`.
 
     runner = Runner(plugins("crm", "mail"))
 
@@ -21,16 +21,16 @@ log = logging.getLogger("ferrule")
 
 
 def plugins(*names: str) -> Imported:
-    """The tools of plug-ins. See docs/sources.md#plug-ins.
+    """Return the tools of plug-ins. See docs/sources.md#plug-ins.
 
-    An entry point leads to tools, a toolset, a runner, a module, or an instance with methods. One that cannot be used
-    is left out, with the reason in the report and an error in the log; so is a tool whose name another plug-in has.
+    An entry point leads to tools, a toolset, a runner, a module, or an instance with methods. An unusable one is left
+    out, with the reason in the report and an error in the log; so is a tool with the name of another plug-in's.
 
     Args:
         names: The names of the entry points, or `"*"` for all that are installed. Nothing else is imported.
 
     Raises:
-        DefinitionError: where nothing was asked for; for a name that nobody has, and one that several packages have.
+        DefinitionError: There are no names, or nobody has a name, or several packages have it.
     """
     loaded, faults = load("tools", *names)
     left_out = [LeftOut(str(plugin), why) for plugin, why in faults.items()]
@@ -40,7 +40,7 @@ def plugins(*names: str) -> Imported:
     for plugin, found in loaded.items():
         try:
             offered = [(tool, taken(tool, _origin_of(plugin))) for tool in toolset_of(found)]
-        except Exception as error:  # whatever it is that the package has there
+        except Exception as error:  # the package may have anything there
             left_out.append(LeftOut(str(plugin), fault_of(error)))
             log.error("%s", left_out[-1])
             continue

@@ -25,19 +25,19 @@ __all__ = ["module_of", "python"]
 
 
 def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
-    """The tools of folders, files and modules. See docs/sources.md#files-and-modules.
+    """Return the tools of folders, files and modules. See docs/sources.md#files-and-modules.
 
-    Of a module these are its tools and, where it has none, its own public functions. What is named has to be right; a
-    file that is found in a folder and cannot be used is left out, with the reason in the report.
+    For a module these are its tools or, if it has none, its own public functions. A named file or module must be
+    usable; an unusable file found in a folder is left out, with the reason in the report.
 
     Args:
-        places: A module, or its name (`"shop.tools"`); a file, or a folder of files, whose path has a `/` or ends in
-            `.py` where it is text (`"tools/"`). In a folder all files count whose name begins with neither `_` nor `.`.
-            Files are loaded by themselves: nothing is put on the path of imports, so they find what is installed alone.
+        places: A module, or its name (`"shop.tools"`); a file, or a folder of files. The path of a file or folder has a
+            `/` or ends in `.py` if it is text (`"tools/"`). In a folder all files count, except names that begin with
+            `_` or `.`. Files are loaded by themselves: nothing is put on the path of imports, so they can only import
+            installed packages.
 
     Raises:
-        DefinitionError: for a place that is not there or cannot be imported, what cannot be a tool in what was named,
-            and two tools of one name.
+        DefinitionError: A place does not exist or cannot be imported, has an invalid tool, or two tools have one name.
     """
     if not places:
         raise DefinitionError("python(…) takes folders, files and modules: python('tools/')")
@@ -66,7 +66,7 @@ def _tools_at(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut
         for file in sorted(file for file in path.glob("*.py") if file.name[0] not in "._" and not file.is_dir()):
             try:
                 yield str(file), Toolset.of(_loaded_file(file))
-            except Exception as error:  # whatever it has in the place of tools
+            except Exception as error:  # the file may have anything in the place of tools
                 left_out.append(LeftOut(str(file), fault_of(error)))
     else:
         raise DefinitionError(f"python(…) takes folders, files and modules, not {place!r}")
@@ -85,10 +85,10 @@ def _imported_module(name: str) -> ModuleType:
 
 
 def _loaded_file(file: Path) -> ModuleType:
-    """The module in a file.
+    """Return the module in a file.
 
     Raises:
-        DefinitionError: where it cannot be imported.
+        DefinitionError: It cannot be imported.
     """
     if file.suffix != ".py":
         raise DefinitionError(f"{str(file)!r} is no Python file: its name has to end in .py")
@@ -96,16 +96,16 @@ def _loaded_file(file: Path) -> ModuleType:
         return module_of(file)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever ends an import, such as a SystemExit, ends no program here
+    except BaseException as error:  # anything that ends an import, such as a SystemExit, must not end the program here
         raise DefinitionError(f"{str(file)!r} {_import_failure(error)}") from error
 
 
 def module_of(file: Path) -> ModuleType:
-    """The module in a Python file, loaded anew, under a name that no import statement can have.
-    See docs/sources.md#files-and-modules.
+    """Return the module in a Python file, loaded anew, under a name that no import statement can have. See
+    docs/sources.md#files-and-modules.
 
     Raises:
-        BaseException: whatever its code raises.
+        BaseException: The module's code raised it.
     """
     name = f"file:{file.absolute()}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -121,7 +121,7 @@ def module_of(file: Path) -> ModuleType:
 
 
 def _import_failure(error: BaseException) -> str:
-    """What went wrong, and in which line of whose code; the text of a `SyntaxError` says that itself."""
+    """Return the error, with the line of the code that raised it; the text of a `SyntaxError` already has that."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
     where = (
