@@ -38,8 +38,8 @@ class OpenAI(sdk.SdkModel):
         send_reasoning: Whether the reasoning in a history goes back in Chat Completions: DeepSeek, Kimi and OpenRouter
             want it, Groq, Cerebras and Mistral refuse it.
         **options: More of the request, such as `instructions`, or `tools` of the API's own; these come after the
-            toolset's. If nothing may be stored, a reasoning model needs `store=False,
-            include=["reasoning.encrypted_content"]`; other models refuse that.
+            toolset's. If nothing may be stored, a reasoning model needs
+            `store=False, include=["reasoning.encrypted_content"]`; other models refuse that.
 
     Raises:
         DefinitionError: The SDK or a key is missing; `api` is not valid; the API does not have an option; or

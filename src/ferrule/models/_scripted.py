@@ -146,8 +146,7 @@ class Scripted:
         return replace(self._reply((reply.text, calls)), stop=reply.stop, reason=reply.reason)
 
     def _kept(self, messages: list[Message]) -> list[Message]:
-        """Return a copy of the messages. Messages that are equal to those of the last request share their copies with
-        it."""
+        """Return a copy of the messages. If they begin with all messages of the last request, share those copies."""
         before = self.requests[-1].messages if self.requests else []
         if messages[: len(before)] != before:
             return copy.deepcopy(messages)
