@@ -144,7 +144,7 @@ def _first_opening(text: str) -> int | None:
         if (end := text.rfind("\n", seen, at)) >= 0:
             line = seen = end + 1
             ticks = 0
-        ticks += text.count("`", seen, at)  # from where the last was: a line may hold a hundred thousand
+        ticks += text.count("`", seen, at)  # from the last place on: a line may hold a hundred thousand
         seen = at
         if at == _INDENT.match(text, line, at).end():  # type: ignore[union-attr]  # it matches anywhere
             if at - line <= 3 and "\t" not in text[line:at]:

@@ -1,6 +1,6 @@
 """Cohere's chat API, version 2. See docs/providers/cohere.md.
 
-Definitions and messages are dicts, which its Python client takes; its types have no name for them, hence `Any`.
+Definitions and messages are dicts for its Python client. Its types have no name for them, hence `Any`.
 """
 
 from __future__ import annotations
