@@ -1,15 +1,15 @@
-"""A run of the loop that was given a key, in the runner's journal: the same key is the same run.
+"""A run of the loop with a key, in the runner's journal: the same key is the same run.
 
-The journal has one row for the run, in the table of the calls, and its states mean what they mean for a call:
+The journal has one row for the run, in the table of the calls. The states of the row mean the same as for a call:
 
-    running    a living process is at it, and another one waits
+    running    a living process runs it, and another process waits
     cut off    that process died, and the next one takes the run over
     deferred   the run was put aside: it is suspended, was cancelled, or raised; the next one takes it over
-    ended      the result is made again from the turns, and neither the model nor a tool is asked
+    ended      the result is rebuilt from the turns, and neither the model nor a tool is asked
 
-`Intent.arguments` has the turns, and is written anew after each answer of the model and after the calls of each turn.
-Whoever takes the run over reads the turns that are there, goes on behind them, and makes the calls of an unfinished
-turn again with the ids that they had: the journal runs no call twice.
+`Intent.arguments` has the turns. It is written after each answer of the model and after the calls of each turn. A
+process that takes the run over reads the saved turns and goes on after them. It repeats the calls of an unfinished turn
+with the same ids, so the journal runs no call twice.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class RunKeyError(FerruleError):
 
 
 class SavedTurn(Part):
-    """One turn of a run: what the model was given and offered, its answer, and the results of its calls."""
+    """One turn of a run: the new messages, the offered tools, the model's answer, and the results of its calls."""
 
     new_messages: list[dict[str, Any]]
-    """The messages that were added before the model was asked."""
+    """The messages added before the model was asked."""
     offered: list[str] | None
-    """The names of the tools that it might call; `None` for all."""
+    """The names of the tools that the model could call; `None` for all."""
     found: list[str]
     text: str
     stop: Stop
@@ -92,7 +92,7 @@ class SavedTurn(Part):
         return Reply(self.text, calls, self.messages, self.stop, self.usage, self.reason, self.state)
 
     def restored_results(self) -> list[ToolResult]:
-        """Return the results again; none until every call has one."""
+        """Return the results again; an empty list until every call has one."""
         return [saved.result(self.waiting.get(saved.call.id)) for saved in self.results or ()]
 
     def with_results(self, results: Iterable[ToolResult]) -> SavedTurn:
@@ -103,12 +103,12 @@ class SavedTurn(Part):
 
 
 def run_row(key: str, context: ToolContext) -> str:
-    """Return what the journal knows a run by: its principal, its session and its key."""
+    """Return the key of the run in the journal, made of its principal, its session and its key."""
     return make_call_key((KEYED_RUN_NAME, context.principal, context.session, key), None)
 
 
 def request_digest(model: Model, messages: list[Message], tools: Toolset) -> str:
-    """Return a hash of all that makes two requests the same one."""
+    """Return a hash of the model, the messages and the tools. Equal requests have the same hash."""
     named = [getattr(model, name, None) for name in ("api", "name")]
     asked = {
         "model": [type(model).__qualname__, *(name for name in named if isinstance(name, str))],
@@ -122,15 +122,15 @@ class KeyedRun:
     """The row of one run in the journal.
 
     Args:
-        journal: It.
-        key: As it was given.
-        id: What the journal knows the run by.
-        digest: Of the request; `None` for a run that is resumed, which is not compared.
-        context: Whose principal and session the row has.
+        journal: The journal.
+        key: The key from the caller.
+        id: The key of the row in the journal.
+        digest: The hash of the request; `None` for a resumed run, because its request is not compared.
+        context: The context with the principal and the session of the row.
 
     Attributes:
-        turns: What is known of the run.
-        final_status: The status that the run ended with, once it has ended.
+        turns: The turns so far.
+        final_status: The status of the run after its end.
     """
 
     def __init__(self, journal: Journal, key: str, id: str, digest: str | None, context: ToolContext) -> None:
@@ -142,19 +142,19 @@ class KeyedRun:
         self._digest = digest
         self._context = context
         self._intent: Intent | None = None
-        """What was written last, while this run has the row."""
+        """The last intent that was written, while this run holds the row."""
 
     @property
     def is_held(self) -> bool:
-        """Whether this run has the row, so that nobody else goes on with it."""
+        """Whether this run holds the row, so that no other process goes on with it."""
         return self._intent is not None
 
     async def open(self) -> None:
-        """Find the run and take it over, or begin it; wait while a living process is at it.
+        """Find the run and take it over, or begin it. Wait while a living process runs it.
 
         Raises:
-            RunKeyError: for a key that belongs to another request.
-            JournalError: where the journal cannot be read or written.
+            RunKeyError: The key belongs to another request.
+            JournalError: The journal cannot be read or written.
         """
         while True:
             entry = await self._journal.find(self.id)
@@ -170,7 +170,7 @@ class KeyedRun:
             intent = self._intent = self._new_intent(entry)
             try:
                 begun = await self._journal.begin(intent, after=entry)
-            except BaseException:  # it may have been written all the same
+            except BaseException:  # the row may have been written in spite of the error
                 await self.close()
                 raise
             if begun.earlier is None:
@@ -214,14 +214,14 @@ class KeyedRun:
         return {"turns": [json.dumps(without_bytes(turn.model_dump())) for turn in self.turns]}
 
     async def write(self) -> None:
-        """Write the turns down.
+        """Write the turns to the journal.
 
         Raises:
-            RunKeyError: where another process has taken the run over.
-            JournalError: where the journal cannot be written.
+            RunKeyError: Another process has taken the run over.
+            JournalError: The journal cannot be written.
         """
         assert self._intent is not None
-        # As long as a question can be answered, no retention deletes the run.
+        # Retention must not delete the run as long as a question can be answered.
         at = max([time.time(), *(pending["expires_at"] for pending in self.turns[-1].waiting.values())])
         self._intent = replace(self._intent, arguments=self._arguments(), at=at)
         begun = await self._journal.begin(self._intent)
@@ -230,10 +230,10 @@ class KeyedRun:
             raise RunKeyError(self.key, "was taken over by another process")
 
     async def close(self, final_status: str | None = None) -> None:
-        """Let go of the row: the run has ended, or is put aside if `final_status` is None. Do nothing the second time.
+        """Release the row: the run has ended, or is put aside if `final_status` is None. Do nothing the second time.
 
         Raises:
-            JournalError: where the journal cannot be written.
+            JournalError: The journal cannot be written.
         """
         intent, self._intent = self._intent, None
         if intent is None:
@@ -241,5 +241,5 @@ class KeyedRun:
         outcome: dict[str, Any] | None = {"status": "suspended"} if self.turns else None
         if final_status is not None:
             outcome = {"status": "ok", "final_status": final_status}
-        # A task of its own: it is written also where who waits for it is cancelled once more.
+        # A task of its own: the row is written even if the waiting task is cancelled once more.
         await asyncio.shield(asyncio.ensure_future(self._journal.end(intent, outcome)))

@@ -118,11 +118,11 @@ class LongBatch:
     """A handle on many independent calls, made by `run_many`.
 
     Iterate over it by `async for` for each result as it comes, or await it for the summary. It takes the next call when
-    fewer than `concurrency` run or wait to be read, so it holds no more than that many calls and results. Calls do not
-    wait for each other, but for the slots, keys and rates that they share. See docs/long-work.md#many-calls.
+    fewer than `concurrency` run or wait to be read, so it holds no more than that many calls and results. Calls wait
+    only for the slots, keys and rates that they share. See docs/long-work.md#many-calls.
 
-    If you are cancelled while you wait for a result, so are its calls. If you leave the iteration by `break`, it takes
-    no further call, and those that run come to their end.
+    If you are cancelled while you wait for a result, its calls are cancelled too. If you leave the iteration by
+    `break`, it takes no further call, and the running calls finish.
 
     Attributes:
         summary: The results so far, counted.
@@ -150,7 +150,7 @@ class LongBatch:
         self._begun = self._cancelled = False
 
     def cancel(self, *, now: bool = False) -> None:
-        """Take no further call, and let finish what runs; with `now=True`, cancel that too. Call it in the loop."""
+        """Take no further call, and let running calls finish. With `now=True`, cancel them too. Call it in the loop."""
         self._cancelled = True
         for task in self._running if now else ():
             task.cancel()
@@ -255,7 +255,7 @@ async def _iterate(calls: Calls) -> AsyncIterator[Any]:
 
 
 class _Bar:
-    """One line on the terminal that shows how far a batch is."""
+    """One line on the terminal with the progress of a batch."""
 
     def __init__(self, calls: Calls) -> None:
         self._total = f"of {len(calls):,}: " if isinstance(calls, Sized) else ""
@@ -268,7 +268,7 @@ class _Bar:
             self._write(f"{self._total}{summary}")
 
     def erase(self) -> None:
-        """Leave the line to the program."""
+        """Erase the line."""
         self._write("")
 
     def _write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A run that waits for answers, as plain JSON: all that is needed to go on with it, in another process too."""
+"""A suspended run, as plain JSON: the data to go on with it, in another process too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ferrule.values.result import Status, ToolResult, set_kernel_facts
 
 
 class Part(BaseModel):
-    """What is saved is read as it was written, or refused: nothing is read as what it only looks like."""
+    """A part of a saved run. It is read exactly as it was written, or refused: no value is converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
@@ -65,7 +65,7 @@ class SavedText(Part):
 
 
 class SavedMedia(Part):
-    """A block of something else."""
+    """A block of media."""
 
     kind: Literal["image", "audio", "file", "resource"]
     data: bytes | None
@@ -79,11 +79,11 @@ SavedBlock: TypeAlias = Annotated[SavedText | SavedMedia, Field(discriminator="k
 
 
 _IN_RECORD = ("input", "session", "principal", "at", "approved_by")
-"""What the runner alone puts into the record of a result."""
+"""The fields in the record of a result that only the runner sets."""
 
 
 class SavedResult(Part):
-    """The result of a call, with all that the model is told of it."""
+    """The result of a call, with everything that the model reads about it."""
 
     call: SavedCall
     tool_name: str
@@ -97,7 +97,7 @@ class SavedResult(Part):
     metadata: dict[str, Any]
     duration_ms: NonNegativeFloat
     input: dict[str, Any] | str | None = None
-    """The arguments as they were judged."""
+    """The judged arguments."""
     session: str | None = None
     principal: str | None = None
     at: float | None = None
@@ -105,7 +105,7 @@ class SavedResult(Part):
 
     @classmethod
     def of(cls, result: ToolResult) -> SavedResult:
-        """Save a result, with all that its record has but for `pending`."""
+        """Save a result, with its whole record except `pending`."""
         assert result.call is not None
         record = result.record()
         return cls(
@@ -124,7 +124,7 @@ class SavedResult(Part):
         )
 
     def result(self, pending: Mapping[str, Any] | None = None) -> ToolResult:
-        """Return the result again; `pending` is that of a suspended one."""
+        """Return the result again. `pending` is that of a suspended result."""
         fields = {name: getattr(self, name) for name in type(self).model_fields if name not in _IN_RECORD}
         fields["content"] = [_block_again(saved) for saved in self.content]
         fields["repairs"] = tuple(self.repairs)
@@ -155,25 +155,25 @@ def _block_again(saved: SavedText | SavedMedia) -> Text | Media:
 
 
 class SuspendedRun(Part):
-    """What stands in a run's `suspended`.
+    """The content of a run's `suspended`.
 
-    The records in `waiting` are sealed by the runner, and everything else is not: whoever can change it can put words
-    into the conversation. Keep it where your program alone can write. What a model's API makes of its own messages, and
-    what a tool makes of its own metadata, is not described here.
+    The runner seals the records in `waiting`. Everything else is not sealed: a person with write access can put words
+    into the conversation. Keep it in a place to which only your program can write. The messages of a model's API and
+    the metadata of a tool have their own formats and are not described here.
     """
 
     version: Literal[1] = 1
     kind: Literal["run"] = "run"
     waiting: dict[str, dict[str, Any]]
-    """By the id of the call, the `pending` of what waits for an answer."""
+    """The `pending` of each waiting call, by call id."""
     run: str
-    """Which run it is: calls of another one may have the same ids."""
+    """The id of the run, because calls of another run may have the same ids."""
     key: str | None = None
-    """The `key` that the run was given; `run` is then what the journal knows it by."""
+    """The `key` of the run, if it has one; `run` is then its key in the journal."""
     api: str | None
-    """The form of the messages; `None` where the model does not say it."""
+    """The format of the messages; `None` if the model has no `api`."""
     results: list[SavedResult]
-    """Of every call of the turn, in call order."""
+    """The results of all calls of the turn, in call order."""
     messages: list[dict[str, Any]]
     """The history before the turn."""
     turn: list[dict[str, Any]]
@@ -182,7 +182,7 @@ class SuspendedRun(Part):
     stop: Stop
     reason: str | None
     state: dict[str, Any]
-    """The model's own."""
+    """The model's own state."""
     usage_by_turn: list[dict[str, int | float]]
     turns: NonNegativeInt
     calls_left: NonNegativeInt
@@ -190,7 +190,8 @@ class SuspendedRun(Part):
     max_turns: PositiveInt
     on_failure: Literal["continue", "degrade", "fail"]
     found: list[str] = []
-    """Which tools were found, by wire name: no more than how they are shown. What is offered is in the records."""
+    """The wire names of the tools found by search. They only mark tools: the records have the names of the offered
+    ones."""
 
     @model_validator(mode="after")
     def _check_ids(self) -> SuspendedRun:
@@ -206,21 +207,21 @@ class SuspendedRun(Part):
         return self
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         found: dict[str, Any] = without_bytes(self.model_dump())
         return found
 
     def reply(self) -> Reply:
-        """The turn of the model, with the calls that were to be answered."""
+        """Return the model's turn, with the calls to be answered."""
         calls = [saved.call.call() for saved in self.results]
         return Reply(self.text, calls, self.turn, self.stop, reason=self.reason, state=self.state)
 
 
 def read_suspended(given: object) -> SuspendedRun:
-    """The suspended run that `given` is.
+    """Return the suspended run in `given`.
 
     Raises:
-        DefinitionError: where it is none.
+        DefinitionError: `given` is not a suspended run.
     """
     if not isinstance(given, Mapping):
         what = "None: nothing waits there" if given is None else f"{type(given).__name__}"
@@ -237,8 +238,8 @@ def read_suspended(given: object) -> SuspendedRun:
 
 
 _BYTES = "$bytes"
-"""Stands for bytes in a history, such as Bedrock's images: `{"$bytes": base64}`. An object that has this one key by
-itself is `{"$bytes": {…}}`."""
+"""Marks bytes in a history, such as Bedrock's images: `{"$bytes": base64}`. An object with this one key alone is
+written as `{"$bytes": {…}}`."""
 
 
 def without_bytes(value: Any) -> Any:

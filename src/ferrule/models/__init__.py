@@ -1,24 +1,24 @@
-"""Models: callables that take the messages and a toolset and give one reply.
+"""Models: callables that take the messages and a toolset and return one reply.
 
-A model is anything of this shape, and `messages` are its provider's own dicts:
+A model is any object of this shape, and `messages` are its provider's own dicts:
 
     async def model(messages, toolset) -> Reply: ...
     model.results(results) -> the messages that answer the calls
 
-There is one over each official SDK, imported when it is used, with an extra of the same name in small letters:
-`Anthropic`, `OpenAI` (also for whatever is compatible with it), `Gemini`, `Bedrock`, `Mistral`, `Cohere` and `Ollama`.
-They stream, or not with `stream=False`; retries are the SDK's. `Scripted` says what it was told to say. Of what an SDK
-raises, "too many requests" is `RateLimited`, "overloaded" `Overloaded` and "too long" `ContextTooLong`, whichever SDK
-it is:
+There is one model class for each official SDK, imported on first use, with an extra of the same name in small letters:
+`Anthropic`, `OpenAI` (also for compatible servers), `Gemini`, `Bedrock`, `Mistral`, `Cohere` and `Ollama`. They stream,
+unless you pass `stream=False`; the SDK retries. `Scripted` answers from a script. Three kinds of SDK errors have one
+class for all SDKs: "too many requests" is `RateLimited`, "overloaded" is `Overloaded` and "too long" is
+`ContextTooLong`.
 
     from ferrule import models
 
     async with models.Anthropic("claude-sonnet-5-5") as model:
         result = await run(model, model.user("What is in notes.txt?"), runner)
 
-`named("anthropic:claude-sonnet-5-5")` makes the same of a text, such as a setting.
+`named("anthropic:claude-sonnet-5-5")` makes the same model from a text, such as a setting.
 
-The smallest one of your own, over an official SDK:
+The smallest model of your own, over an official SDK:
 
     class Claude:
         def __init__(self, client, name):
@@ -60,50 +60,50 @@ if TYPE_CHECKING:
     from ferrule.models._scripted import Scripted
 
 NAMES = ("Anthropic", "Bedrock", "Cohere", "Gemini", "Mistral", "Ollama", "OpenAI", "Scripted")
-"""The models in this package; docs/models.md#models-and-the-loop says more of each."""
+"""The models in this package; see docs/models.md#models-and-the-loop."""
 
 Message: TypeAlias = Any
-"""A dict in the form of the model's own API, as in docs/models.md#models-and-the-loop. To type checkers it is whatever
-that API's SDK calls it, and the SDKs have no type in common."""
+"""A dict in the form of the model's own API, as in docs/models.md#models-and-the-loop. Its type is `Any`, because the
+SDKs have no type in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's answer: one turn. A model of your own gives it, as in docs/models.md#models-and-the-loop."""
+    """A model's answer: one turn. A model of your own returns it, as in docs/models.md#models-and-the-loop."""
 
     text: str
     """Its text; may be empty."""
     calls: Sequence[ToolCall] = ()
-    """What it asks for, in order."""
+    """The calls, in order."""
     messages: Sequence[Message] = ()
     """The turn as it is appended to the history."""
     stop: Stop = "end"
-    """Why it stopped, as the provider's `stop` says it."""
+    """The reason for the stop, as from the provider's `stop`."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Counts by name, such as `{"input_tokens": 12}`."""
     reason: str | None = None
-    """Why there is no answer, or not all of it, in the API's own words where it has some; never `None` where `stop` is
-    neither `"end"` nor `"calls"`."""
+    """The reason why the answer is missing or incomplete, in the API's own words if it has some; never `None` if `stop`
+    is neither `"end"` nor `"calls"`."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """What the next request needs besides the messages, by name, as the provider's `state` says it: the model gets it
-    as the keyword `state` when it is asked again."""
+    """Data for the next request besides the messages, by name, as from the provider's `state`. The model gets it as the
+    keyword `state` when it is asked again."""
     raw: Any = None
-    """The whole response as plain data, to read what else is in it: grounding, citations, reasoning."""
+    """The whole response as plain data, to read the rest of it: grounding, citations, reasoning."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing: no text, no call, and no image, sound or file in its messages."""
+        """Whether the reply is empty: no text, no call, and no image, sound or file in its messages."""
         return not (self.calls or self.text.strip() or any(map(_holds_media, self.messages)))
 
 
 Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]
 Answer: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
 Step: TypeAlias = Answer | Callable[[Sequence[Message]], Answer]
-"""A turn of `Scripted`: a text, a list of calls, both, a `Reply`, or a function of the messages that gives one of them.
-See docs/testing.md."""
+"""A turn of `Scripted`: a text, a list of calls, both, a `Reply`, or a function from the messages to one of these. See
+docs/testing.md."""
 
-# What a medium in a turn is the type of, or stands under, in Responses, Chat (`images`: OpenRouter), generateContent,
-# Interactions, Converse and Mistral.
+# The types or keys of media in a turn, in Responses, Chat (`images`: OpenRouter), generateContent, Interactions,
+# Converse and Mistral.
 _MEDIA = (
     *("image_generation_call", "image", "images", "image_url", "audio", "input_audio", "video", "document"),
     *("document_url", "file", "inlineData", "inline_data", "fileData", "file_data"),
@@ -111,7 +111,7 @@ _MEDIA = (
 
 
 def _holds_media(message: Any) -> bool:
-    """Whether a message, or one of its parts, is an image, a sound or a file."""
+    """Return whether a message, or one of its parts, is an image, a sound or a file."""
     if not isinstance(message, Mapping):
         return False
     if message.get("type") in _MEDIA or any(message.get(key) for key in _MEDIA):
@@ -121,10 +121,10 @@ def _holds_media(message: Any) -> bool:
 
 
 class ModelError(FerruleError):
-    """The API reported an error. Of what its SDK raised, that is the `__cause__`. See docs/models.md#errors.
+    """The API reported an error. Its `__cause__` is the SDK's error, if that raised one. See docs/models.md#errors.
 
     Attributes:
-        retry_after: Seconds after which it may go well, where the API says so.
+        retry_after: Seconds to wait before the next try, if the API gives them.
     """
 
     def __init__(self, text: str, retry_after: float | None = None) -> None:
@@ -137,30 +137,35 @@ class RateLimited(ModelError):
 
 
 class Overloaded(ModelError):
-    """The API or the model has too much to do: wait, and ask again, as in docs/models.md#errors."""
+    """The API or the model is overloaded: wait, and ask again, as in docs/models.md#errors."""
 
 
 class ContextTooLong(ModelError):
-    """The messages are more than the model takes: the same request never goes well. See docs/models.md#errors."""
+    """The messages are longer than the model's context: the same request never succeeds. See docs/models.md#errors."""
 
 
 class Model(Protocol):
     """Asks a model once; docs/models.md#models-and-the-loop has one of your own.
 
-    Where a reply has a `state`, the next call brings it as the keyword `state`. One whose call has a parameter
-    `on_text` is given a function, which it calls with each chunk of text as it comes. Where the loop offers a part of
-    the tools, one whose call has a parameter `deferred` is given the wire names of those that were found, which stand
-    last in the toolset; and of one that has `referred(messages)`, the tools whose wire names it gives are offered from
-    the start, because the messages refer to them. One that has `user(text)`, the messages in which a user says a text,
-    is told of a malformed turn without calls. If a model has `unforced()`, the loop asks what that returns from the
-    second turn on: the same model without a choice that forces a call. One that has a text `api`, the name of the form
-    of its messages, is not given the suspended run of another.
+    If a reply has a `state`, the next call passes it as the keyword `state`. The loop also supports these optional
+    parts of a model:
+
+    - A parameter `on_text` of the call: a function, to be called with each chunk of text as it comes.
+    - A parameter `deferred` of the call: the wire names of the tools found by search, when the loop offers a part of
+    the tools. These tools come last in the toolset.
+    - A method `referred(messages)`: the wire names of the tools to which the messages refer. They are offered from the
+    start.
+    - A method `user(text)`: the messages in which a user says a text. The loop then reports a malformed turn without
+    calls.
+    - A method `unforced()`: the same model without a choice that forces a call. The loop asks it from the second turn
+    on.
+    - A text `api`: the name of the form of its messages. The loop then refuses a suspended run of another API.
     """
 
     async def __call__(self, messages: Sequence[Message], toolset: Toolset, /) -> Reply: ...
 
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
-        """The messages that answer the calls of a turn."""
+        """Return the messages that answer the calls of a turn."""
         ...
 
 
@@ -187,13 +192,13 @@ __all__ = [
 
 
 def named(name: str, **options: Any) -> SdkModel:
-    """The model that `PROVIDER:NAME` means: `named("anthropic:claude-sonnet-5-5")` is `Anthropic("claude-sonnet-5-5")`.
+    """Return the model for `PROVIDER:NAME`: `named("anthropic:claude-sonnet-5-5")` is `Anthropic("claude-sonnet-5-5")`.
 
-    For a program whose model is set from outside. `options` are those of the class, as in
+    Use it if the model of your program is set from outside. `options` are those of the class, as in
     docs/models.md#models-and-the-loop.
 
     Raises:
-        DefinitionError: for another provider than those over an SDK, and as the class does.
+        DefinitionError: The provider has no model over an SDK, or the class raised it.
     """
     provider, _, model = str(name).partition(":")
     classes = {one.lower(): one for one in NAMES if one != "Scripted"}

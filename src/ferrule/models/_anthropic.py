@@ -35,18 +35,18 @@ class Anthropic(sdk.SdkModel):
 
     Args:
         name: The model.
-        client: An `AsyncAnthropic`; without one, a client is made as the environment says (`ANTHROPIC_API_KEY`).
-        base_url: Another address for the client that is made.
+        client: An `AsyncAnthropic`; by default, a client is made from the environment (`ANTHROPIC_API_KEY`).
+        base_url: Another address for the default client.
         strict: As in `providers.anthropic.tools`.
-        cache: As there.
-        deferred: As there; the tool search that finds them is one of the `tools` in `options`.
-        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        **options: More of the request, such as `system`, or `tools` of the API's own, which stand behind those of the
-            toolset; `max_tokens` is 16,000 where it is left out. With an option of the API's beta surface, such as
-            `betas`, `mcp_servers` or `context_management`, that is asked.
+        cache: As in `providers.anthropic.tools`.
+        deferred: As in `providers.anthropic.tools`. The tool search that finds them is one of the `tools` in `options`.
+        stream: Whether the answer comes event by event; `False` for a server that cannot stream calls.
+        **options: More of the request, such as `system`, or `tools` of the API's own; these come after the toolset's.
+            `max_tokens` is 16,000 by default. An option of the API's beta surface, such as `betas`, `mcp_servers` or
+            `context_management`, sends the request there.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
+        DefinitionError: The SDK or a key is missing, or the API does not have an option.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Anthropic(sdk.SdkModel):
             return _with_referred(found, referred)
 
         def _options(toolset: Toolset, later: sdk.Found, referred: list[str]) -> dict[str, Any]:
-            # A definition that is deferred is shown where the messages refer to it, and there alone; one that is not
-            # deferred the API wants at least.
+            # The API shows a deferred definition only if the messages refer to it, and it requires at least one
+            # definition that is not deferred.
             shown = None if later is None else [name for name in later if name in referred]
             if shown and len(shown) == len(toolset):
                 shown = []
@@ -99,41 +99,42 @@ class Anthropic(sdk.SdkModel):
 
 
 def _merged(options: sdk.Request, state: sdk.State) -> sdk.Request:
-    """The state of the turn before; a container keeps the skills that the caller gave it."""
+    """Return the state of the turn before. A container keeps the caller's skills."""
     given = options.get("container")
     return {"container": {**given, "id": state["container"]}} if isinstance(given, dict) and state else dict(state)
 
 
 def _client(name: str, base_url: str | None) -> Any:
     client = sdk.import_sdk("anthropic", "anthropic").AsyncAnthropic(base_url=base_url)
-    # It notices only when it asks.
+    # The client itself notices it only at its first request.
     if not (client.api_key or client.auth_token or getattr(client, "credentials", None)):
         raise sdk.missing_credentials(f"anthropic:{name}", "set ANTHROPIC_API_KEY")
     return client
 
 
 def _tools_in_history(messages: sdk.Messages) -> Iterable[str]:
-    """The names of the tools in the history."""
+    """Return the names of the tools in the history."""
     blocks = [block for message in messages if isinstance(message["content"], list) for block in message["content"]]
     return {block["name"] for block in blocks if block.get("type") == "tool_use"}
 
 
 def _with_referred(request: sdk.Request, names: Iterable[str]) -> sdk.Request:
-    """The request with a definition for each tool that its messages refer to: the API refuses it without. Those of MCP
-    servers it has from them."""
+    """Return the request with a definition for each tool to which its messages refer: the API refuses it without. For
+    MCP servers, the API gets the definitions from them."""
     defined = {tool.get("name") for tool in request.get("tools", ())}
     if any(tool.get("type") == "mcp_toolset" for tool in request.get("tools", ())):
         return request
     missing = [{**_unavailable_tool(name), "defer_loading": True} for name in names if name not in defined]
     if not missing:
         return request
-    # The API refuses examples beside what is deferred.
+    # The API refuses examples together with deferred tools.
     others = [{key: tool[key] for key in tool if key != "input_examples"} for tool in request.get("tools", ())]
     return {**request, "tools": [*others, *missing]}
 
 
 def _unavailable_tool(name: str) -> dict[str, Any]:
-    """A tool that is offered no more: the API refuses a history with calls where the request declares no tools."""
+    """Return a definition for a tool that is not offered any more: the API refuses a history with calls if the request
+    declares no tools."""
     return {"name": name, "input_schema": {"type": "object"}}
 
 

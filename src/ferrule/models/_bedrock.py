@@ -26,21 +26,20 @@ class Bedrock(sdk.SdkModel):
 
     Args:
         name: The model's id, or an inference profile's.
-        client: boto3's client of `bedrock-runtime`; without one, a client is made as the environment and the
-            configuration of AWS say.
-        base_url: Another address for the client that is made.
+        client: boto3's client of `bedrock-runtime`; by default, a client is made from the environment and the AWS
+            configuration.
+        base_url: Another address for the default client.
         strict: As in `providers.bedrock.tools`.
-        cache: As there.
-        deferred: As there.
-        result_status: Whether a failed result has a `status`, which not every model takes.
-        result_media: What media a result may hold, as `media` of `providers.bedrock.results`.
-        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        **options: More of the request, such as `system` or `inferenceConfig`. The tools in a `toolConfig` stand behind
-            those of the toolset.
+        cache: As in `providers.bedrock.tools`.
+        deferred: As in `providers.bedrock.tools`.
+        result_status: Whether a failed result has a `status`. Some models refuse it.
+        result_media: The media that a result may hold, as `media` of `providers.bedrock.results`.
+        stream: Whether the answer comes event by event; `False` for a model that cannot stream calls.
+        **options: More of the request, such as `system` or `inferenceConfig`. The tools in a `toolConfig` come after
+            the toolset's.
 
     Raises:
-        DefinitionError: where the SDK, credentials or a region are missing, or for an option that the API does not
-            have.
+        DefinitionError: The SDK, credentials or a region are missing, or the API does not have an option.
     """
 
     def __init__(
@@ -104,21 +103,22 @@ def _client(name: str, base_url: str | None) -> Any:
 
 
 def _request_fields(client: Any) -> Collection[str] | None:
-    """What a request may hold; `None` where that is no client of boto3's."""
+    """Return the fields of a request; `None` if the client is not boto3's."""
     service = getattr(getattr(client, "meta", None), "service_model", None)
     members = service.operation_model("Converse").input_shape.members if service is not None else None
     return members if isinstance(members, Mapping) else None
 
 
 async def _events(client: Any, request: dict[str, Any]) -> AsyncGenerator[Any, None]:
-    """The events of one request. boto3 blocks: each step has a thread, which nobody waits for who is cancelled."""
+    """Yield the events of one request. boto3 blocks, so each step runs in a thread. A cancelled task does not wait for
+    it."""
     stream = (await _in_thread(lambda: client.converse_stream(**request)))["stream"]
     events = iter(stream)
     try:
         while (event := await _in_thread(lambda: next(events, None))) is not None:
             yield event
     finally:
-        pool.run_in_thread(stream.close)  # nobody waits for it
+        pool.run_in_thread(stream.close)  # not awaited
 
 
 async def _in_thread(step: Callable[[], Any]) -> Any:
@@ -129,7 +129,7 @@ async def _in_thread(step: Callable[[], Any]) -> Any:
 
 
 def _config_of_history(messages: sdk.Messages) -> dict[str, Any]:
-    """The tools in the history: the API refuses one with calls where the request declares no tools."""
+    """Return the tools in the history: the API refuses a history with calls if the request declares no tools."""
     blocks = [block for message in messages for block in message["content"]]
     names = sorted({block["toolUse"]["name"] for block in blocks if "toolUse" in block})
     tools = [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]

@@ -16,19 +16,19 @@ _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"
 class Cohere(sdk.SdkModel):
     """A model of Cohere's; see docs/providers/cohere.md.
 
-    Its SDK retries no streamed request.
+    Its SDK does not retry streamed requests.
 
     Args:
         name: The model.
-        client: An `AsyncClientV2`; without one, a client is made with `CO_API_KEY`.
-        base_url: Another address for the client that is made.
+        client: An `AsyncClientV2`; by default, a client is made with `CO_API_KEY`.
+        base_url: Another address for the default client.
         strict: Whether all tools are strict, as in `providers.cohere.tools`.
-        deferred: As there.
-        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
+        deferred: As in `providers.cohere.tools`.
+        stream: Whether the answer comes event by event; `False` for a server that cannot stream calls.
+        **options: More of the request, such as `temperature`; `tools` come after the toolset's.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
+        DefinitionError: The SDK or a key is missing, or the API does not have an option.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Cohere(sdk.SdkModel):
     ) -> None:
         used = _client(name, base_url) if client is None else client
 
-        # Its constructor wraps the methods of the client, and what they take is seen at the class alone.
+        # Its constructor wraps the methods of the client, so only the class shows their parameters.
         known = sdk.parameters_of(getattr(type(used), "chat_stream", used.chat_stream))
         sdk.check_options(f"cohere:{name}", known, options)
 

@@ -1,4 +1,4 @@
-"""What the SDKs raise for too many requests, an overload and a context that is too long, as one kind each."""
+"""The SDKs' errors for too many requests, an overload and a context that is too long, as one class each."""
 
 from __future__ import annotations
 
@@ -27,28 +27,27 @@ _TOO_LONG = re.compile(
 _LIMITED = re.compile(r"rate_limit|RESOURCE_EXHAUSTED|Throttling|TooManyRequests|too many requests", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|UNAVAILABLE|ServiceUnavailable|ModelNotReady", re.IGNORECASE)
 _LONGEST_WAIT = 7 * 86_400.0
-"""Seconds; what an API says beyond is no time to wait."""
+"""Seconds. A longer wait from an API is ignored."""
 _NO_CREDIT = "insufficient_quota"
-"""What OpenAI says with 429 where waiting changes nothing."""
+"""OpenAI's code with status 429 when waiting does not help."""
 _MAY_BE_TOO_LONG = (None, 200, 400, 422, -1)
-"""Statuses beside 413; Ollama's SDK has -1 for an error in a stream."""
+"""Statuses besides 413; Ollama's SDK has -1 for an error in a stream."""
 
 
 def model_error(error: Exception) -> ModelError | None:
-    """The error that stands for what an SDK raised; `None` for all that is none of the three kinds."""
+    """Return the Ferrule error for an SDK's error; `None` if it is none of the three kinds."""
     aws = fields_of(getattr(error, "response", None))
     status = _status(error, aws)
-    # Where an error came in the middle of a stream, Anthropic's SDK says 200, and the type alone says what it is.
+    # For an error in the middle of a stream, Anthropic's SDK has status 200, and only the type tells the kind.
     kinds = [getattr(error, name, None) for name in ("type", "code", "status", "error_code")]
     kind = " ".join([*(one for one in kinds if isinstance(one, str)), read_text(aws.get("Error"), "Code")]).strip()
-    if status is None and not kind:  # no API said it
+    if status is None and not kind:  # not from an API
         return None
     return _of(status, kind, str(error), _seconds_to_wait(error, aws))
 
 
 def reported_error(text: str) -> ModelError:
-    """The error in a response, or in an event of a stream, which the API quotes as `text`: `kind: message`, or a
-    message alone."""
+    """Return the error for a text in a response or in an event of a stream: `kind: message`, or a message alone."""
     kind = text.partition(":")[0]
     error = _of(None, text if " " in kind else kind, text, None)
     return error or ModelError(f"the API ended the turn with an error: {text}")
@@ -76,7 +75,7 @@ def _status(error: Exception, aws: Mapping[str, Any]) -> int | None:
 
 
 def _seconds_to_wait(error: Exception, aws: Mapping[str, Any]) -> float | None:
-    """Seconds to wait, where the API says so: in a header, or in Google's body."""
+    """Return the seconds to wait from a header or from Google's body; None if there are none."""
     response = getattr(error, "response", None)
     headers: Any = getattr(error, "headers", None) or getattr(response, "headers", None)
     headers = headers or read(aws.get("ResponseMetadata"), "HTTPHeaders") or {}
@@ -92,7 +91,7 @@ def _seconds_to_wait(error: Exception, aws: Mapping[str, Any]) -> float | None:
 
 
 def _as_seconds(value: Any, unit: float) -> float | None:
-    """A number of seconds, or the time until a date (RFC 9110, section 10.2.3)."""
+    """Return a number of seconds, or the time until a date (RFC 9110, section 10.2.3)."""
     if not isinstance(value, str):
         return None
     try:

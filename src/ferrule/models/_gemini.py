@@ -27,20 +27,20 @@ class Gemini(sdk.SdkModel):
 
     Args:
         name: The model.
-        client: A `google.genai.Client`; without one, a client is made as the environment says (`GEMINI_API_KEY` or
-            `GOOGLE_API_KEY`, or what the SDK says about Vertex AI), which retries as its SDK does by default.
-        base_url: Another address for the client that is made.
-        strict: Whether the API holds the model to the schemas, of all tools or of none: `True` (or
-            `"where possible"`) sets the mode `VALIDATED` of calling functions if `tool_config` sets none.
-        deferred: As there.
-        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        **options: More of the request's `config`, such as `system_instruction`, or `tools` of the API's own, which
-            stand behind those of the toolset.
+        client: A `google.genai.Client`; by default, a client is made from the environment (`GEMINI_API_KEY` or
+            `GOOGLE_API_KEY`, or the SDK's variables for Vertex AI), with the default retries of its SDK.
+        base_url: Another address for the default client.
+        strict: Whether the API holds the model to the schemas, of all tools or of none: `True` (or `"where possible"`)
+            sets the mode `VALIDATED` of calling functions if `tool_config` sets none.
+        deferred: As in `providers.gemini.tools`.
+        stream: Whether the answer comes event by event; `False` for a server that cannot stream calls.
+        **options: More of the request's `config`, such as `system_instruction`, or `tools` of the API's own; these come
+            after the toolset's.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing, for an option that `config` does not have, for
-            `automatic_continuation=False` (the SDK alone can put the parts of a turn together that goes on in another
-            request), for `strict` that names single tools, and for `strict` beside a mode that is not strict.
+        DefinitionError: The SDK or a key is missing; `config` does not have an option; `strict` names single tools, or
+            comes with a mode that is not strict; or `automatic_continuation` is False (only the SDK can join the parts
+            of a turn that continues in another request).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ def _strict_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with a mode that holds the model to the schemas.
 
     Raises:
-        DefinitionError: if they say another mode.
+        DefinitionError: The options have another mode.
     """
     place = "toolConfig" if "toolConfig" in options else "tool_config"
     fields = dict(fields_of(options.get(place)))
@@ -118,7 +118,7 @@ def _mode_of(calling: Mapping[str, Any]) -> str:
 
 
 def _without_choice(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not about the calls of functions, which the API refuses where none is declared."""
+    """Return the options without those about function calls: the API refuses them if no function is declared."""
     kept = {name: dict(fields_of(config[name])) for name in ("tool_config", "toolConfig") if name in config}
     for fields in kept.values():
         fields.pop("function_calling_config", fields.pop("functionCallingConfig", None))

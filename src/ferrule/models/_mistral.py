@@ -20,16 +20,16 @@ class Mistral(sdk.SdkModel):
 
     Args:
         name: The model.
-        client: A `mistralai.client.Mistral`; without one, a client is made with `MISTRAL_API_KEY`, which retries for
-            half a minute.
-        base_url: Another address for the client that is made.
+        client: A `mistralai.client.Mistral`; by default, a client is made with `MISTRAL_API_KEY`. It retries for half a
+            minute.
+        base_url: Another address for the default client.
         strict: As in `providers.mistral.tools`.
-        deferred: As there.
-        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
+        deferred: As in `providers.mistral.tools`.
+        stream: Whether the answer comes event by event; `False` for a server that cannot stream calls.
+        **options: More of the request, such as `temperature`; `tools` come after the toolset's.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
+        DefinitionError: The SDK or a key is missing, or the API does not have an option.
     """
 
     def __init__(

@@ -16,20 +16,20 @@ _USAGE_NAMES = {"prompt_eval_count": "input_tokens", "eval_count": "output_token
 class Ollama(sdk.SdkModel):
     """A model that Ollama runs; see docs/providers/ollama.md.
 
-    Its SDK retries nothing.
+    Its SDK does not retry.
 
     Args:
         name: The model.
-        client: An `ollama.AsyncClient`; without one, a client is made as the environment says (`OLLAMA_HOST`).
-        base_url: Another address for the client that is made.
+        client: An `ollama.AsyncClient`; by default, a client is made from the environment (`OLLAMA_HOST`).
+        base_url: Another address for the default client.
         deferred: As in `providers.ollama.tools`.
-        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
+        stream: Whether the answer comes event by event; `False` for a model that cannot stream calls.
         text_calls: Whether to run calls that the model wrote into its text, for a model whose template does not read
             them. Otherwise such a turn is `"malformed"`. See docs/models.md#calls-in-the-text.
-        **options: More of the request, such as `think` or `options`; `tools` stand behind those of the toolset.
+        **options: More of the request, such as `think` or `options`; `tools` come after the toolset's.
 
     Raises:
-        DefinitionError: where the SDK is missing, or for an option that it does not have.
+        DefinitionError: The SDK is missing, or it does not have an option.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Ollama(sdk.SdkModel):
 
 
 async def _send(client: Any, request: sdk.Request, *, stream: bool) -> Any:
-    # What `chat` does with the request as it is: `chat` itself drops nested properties, anyOf, $ref and
+    # The same as `chat`, but with the request unchanged: `chat` itself drops nested properties, anyOf, $ref and
     # additionalProperties from a tool's schema (its type Tool.Function.Parameters has no place for them).
     answer = sdk.import_sdk("ollama", "ollama").ChatResponse
     return await client._request(answer, "POST", "/api/chat", json={**request, "stream": stream}, stream=stream)

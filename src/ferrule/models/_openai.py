@@ -1,4 +1,4 @@
-"""OpenAI's models, and whatever is compatible with them, over the package `openai`."""
+"""OpenAI's models, and models at compatible servers, over the package `openai`."""
 
 from __future__ import annotations
 
@@ -24,26 +24,28 @@ class OpenAI(sdk.SdkModel):
 
     Args:
         name: The model.
-        client: An `AsyncOpenAI`; without one, a client is made as the environment says (`OPENAI_API_KEY`).
-        base_url: Another address for the client that is made; no key is needed there.
-        api: `"responses"` or `"chat"`. Left out: the Responses API, and where `base_url` is, Chat
-            Completions, which all that is compatible has. `OPENAI_BASE_URL` in the environment changes nothing about
-            it: with an address of OpenAI's own, such as a region's, the Responses API is meant.
+        client: An `AsyncOpenAI`; by default, a client is made from the environment (`OPENAI_API_KEY`).
+        base_url: Another address for the default client. It needs no key.
+        api: `"responses"` or `"chat"`. By default, the Responses API, or Chat Completions if you pass `base_url`,
+            because all compatible servers have that. `OPENAI_BASE_URL` in the environment does not change the default:
+            it is for an address of OpenAI's own, such as a region's, and those have the Responses API.
         strict: As in the provider's `tools`.
-        deferred: As there; the Responses API finds them where a tool search is among the `tools` in `options`.
-        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
+        deferred: As in the provider's `tools`. The Responses API finds them if a tool search is among the `tools` in
+            `options`.
+        stream: Whether the answer comes event by event; `False` for a server that cannot stream calls.
         text_calls: Whether to run calls that the model wrote into its text, for Chat Completions of a server that does
             not read them. Otherwise such a turn is `"malformed"`. See docs/models.md#calls-in-the-text.
         send_reasoning: Whether the reasoning in a history goes back in Chat Completions: DeepSeek, Kimi and OpenRouter
             want it, Groq, Cerebras and Mistral refuse it.
-        **options: More of the request, such as `instructions`, or `tools` of the API's own, which stand behind those of
-            the toolset. Where nothing may be stored, a reasoning model needs
-            `store=False, include=["reasoning.encrypted_content"]`, which others refuse.
+        **options: More of the request, such as `instructions`, or `tools` of the API's own; these come after the
+            toolset's. If nothing may be stored, a reasoning model needs
+            `store=False, include=["reasoning.encrypted_content"]`; other models refuse that.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing, for another `api`, for an option that the API does not have,
-            and for `text_calls` and `send_reasoning=False` with the Responses API, which needs neither. When it is
-            asked, for a tool whose description the Chat Completions of OpenAI and Azure would refuse; others take it.
+        DefinitionError: The SDK or a key is missing; `api` is not valid; the API does not have an option; or
+            `text_calls` or `send_reasoning=False` is passed for the Responses API, which needs neither. When the model
+            is asked: a tool's description is too long for the Chat Completions of OpenAI and Azure; other servers take
+            it.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class OpenAI(sdk.SdkModel):
             sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
             found = {"model": name, "messages" if in_chat else "input": sent, **options}
             if later and not in_chat and any(map(openai_responses.is_search, toolset)):
-                told = openai_responses.referred(sent)  # which the API keeps at their place in the history
+                told = openai_responses.referred(sent)  # the API keeps these at their place in the history
                 toolset = Toolset(tool for tool in toolset if tool.wire_name not in told or tool.wire_name not in later)
             if in_chat:
                 _check_descriptions(toolset, str(getattr(used, "base_url", "")))
@@ -98,10 +100,10 @@ class OpenAI(sdk.SdkModel):
 
 
 def _check_descriptions(toolset: Toolset, address: str) -> None:
-    """Tell of what the API would answer with 400, for all tools of the request.
+    """Refuse a tool of the request that the API would answer with status 400.
 
     Raises:
-        DefinitionError: naming the tool and the ways out.
+        DefinitionError: A description is too long. The text has the tool and the ways out.
     """
     host = urlsplit(address).hostname or ""
     if not host.endswith((".openai.com", ".azure.com")):

@@ -1,4 +1,4 @@
-"""What the models over the SDKs share: a turn is one request, and the provider module reads its answer."""
+"""The base of the models over SDKs: a turn is one request, and the provider module reads its answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ State: TypeAlias = Mapping[str, Any]
 Request: TypeAlias = dict[str, Any]
 OnText: TypeAlias = Callable[[str], object]
 Found: TypeAlias = Sequence[str] | None
-"""The wire names of the tools that a search tool found; `None` where the toolset is whole, and not what was chosen."""
+"""The wire names of the tools found by search; `None` if the toolset is whole and no part of it was selected."""
 
 
 class Stream(Protocol):
@@ -48,7 +48,7 @@ class Stream(Protocol):
 
 
 class Provider(Protocol):
-    """What a model needs of its provider module."""
+    """The functions of a provider module that a model uses."""
 
     @property
     def Stream(self) -> Callable[[], Stream]: ...
@@ -62,47 +62,48 @@ class Provider(Protocol):
 
 
 def user_message(text: str) -> list[Message]:
-    """What a user says, in the form that most APIs have."""
+    """Return a user's message, in the form of most APIs."""
     return [{"role": "user", "content": text}]
 
 
 @dataclass(eq=False, repr=False)
 class SdkModel:
-    """A model whose turn is one request through an SDK.
+    """A model over an SDK: each turn is one request.
 
-    It keeps the connections of the client that it made until `aclose()`, or the end of `async with`; a client that was
-    given to it is closed by whoever made it. One is for one event loop, as the SDKs' clients are.
+    It keeps the connections of its own client until `aclose()`, or the end of `async with`. A client from outside is
+    closed by its owner. Use a model in one event loop only, as the SDKs' clients.
     """
 
     provider: Provider
     """Reads the answers."""
     _: KW_ONLY
     name: str = ""
-    """The model's name, as the API knows it."""
+    """The model's name in the API."""
     request: Callable[[Messages, Toolset, State, Found], Request]
-    """The request for these messages and tools, with the state of the turn before, and what was found since."""
+    """Makes the request from the messages, the tools, the state of the turn before, and the names of the tools found
+    since."""
     events: Callable[[Request], Any]
-    """Sends a request and gives the events of its answer: an async iterator, or an awaitable of one."""
+    """Sends a request and returns the events of its answer: an async iterator, or an awaitable of one."""
     response: Callable[[Request], Awaitable[Any]]
-    """Sends a request and gives its answer whole."""
+    """Sends a request and returns its whole answer."""
     event_text: Callable[[Any], str]
-    """The text in an event; empty where there is none."""
+    """Returns the text in an event; empty if it has none."""
     usage: Callable[[Any], Mapping[str, Any]]
-    """The counts in a response."""
+    """Returns the counts in a response."""
     answers: Callable[[Iterable[ToolResult]], list[Message]] | None = None
-    """Writes the messages that answer the calls; the provider's `results` where it is left out."""
+    """Writes the messages that answer the calls; by default the provider's `results`."""
     user: Callable[[str], list[Message]] = user_message
-    """The messages that say a text as the user."""
+    """Returns the messages in which the user says a text."""
     stream: bool = True
     """Whether the answer comes event by event."""
     lasting: Collection[str] = ()
-    """What of a state holds on where an answer says nothing of it, by name."""
+    """The names of the state values that stay valid if an answer does not mention them."""
     rewrite: Callable[[Any, Toolset], Any] | None = None
-    """What is done to a response before it is read, with the tools that were offered."""
+    """Changes a response before it is read, with the offered tools."""
     unforce: Callable[[Request, bool], Request] | None = None
-    """What `unforced_request` does, if the choice stands elsewhere in a request."""
+    """Replaces `unforced_request`, if the choice has another place in a request."""
     close: Callable[[], object] | None = None
-    """Ends the client; may give an awaitable."""
+    """Closes the client; may return an awaitable."""
 
     async def __call__(
         self,
@@ -114,18 +115,18 @@ class SdkModel:
         on_text: OnText | None = None,
         deferred: Found = None,
     ) -> Reply:
-        """One turn.
+        """Run one turn.
 
         Args:
             state: The `Reply.state` of the turn before.
-            on_text: Called with each chunk of text as it comes; without a stream, with the whole text.
-            deferred: The wire names of the tools that a search tool found; they stand last in the toolset. An empty
-                list too says that the toolset was chosen: what the model's own `strict` and `deferred` name and is not
-                in it has no effect.
+            on_text: A function, called with each chunk of text as it comes; without a stream, with the whole text.
+            deferred: The wire names of the tools found by search; they come last in the toolset. Any list, also an
+                empty one, means that the toolset was selected: names in the model's own `strict` and `deferred` have no
+                effect if the toolset does not have them.
 
         Raises:
-            RateLimited, Overloaded, ContextTooLong: where that is what the SDK says, with its error as the cause.
-            ModelError: where the API reports another error in the middle of a turn.
+            RateLimited, Overloaded, ContextTooLong: The SDK raised an error of this kind; it is the cause.
+            ModelError: The API reported another error in the middle of a turn.
         """
         request = self.request(messages, toolset, state or {}, deferred)
         response = await (self._streamed(request, on_text) if self.stream else self._whole(request))
@@ -172,18 +173,18 @@ class SdkModel:
         return str(getattr(self.provider, "__name__", "")).rpartition(".")[2]
 
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
-        """The messages that answer the calls of a turn."""
+        """Return the messages that answer the calls of a turn."""
         return (self.answers or self.provider.results)(results)
 
     def referred(self, messages: Messages) -> list[str]:
-        """The wire names of the tools that the messages refer to, because an earlier search found them; only some APIs
-        keep that."""
+        """Return the wire names of the tools to which the messages refer, because an earlier search found them. Only
+        some APIs store that."""
         names: Callable[[Messages], list[str]] | None = getattr(self.provider, "referred", None)
         return [] if names is None else names(messages)
 
     def unforced(self) -> SdkModel:
-        """Return this model without a `tool_choice` that forces a call: the model may answer with a text. The loop
-        asks it from the second turn on."""
+        """Return this model without a `tool_choice` that forces a call: the model may answer with a text. The loop asks
+        it from the second turn on."""
         unforced, unforce = copy(self), self.unforce or unforced_request
         unforced.request = lambda messages, toolset, *rest: unforce(
             self.request(messages, toolset, *rest), bool(toolset)
@@ -191,7 +192,7 @@ class SdkModel:
         return unforced
 
     async def aclose(self) -> None:
-        """Ends the client, where the model made it."""
+        """Close the client, if the model made it."""
         if self.close is not None and inspect.isawaitable(closing := self.close()):
             await closing
 
@@ -206,7 +207,7 @@ class SdkModel:
 
 @contextmanager
 def _errors_of_the_sdk() -> Iterator[None]:
-    """What is raised within is the SDK's: of the kinds that `model_error` knows, it is raised as one of them."""
+    """Convert an SDK's error raised inside the block, if `model_error` knows its kind."""
     try:
         yield
     except Exception as error:
@@ -217,7 +218,7 @@ def _errors_of_the_sdk() -> Iterator[None]:
 
 
 async def _events_of(send: Callable[[Request], Any], request: Request) -> AsyncGenerator[Any, None]:
-    """The events of an SDK's stream, whose connection ends with them."""
+    """Yield the events of an SDK's stream, and close its connection with them."""
     with _errors_of_the_sdk():
         opened = send(request)
         answer = await opened if inspect.isawaitable(opened) else opened
@@ -227,10 +228,10 @@ async def _events_of(send: Callable[[Request], Any], request: Request) -> AsyncG
 
 
 def import_sdk(module: str, extra: str) -> Any:
-    """The SDK's `module`.
+    """Return the SDK's `module`.
 
     Raises:
-        DefinitionError: where it is not installed.
+        DefinitionError: The module is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -244,8 +245,8 @@ def import_sdk(module: str, extra: str) -> Any:
 
 
 def of_offered(toolset: Toolset, found: Found, *, deferred: Collection[str], **strict: Strict) -> dict[str, Any]:
-    """The options of a provider's `tools`: what the model was given, and what was found. Of a toolset that was chosen,
-    they name those that are in it."""
+    """Return the options of a provider's `tools`: the model's own, and the found tools. For a selected toolset, leave
+    out the names that it does not have."""
     if found is None:
         return {"deferred": deferred, **strict}
 
@@ -263,8 +264,8 @@ _NEED_TOOLS = ("tool_choice", "parallel_tool_calls", "strict_tools", "tool_confi
 
 
 def with_tools(request: Mapping[str, Any], definitions: Iterable[Any]) -> Request:
-    """The request with these tools before those that it has by itself; with none, without what speaks of tools: APIs
-    refuse an empty list, and a choice among none."""
+    """Return the request with these tools before its own. If there are none, leave out the options about tools: APIs
+    refuse an empty list, and a choice among no tools."""
     tools = [*definitions, *(request.get("tools") or ())]
     left_out = ("tools", *(() if tools else _NEED_TOOLS))
     rest = {key: value for key, value in request.items() if key not in left_out}
@@ -288,7 +289,7 @@ def _unforced_choice(choice: Any, offers: bool) -> Any:
     if word.lower() in ("auto", "none"):
         return choice
     fields = fields_of(choice)
-    if word == "allowed_tools":  # OpenAI's list of those that may be called
+    if word == "allowed_tools":  # OpenAI's list of the tools that may be called
         inner = {**fields_of(fields.get("allowed_tools", choice)), "mode": "auto"}
         allowed = {**fields, "allowed_tools": inner} if "allowed_tools" in fields else inner
         return allowed if offers else None
@@ -297,7 +298,7 @@ def _unforced_choice(choice: Any, offers: bool) -> Any:
 
 
 def parameters_of(send: Any) -> list[str] | None:
-    """The names that the SDK's function takes; `None` where nobody can tell, as with one that is wrapped."""
+    """Return the parameter names of the SDK's function; `None` if they are unknown, as with a wrapped function."""
     try:
         parameters = read_signature(send).parameters.values()
     except (TypeError, ValueError):
@@ -311,10 +312,10 @@ _FOR_CLIENTS = "for a key of your own, make the SDK's client with it and give th
 
 
 def check_options(model: str, known: Collection[str] | None, options: Iterable[str]) -> None:
-    """Whether the SDK knows all these options; no word where it is not known what it knows.
+    """Check that the SDK knows all these options. Do nothing if `known` is None.
 
     Raises:
-        DefinitionError: with the first that it does not know, and the nearest that it does.
+        DefinitionError: The SDK does not know an option. The text has the first one and the nearest known name.
     """
     for option in options:
         if known is not None and option not in known:
@@ -324,17 +325,17 @@ def check_options(model: str, known: Collection[str] | None, options: Iterable[s
 
 
 def missing_credentials(model: str, remedy: str) -> DefinitionError:
-    """There is nothing to say who asks. A note, which the command line leaves out, says what Python can do besides."""
+    """Return the error for missing credentials. Its note has the way out in Python; the command line leaves it out."""
     error = DefinitionError(f"the model {model!r} needs credentials: {remedy}")
     error.add_note(_FOR_CLIENTS)
     return error
 
 
 def key_in_environment(model: str, variable: str) -> str:
-    """The key that this variable holds.
+    """Return the key in this environment variable.
 
     Raises:
-        DefinitionError: where it holds none.
+        DefinitionError: The variable is not set.
     """
     key = os.environ.get(variable)
     if not key:
@@ -343,7 +344,7 @@ def key_in_environment(model: str, variable: str) -> str:
 
 
 def counts(response: Any, names: Mapping[str, str], at: Sequence[str] = ("usage",)) -> dict[str, int]:
-    """The counts in a response's record at the path `at`, under our names."""
+    """Return the counts in a response's record at the path `at`, under Ferrule's names."""
     record = reduce(read, at, response)
     found = {ours: read(record, theirs) for theirs, ours in names.items()}
     return {name: int(count) for name, count in found.items() if isinstance(count, int | float)}

@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: for tests, examples and offline runs."""
+"""A model with scripted answers: for tests, examples and offline runs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _A_CALL = "('add', {'a': 1})"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the model was sent in one turn."""
+    """The request of one turn."""
 
     messages: list[Message]
-    """A copy, as they were then; what is the same in two turns may be the same object in both."""
+    """A copy of the messages in this turn. Two turns may share the objects of equal messages."""
     tools: Toolset
-    """What it might call."""
+    """The tools that the model could call."""
     state: Mapping[str, Any]
     """The `Reply.state` of the turn before; mostly empty."""
 
 
 @runtime_checkable
 class RecordedRun(Protocol):
-    """A run that is over, such as the result of `loop.run`."""
+    """A run that has ended, such as the result of `loop.run`."""
 
     @property
     def replies(self) -> Sequence[Reply]: ...
@@ -44,7 +44,7 @@ class RecordedRun(Protocol):
 
 @runtime_checkable
 class RecordedCall(Protocol):
-    """A call as a journal has it, such as a `LoggedCall` of its reader."""
+    """A call from a journal, such as a `LoggedCall` of its reader."""
 
     @property
     def began_at(self) -> float: ...
@@ -63,24 +63,25 @@ class Scripted:
         assert "add" in model.requests[0].tools
         assert model.requests[1].messages[-1]["content"] == "3"
 
-    `requests` keeps what it was sent, turn by turn. Where steps are left over, the end of `with` or `async with` raises
-    `AssertionError`, unless the block itself raised, and so does `assert_done()`. Without these nothing looks.
+    `requests` has its requests, turn by turn. If steps are left over, the end of `with` or `async with` raises
+    `AssertionError`, unless the block itself raised. `assert_done()` raises it too. Without these, left over steps are
+    ignored.
 
     Args:
-        steps: Each is a text, a list of calls, a tuple of a text and such a list, a `Reply`, or a function of the
-            messages that gives one of these. A call is a `ToolCall`, whose id is kept where it has one, or
-            `(name, arguments)`; the arguments may be a mapping or any text, malformed JSON too.
+        steps: Each is a text, a list of calls, a tuple of a text and such a list, a `Reply`, or a function from the
+            messages to one of these. A call is a `ToolCall`, which keeps its id if it has one, or `(name, arguments)`;
+            the arguments may be a mapping or any text, malformed JSON too.
         pause: Seconds before each answer.
 
     Raises:
-        DefinitionError: where the steps are no list.
+        DefinitionError: The steps are no list.
 
     Its call raises `DefinitionError` when it is asked more often than there are steps.
     """
 
     api = "openai_chat"
     requests: list[Request]
-    """What it was sent, turn by turn; also what it had no step for."""
+    """The requests, turn by turn, including those without a step."""
 
     def __init__(self, steps: Iterable[Step], *, pause: float = 0.0) -> None:
         if isinstance(steps, str) or not isinstance(steps, Iterable):
@@ -111,20 +112,22 @@ class Scripted:
     def from_run(
         cls, recorded: RecordedRun | Iterable[RecordedCall], *, tools: Toolset | None = None, pause: float = 0.0
     ) -> Scripted:
-        """A model that says and calls what the model of a run did: of the result of `loop.run`, or of the calls that a
-        journal has of one, such as `Reader("calls.db").calls(Filter(session="s7"))`, in any order.
+        """Return a model that repeats the answers of a run: the result of `loop.run`, or the calls of a run in a
+        journal, such as `Reader("calls.db").calls(Filter(session="s7"))`, in any order.
 
-        A journal keeps no texts of the model, and not which calls were of one turn: each is a turn of its own. Calls
-        that tools made are left out, as tools make them again. Where the last turn has calls, another one follows that
-        says that the recording ends.
+        A journal has no texts of the model, and no record of which calls belong to one turn: each call is a turn of its
+        own. Calls made by tools are left out, because the tools make them again. If the last turn has calls, a turn
+        with the text "The recorded run ends here." follows.
 
         Args:
             recorded: The run.
-            tools: Of a journal's calls, what is bound or private in these is left out, as no model fills it.
+            tools: The tools of a journal's calls: their bound and private arguments are left out, because no model
+                fills them.
             pause: Seconds before each answer.
 
         Raises:
-            DefinitionError: where that is neither, has no turns, or has a call whose arguments a journal has stars in.
+            DefinitionError: `recorded` is neither, has no turns, or has a call with redacted arguments (stars) in the
+                journal.
         """
         model = cls((), pause=pause)
         if isinstance(recorded, RecordedRun):
@@ -138,22 +141,22 @@ class Scripted:
         return model
 
     def _again(self, reply: Reply) -> Reply:
-        """The same turn in this model's own messages."""
+        """Return the same turn in this model's own messages."""
         calls = [ToolCall(call.id, call.name, call.raw, problem=call.problem) for call in reply.calls]
         return replace(self._reply((reply.text, calls)), stop=reply.stop, reason=reply.reason)
 
     def _kept(self, messages: list[Message]) -> list[Message]:
-        """A copy of the messages; of those that it was sent before, and that are the same still, the one of then."""
+        """Return a copy of the messages. If they begin with all messages of the last request, share those copies."""
         before = self.requests[-1].messages if self.requests else []
         if messages[: len(before)] != before:
             return copy.deepcopy(messages)
         return [*before, *copy.deepcopy(messages[len(before) :])]
 
     def assert_done(self) -> None:
-        """Look whether every step was given, and none was missing.
+        """Check that every step was used, and that no step was missing.
 
         Raises:
-            AssertionError: naming the next step, where some are left over.
+            AssertionError: Steps are left over (the text has the next one), or the model was asked too often.
         """
         __tracebackhide__ = True
         steps, asked = len(self._steps), f"the model was asked {len(self.requests)} times"
@@ -183,7 +186,7 @@ class Scripted:
         self.__exit__(kind, error, trace)
 
     def user(self, text: str, /) -> list[Message]:
-        """The messages that say `text` as the user."""
+        """Return the messages in which the user says `text`."""
         return [{"role": "user", "content": text}]
 
     def _reply(self, answer: Answer) -> Reply:
@@ -212,12 +215,12 @@ class Scripted:
         return call
 
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
-        """One message of the role `tool` for each result."""
+        """Return one message of the role `tool` for each result."""
         return openai_chat.results(results)
 
 
 def _recorded_calls(recorded: Iterable[RecordedCall], tools: Toolset | None) -> list[ToolCall]:
-    """The calls that the model made, in the order in which they came."""
+    """Return the calls that the model made, in order of their start."""
     given: Any = list(recorded) if isinstance(recorded, Iterable) else [recorded]  # type: ignore[redundant-expr]
     for one in given:
         if not isinstance(one, RecordedCall):

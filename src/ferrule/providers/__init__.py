@@ -1,24 +1,24 @@
-"""Model APIs: one module each, with pure functions that write tools and results and read calls the way that API does.
+"""Model APIs: one module each, with pure functions that write tools and results and read calls in the form of that API.
 
 A provider module has
 
     tools(toolset, *, strict=False, cache=False, deferred=())    the definitions, for the request
-    tool_choice(choice, *, parallel=True, only=None)             what is added to the request
+    tool_choice(choice, *, parallel=True, only=None)             options to add to the request
     calls(response)                                              the `ToolCall`s, in order
-    text(response)                                               what the model says
+    text(response)                                               the model's text
     turn(response)                                               the assistant's turn, for the history
     stop(response, tools=())                                     why the model stopped, in one of seven words; with the
                                                                  tools, JSON in the text that calls one is malformed
-    reason(response, tools=())                                   the same in the API's own words, where there is no
-                                                                 answer or not all of it
-    state(response)                                              what the next request needs besides the messages
+    reason(response, tools=())                                   the same in the API's own words, if the answer is
+                                                                 missing or incomplete
+    state(response)                                              data for the next request besides the messages
     results(results)                                             the messages that answer the calls
     Stream()                                                     the same from a stream: `.feed(event)`, then
                                                                  `.calls()`, `.turn()`, `.state()`, `.partial()` (the
                                                                  whole response), and `.stop`, `.reason`, `.error`
 
-and knows neither an SDK nor a network: SDK objects and plain dicts go in, plain dicts come out. docs/models.md says
-where they go in each API's request. The smallest one, for an API that wants a name and a schema, answers with
+and knows neither an SDK nor a network: SDK objects and plain dicts go in, plain dicts come out. docs/models.md shows
+their places in each API's request. The smallest module, for an API that wants a name and a schema, answers with
 `{"name", "arguments"}` or `{"text"}`, and does not stream:
 
     def tools(toolset, *, strict=False, cache=False, deferred=()):
@@ -48,9 +48,9 @@ where they go in each API's request. The smallest one, for an API that wants a n
     def results(results):
         return [{"id": result.call_id, "text": result.error or result.text} for result in results]
 
-Where messages keep what a search tool found, a module has `referred(messages)` besides: the names of those tools.
+If messages store the tools found by a search tool, a module also has `referred(messages)`: the names of those tools.
 
-The messages in the history are always that API's own; nothing is translated between two of them.
+The messages in the history always have that API's own form; Ferrule does not translate between two APIs.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ NAMES = PROVIDERS
 """The provider modules in this package. See docs/models.md."""
 
 Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"]
-"""Why a model stopped. `"pause"`: send the turn back as it is; `"cut"`: a limit came in between; `"malformed"`: it
-wrote no valid call. See docs/models.md."""
+"""Why a model stopped. `"pause"`: send the turn back unchanged; `"cut"`: stopped by a limit; `"malformed"`: it wrote no
+valid call. See docs/models.md."""
 
 Strict: TypeAlias = bool | Literal["where possible"] | Collection[str]
-"""Which tools the API holds the model to the schema of: all, none, those of these names, or all that can be, as far as
-one request takes them (`ferrule.providers.lint.not_strict` says which stay plain). See docs/models.md."""
+"""The tools for which the API holds the model to the schema: all, none, those of these names, or all that can be strict
+within the limits of one request (`ferrule.providers.lint.not_strict` lists the others). See docs/models.md."""
 
 WHERE_POSSIBLE: Literal["where possible"] = "where possible"
 """A `Strict` by itself. See docs/models.md."""

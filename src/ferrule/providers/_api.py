@@ -1,4 +1,4 @@
-"""What an API says in words of its own, as one table, and the functions that read the tables of all APIs alike."""
+"""The words of one API as a table, and the functions that read the tables of all APIs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Api:
     """The words of one API."""
 
     title: str
-    """As errors name it."""
+    """The name in errors."""
     stops: Mapping[str, Stop]
-    """What its words for the end of a turn mean."""
+    """The meanings of its words for the end of a turn."""
     end_field: str
-    """The field that holds such a word, and is null before the end."""
+    """The field with such a word. It is null before the end."""
     choices: Mapping[str, str]
-    """Its words for "auto", "required" and "none"; one that is left out it cannot say."""
+    """Its words for "auto", "required" and "none". If a word is missing, the API has no such choice."""
     forces: bool = True
     """Whether one tool can be forced."""
     narrows: bool = False
@@ -38,22 +38,22 @@ class Api:
     one_at_a_time: bool = False
     """Whether it has a switch against parallel calls."""
     remedies: Mapping[str, str] = field(default_factory=dict)
-    """What to do instead, by what it cannot say: `none`, `choice` or `parallel`."""
+    """The alternatives, by the missing feature: `none`, `choice` or `parallel`."""
     images: frozenset[str] = frozenset()
     """The media types of images that a result may hold."""
     names: re.Pattern[str] = NAME
-    """The names of called tools that it takes back in a history."""
+    """The names of called tools that it accepts in a history."""
 
 
 class End(NamedTuple):
-    """How a response ends.
+    """The end of a response.
 
     Attributes:
-        word: The API's own; empty where it says none.
-        open: Whether it says that there is no end yet.
-        calls: Whether it holds calls.
-        refused: Whether it holds a refusal, beside the word of an ordinary end.
-        details: What the API says besides the word.
+        word: The API's own word; empty if it has none.
+        open: Whether the API reports that the response has not ended yet.
+        calls: Whether the response has calls.
+        refused: Whether the response has a refusal, besides the word of an ordinary end.
+        details: The API's explanation besides the word.
     """
 
     word: str
@@ -64,7 +64,7 @@ class End(NamedTuple):
 
 
 def stop_of(api: Api, end: End) -> Stop:
-    """Why the model stopped."""
+    """Return why the model stopped."""
     stop: Stop = "other" if end.open else api.stops.get(end.word, "other") if end.word else "end"
     if stop not in _COMPLETE:
         return stop
@@ -76,7 +76,7 @@ def stop_of(api: Api, end: End) -> Stop:
 
 
 def reason_of(api: Api, end: End) -> str | None:
-    """Why there is no answer, or not all of it, in the API's own words where it has some; `None` where the model ended
+    """Return why the answer is missing or incomplete, in the API's own words if it has some; `None` if the model ended
     or made calls."""
     stop = stop_of(api, end)
     if stop in _COMPLETE:
@@ -107,17 +107,17 @@ class ReadReason(Protocol):
 
 
 def ending(api: Api, end: Callable[[ResponseT], End], text: Callable[[ResponseT], str]) -> tuple[ReadStop, ReadReason]:
-    """Make the functions `stop` and `reason` of a provider module from those that read how a response ends, and its
+    """Make the functions `stop` and `reason` of a provider module from functions that read a response's end and its
     text."""
 
     def stop(response: Any, tools: Iterable[Tool] = ()) -> Stop:
-        """Why the model stopped. With the tools that it was offered, JSON in its text that calls one is `"malformed"`
+        """Return why the model stopped. With the offered `tools`, JSON in the text that calls one is `"malformed"`
         too."""
         found = stop_of(api, end(response))
         return "malformed" if found == "end" and holds_text_call(text(response), tools) else found
 
     def reason(response: Any, tools: Iterable[Tool] = ()) -> str | None:
-        """Why there is no answer, or not all of it; `None` where the model ended or made calls."""
+        """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
         found = end(response)
         if stop_of(api, found) == "end" and holds_text_call(text(response), tools):
             return "it wrote a call as text, and there is no call"
@@ -127,7 +127,7 @@ def ending(api: Api, end: Callable[[ResponseT], End], text: Callable[[ResponseT]
 
 
 def no_state(response: object) -> dict[str, Any]:
-    """Nothing: the messages are all that this API needs."""
+    """Return an empty dict: this API needs only the messages."""
     return {}
 
 
@@ -143,7 +143,7 @@ _ENDS_EARLY: Mapping[Stop, str] = MappingProxyType(
 
 
 def problem_of(api: Api, end: End) -> str | None:
-    """The `problem` of all calls of a turn; `None` where it came to its end."""
+    """Return the `problem` of all calls of a turn; `None` if the turn came to its end."""
     if end.open:
         return not_run_problem(_no_end(api, end))
     stop = api.stops.get(end.word)
@@ -158,12 +158,12 @@ def _no_end(api: Api, end: End) -> str:
 
 
 def not_run_problem(why: str) -> str:
-    """The `problem` of a call that must not run."""
+    """Return the `problem` of a call that must not run."""
     return f"{why}, so this call may be incomplete. Nothing was run; send the whole call again if it is still wanted."
 
 
 def foreign_problem(what: str) -> str:
-    """The `problem` of a call that the API leaves to the program, and that is of no tool here."""
+    """Return the `problem` of a call that the API leaves to the program and that belongs to no tool here."""
     return (
         f"{what} is to be run by the program that asked the model, and this program does not run it. Nothing was run."
     )
@@ -178,12 +178,12 @@ def read_calls(
     end: Callable[[Any], End] | None,
     ids: Callable[[Any, Sequence[Mapping[str, Any]], str], Sequence[str]] = ids_of,
 ) -> list[ToolCall]:
-    """The calls `items` of `response`, each as `read_one(id, item, problem)` reads it.
+    """Return the calls in `items` of `response`, each read by `read_one(id, item, problem)`.
 
     Args:
-        key: What an item's id is under.
-        end: Says how the response ends; `None` where it is known to have come to its end.
-        ids: Gives the ids, of the response, the items and the key.
+        key: The key of an item's id.
+        end: Reads the end of the response; `None` if the response is known to have ended.
+        ids: Returns the ids, from the response, the items and the key.
     """
     if not items:
         return []
@@ -193,21 +193,21 @@ def read_calls(
 
 
 def read_function_call(id: str, item: Any, problem: str | None) -> ToolCall:
-    """A call in the form `{"function": {"name", "arguments"}}`."""
+    """Read a call in the form `{"function": {"name", "arguments"}}`."""
     function = item.get("function")
     function = function if type(function) is dict else fields_of(function)
     return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
 
 
-# What a request asks of the model
+# Options of a request
 
 
 def chosen(api: Api, choice: str, parallel: bool, only: Iterable[str] | None) -> tuple[str | None, list[str]]:
-    """The API's word for `choice`, `None` where that is a tool's name; and the wire names that it is about: those of
-    `only`, or that name's.
+    """Return the API's word for `choice`, or `None` if that is a tool's name; and the wire names for the request: those
+    of `only`, or that name's.
 
     Raises:
-        DefinitionError: for what the API cannot say, with what to do instead.
+        DefinitionError: The API has no such option. The text has an alternative.
     """
     if not choice:
         raise DefinitionError(f"tool_choice of {api.title} takes 'auto', 'required', 'none' or a tool's name, not ''")

@@ -1,4 +1,4 @@
-"""What the APIs share whose messages have the form of OpenAI's Chat Completions."""
+"""Shared code of the APIs with messages in the form of OpenAI's Chat Completions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def calls_in_history(
     name: Callable[[str], str] = name_in_history,
     arguments: Callable[[Any], Any] = object_text,
 ) -> None:
-    """Writes the name and the arguments of each call as the API takes them back."""
+    """Write the name and the arguments of each call in the form that the API accepts in a history."""
     for call in calls:
         function = call.get("function")
         if isinstance(function, dict):
@@ -43,7 +43,7 @@ def calls_in_history(
 
 
 def choice_fields(tool_choice: Any, parallel: bool) -> Any:
-    """`tool_choice` as keyword arguments, and the switch where one call at a time is wanted."""
+    """Return `tool_choice` as keyword arguments, with the switch against parallel calls unless `parallel`."""
     return {"tool_choice": tool_choice} | ({} if parallel else {"parallel_tool_calls": False})
 
 
@@ -51,9 +51,9 @@ _CALL_FIELDS = frozenset({"id", "index", "type", "function", "custom"})
 
 
 class ChatStream(TurnStream[EventT, MessageT]):
-    """A turn that comes as `{"choices": [{"delta"}]}`. An API's own says what a delta means:
+    """A turn that comes as `{"choices": [{"delta"}]}`. A subclass defines the meaning of a delta:
 
-    _add_delta(delta)    reads what is not null of it
+    _add_delta(delta)    reads the fields of it that are not null
     _message()           the message so far, without its calls
     """
 
@@ -64,7 +64,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
         self._head: dict[str, Any] = {}
         self._usage: Any = None
         self._text: list[str] | None = None
-        """The chunks of the text that is being written."""
+        """The chunks of the unfinished text."""
         self._streamed_calls = StreamedCalls()
         self._finish_reason: str | None = None
 
@@ -90,7 +90,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
         return text is None and self._append_arguments(*delta["tool_calls"])
 
     def _append_arguments(self, item: Any) -> bool:
-        """Adds a chunk of arguments and nothing else to a call that is known by its index; whether it was one."""
+        """Add a chunk with nothing but arguments to a call known by its index. Return whether it was such a chunk."""
         more = item.keys() - _CALL_FIELDS if type(item) is dict else item.__pydantic_extra__
         item = item if type(item) is dict else item.__dict__  # `fields_of` takes 0.1 µs more, for each
         called, id = item["function"], item.get("id")
@@ -115,7 +115,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
             self._usage = fields["usage"]
 
     def _read_head(self, chunk: Mapping[str, Any]) -> None:
-        """What the first chunk says besides its choices, and every other repeats."""
+        """Read the fields beside the choices in the first chunk. Every other chunk repeats them."""
         for key in ("id", "created", "model", "service_tier", "system_fingerprint"):
             if chunk.get(key) is not None:
                 self._head[key] = plain(chunk[key])
@@ -135,7 +135,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
 
     def _add_call_delta(self, item: Any, taken: set[StreamedCall]) -> None:
         fields = fields_of(item)
-        # Mistral's SDK has a default of 0 for an index that did not come.
+        # Mistral's SDK has a default of 0 for a missing index.
         index = as_index(fields.get("index")) if "index" in sent_names(item) else None
         function, custom = fields.get("function"), fields.get("custom")
         kind, inner = ("custom", custom) if function is None and custom is not None else ("function", function)
@@ -155,6 +155,6 @@ class ChatStream(TurnStream[EventT, MessageT]):
 
 
 def _chunk_fields(event: Any) -> Mapping[str, Any]:
-    """What a chunk says; Mistral's SDK wraps it."""
+    """Return the fields of a chunk; Mistral's SDK wraps it."""
     fields = fields_of(event)
     return fields_of(fields["data"]) if "data" in fields else fields

@@ -1,4 +1,4 @@
-"""Gemini's `generateContent`: what `ferrule.providers.gemini` reads and writes of it."""
+"""Gemini's `generateContent`, for `ferrule.providers.gemini`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _candidate(response: Any) -> Mapping[str, Any]:
 
 
 def _function_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The function calls of a candidate in one form, so that the ids derived from them are the same in any spelling."""
+    """Return the function calls of a candidate in one form, so that their derived ids are the same in any spelling."""
     content = candidate.get("content")
     parts = (content if type(content) is dict else fields_of(content)).get("parts")
     found = []
@@ -92,12 +92,12 @@ def _function_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _given_or_derived_ids(response: Mapping[str, Any], requested: Sequence[Any], key: str) -> list[str]:
-    """The ids of the calls, where they are missing derived from the response's own."""
+    """Return the ids of the calls. Missing ones are derived from the response's own."""
     return ids_of({"id": response.get("responseId") or response.get("response_id")}, requested, key)
 
 
 def calls(response: Any) -> list[ToolCall]:
-    """The calls in the first candidate, in order."""
+    """Return the calls in the first candidate, in order."""
     seen = response if type(response) is dict else fields_of(response)
     candidate = _candidate(seen)
     word = candidate.get("finishReason") or candidate.get("finish_reason")
@@ -117,7 +117,7 @@ def _end(response: Any) -> End:
     word, blocked = _finish_reason(candidate), "" if candidate else _blocked(response)
     return End(
         word,
-        # "If empty, the model has not stopped generating the tokens", says the API of a candidate.
+        # From the API's reference, about a candidate: "If empty, the model has not stopped generating the tokens".
         open=not word and not blocked,
         calls=bool(_function_calls(candidate)),
         refused=bool(blocked),
@@ -130,7 +130,7 @@ def _finish_reason(candidate: Mapping[str, Any]) -> str:
 
 
 def _enum_text(value: Any) -> str:
-    """A text, or what a member of an enum stands for."""
+    """Return a text, or the value of an enum's member."""
     if type(value) is str:
         return value
     value = getattr(value, "value", value)
@@ -138,7 +138,7 @@ def _enum_text(value: Any) -> str:
 
 
 def turn(response: Any) -> list[Any]:
-    """`[{"role": "model", "parts": [...]}]`, each thought signature on its own part."""
+    """Return `[{"role": "model", "parts": [...]}]`, each thought signature on its own part."""
     content = _candidate(response).get("content")
     parts = [_part(part) for part in read_list(content, "parts")]
     requested = [call for part in parts if isinstance(call := part.get("functionCall"), dict) and call]
@@ -169,14 +169,14 @@ def _part(part: Any) -> dict[str, Any]:
 
 
 def _restore_base64(part: dict[str, Any]) -> None:
-    """The SDK's bytes in the base64 that the API wrote; `plain` writes that for URLs."""
+    """Restore the API's own base64 from the SDK's bytes, because `plain` writes base64 for URLs."""
     for inside, key in ((part, "thoughtSignature"), (part.get("inlineData"), "data")):
         if isinstance(inside, dict) and isinstance(inside.get(key), str):
             inside[key] = inside[key].replace("-", "+").replace("_", "/")
 
 
 def text(response: Any) -> str:
-    """What the model says, without its thoughts."""
+    """Return the model's text, without its thoughts."""
     parts = map(fields_of, read_list(_candidate(response).get("content"), "parts"))
     return "".join(read_text(part, "text") for part in parts if not part.get("thought"))
 
@@ -185,7 +185,7 @@ stop, reason = ending(API, _end, text)
 
 
 def state(response: Any) -> dict[str, Any]:
-    """`{"continuation_token": token}`, in base64, of a turn that ended with `CONTINUATION`."""
+    """Return `{"continuation_token": token}`, in base64, for a turn that ended with `CONTINUATION`."""
     candidate = _candidate(response)
     token = _as_base64(either(candidate, "continuation_token", "continuationToken"))
     known = isinstance(token, str) and _finish_reason(candidate) == "CONTINUATION"
@@ -193,12 +193,12 @@ def state(response: Any) -> dict[str, Any]:
 
 
 def _as_base64(value: Any) -> Any:
-    """The SDK's bytes as the JSON has them."""
+    """Return the SDK's bytes as in the JSON."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def _blocked(response: Any) -> str:
-    """Why the prompt was blocked; empty where it was not."""
+    """Return why the prompt was blocked, or an empty text if it was not."""
     feedback = either(response, "prompt_feedback", "promptFeedback")
     reason = either(feedback, "block_reason", "blockReason")
     message = either(feedback, "block_reason_message", "blockReasonMessage")
@@ -206,7 +206,7 @@ def _blocked(response: Any) -> str:
 
 
 def function_response(result: ToolResult) -> dict[str, Any]:
-    """The `functionResponse` for one result."""
+    """Return the `functionResponse` for one result."""
     call = answered_call(result)
     found: dict[str, Any] = {"id": call.id, "name": name_in_history(call.name, API.names)}
     if result.status != "ok":
@@ -234,9 +234,9 @@ _LONG_NUMBER = re.compile(r"\d{16}")
 
 
 def _structured(text: str) -> Any:
-    """What `text` is the JSON of, where that is an object or a list and nothing is lost; else the text.
+    """Return the object or list in the JSON `text`, if it loses nothing; otherwise the text.
 
-    All numbers of this API are doubles, and it takes a `$ref` for the name of one of the response's parts
+    All numbers of this API are doubles, and it reads a `$ref` as the name of one of the response's parts
     (github.com/vercel/ai/issues/14369).
     """
     found = None if '"$ref":' in text or _LONG_NUMBER.search(text) else lossless_json(text)
@@ -248,7 +248,7 @@ _TEXT_CANDIDATE = frozenset({"content", "index"})
 _SAID_AGAIN = frozenset({"candidates", "sdk_http_response"}).union(
     *({camel(name), name} for name in ("usage_metadata", "response_id", "model_version", "create_time"))
 )
-"""What a chunk says besides its text, all chunks alike or the newest alone."""
+"""The fields of a chunk besides its text that are the same in all chunks or count only in the newest."""
 _HEAD_FIELDS = frozenset({"responseId", "modelVersion", "createTime", "promptFeedback", "usageMetadata"})
 
 
@@ -256,7 +256,7 @@ READERS = Readers(calls, text, turn, stop, reason, state)
 
 
 class Stream(TurnStream[Any, Any], readers=READERS):
-    """The same from the chunks of `streamGenerateContent`. Until one has a `finishReason`, every call has a
+    """A `Stream` of the chunks of `streamGenerateContent`. Until one has a `finishReason`, every call has a
     `problem`."""
 
     __slots__ = ("_by_id", "_ending", "_head", "_open_call", "_parts")
@@ -265,11 +265,11 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         super().__init__()
         self._head: dict[str, Any] = {}
         self._parts: list[Any] = []
-        """Texts and calls that come in chunks, and all other parts as they came."""
+        """Texts and calls that come in chunks, and all other parts unchanged."""
         self._open_call: PartialCall | None = None
         self._by_id: dict[str, PartialCall] = {}
         self._ending: dict[str, Any] = {}
-        """What the candidate says besides its content."""
+        """The candidate's fields besides its content."""
 
     def _append_chunk(self, event: Any) -> bool:
         fields = fields_of(event)
@@ -313,7 +313,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
             self._parts.append(part)
 
     def _continue(self, part: Any, call: Any) -> bool:
-        """Adds a chunk of a call; whether it was one, and no whole call."""
+        """Add a chunk of a call. Return False if it is a whole call."""
         partial, more = either(call, "partial_args", "partialArgs"), either(call, "will_continue", "willContinue")
         id, name = known_id(read(call, "id")), read(call, "name")
         known = self._by_id.get(id) if id else self._open_call
@@ -331,7 +331,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         return True
 
     def _assembled(self) -> dict[str, Any]:
-        """The response, with parts as they came where they came whole."""
+        """Return the response so far. Parts that came whole are unchanged."""
         parts = [_assembled_part(part) for part in self._parts]
         parts = [part for part in parts if part != {"text": ""}]
         if "promptFeedback" in self._head and not parts and "finishReason" not in self._ending:  # it was blocked
@@ -340,7 +340,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         return {**self._head, "candidates": [{"finishReason": None, "index": 0, **self._ending, "content": content}]}
 
     def partial(self) -> dict[str, Any]:
-        """The response so far, as it comes without a stream."""
+        """Return the response so far, in the form of one without a stream."""
         found = self._assembled()
         for candidate in found.get("candidates", ()):
             candidate["content"]["parts"] = [_part(part) for part in candidate["content"]["parts"]]

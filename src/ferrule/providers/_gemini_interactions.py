@@ -1,4 +1,4 @@
-"""Gemini's Interactions: what `ferrule.providers.gemini` reads and writes of them."""
+"""Gemini's Interactions, for `ferrule.providers.gemini`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _call_steps(response: Any) -> list[Mapping[str, Any]]:
 
 
 def calls(response: Any) -> list[ToolCall]:
-    """The calls of an interaction, in order; `data` says that they are."""
+    """Return the calls of an interaction, in order. Their `data` marks them as calls of an interaction."""
     return read_calls(API, response, _call_steps(response), "id", _read_call, _end)
 
 
@@ -89,8 +89,8 @@ def _end(response: Any) -> End:
 
 
 def turn(response: Any) -> list[Any]:
-    """The steps that the model made."""
-    # What the caller sent is in the history already.
+    """Return the steps that the model made."""
+    # The caller's steps are in the history already.
     steps = [step for step in plain_list(read(response, "steps")) if step.get("type") not in _CALLER_STEPS]
     requested = [step for step in steps if step.get("type") == "function_call"]
     fill_ids(response, requested, "id")
@@ -104,7 +104,7 @@ _CALLER_STEPS = ("user_input", "function_result")
 
 
 def text(response: Any) -> str:
-    """What the model says."""
+    """Return the model's text."""
     steps = fields_of_each(fields_of(response).get("steps"))
     return "".join(text_of(step.get("content")) for step in steps if step.get("type") == "model_output")
 
@@ -113,7 +113,7 @@ stop, reason = ending(API, _end, text)
 
 
 def state(response: Any) -> dict[str, Any]:
-    """`{"previous_interaction_id": id, "continuation_token": token}` of a turn that `requires_continuation`."""
+    """Return `{"previous_interaction_id": id, "continuation_token": token}` for a turn that `requires_continuation`."""
     found = {
         "previous_interaction_id": read(response, "id"),
         "continuation_token": read(response, "continuation_token"),
@@ -124,7 +124,7 @@ def state(response: Any) -> dict[str, Any]:
 
 
 def function_result(result: ToolResult) -> dict[str, Any]:
-    """The `function_result` step for one result."""
+    """Return the `function_result` step for one result."""
     call = answered_call(result)
     step: dict[str, Any] = {
         "type": "function_result",
@@ -151,7 +151,7 @@ READERS = Readers(calls, text, turn, stop, reason, state)
 
 
 class Stream(TurnStream[Any, Any], readers=READERS):
-    """The same from the events of an interaction. Until it is `interaction.completed`, every call has a `problem`."""
+    """A `Stream` of the events of an interaction. Until it is `interaction.completed`, every call has a `problem`."""
 
     __slots__ = ("_completed", "_head", "_steps")
 
@@ -205,7 +205,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         return found if self._completed else found | {"status": "in_progress"}
 
     def partial(self) -> dict[str, Any]:
-        """The interaction so far, as it comes without a stream."""
+        """Return the interaction so far, in the form of one without a stream."""
         found = self._assembled()
         for step in found["steps"]:
             if step.get("type") == "function_call":
@@ -214,7 +214,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 
 
 class _StreamedStep:
-    """One step, as it came at its start, and the deltas since then."""
+    """One step: its start, and the deltas since then."""
 
     __slots__ = ("arguments", "content", "index", "more", "start", "summary", "text")
 
@@ -225,7 +225,7 @@ class _StreamedStep:
         self.content = [_to_continue(item) for item in plain_list(start.get("content"))]
         self.summary = [_to_continue(item) for item in plain_list(start.get("summary"))]
         self.text: list[str] | None = None
-        """The chunks of the text that is being written, at the end of `content`."""
+        """The chunks of the unfinished text at the end of `content`."""
         self.more: dict[str, Any] = {}
 
     def add(self, delta: Any) -> None:
@@ -250,7 +250,7 @@ class _StreamedStep:
             self.more |= {key: item for key, item in delta.items() if key != "type"}
 
     def _append_summary(self, content: Any) -> None:
-        """What follows each other in words is one summary."""
+        """Append to the summary. Adjacent texts become one."""
         last = self.summary[-1] if self.summary else {}
         if last.get("type") == read(content, "type") == "text":
             merge_delta(last, {"text": read_text(content, "text")})
@@ -269,7 +269,7 @@ class _StreamedStep:
 
 
 def _to_continue(item: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `item` that `merge_delta` can continue."""
+    """Return a copy of `item` that `merge_delta` can continue."""
     found: dict[str, Any] = {}
     merge_delta(found, item)
     return found

@@ -12,13 +12,13 @@ GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 
 
 def either(value: Any, name: str, camel: str) -> Any:
-    """What stands under the JSON's name or under the SDK's."""
+    """Return the value under the JSON's name or under the SDK's."""
     seen = fields_of(value)
     found = seen.get(camel)
     return seen.get(name) if found is None else found
 
 
 def camel(name: str) -> str:
-    """The JSON's name of a field."""
+    """Return the JSON's name of a field."""
     first, *rest = name.split("_")
     return first + "".join(word.title() for word in rest) if rest and first else name

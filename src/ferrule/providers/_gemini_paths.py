@@ -1,4 +1,4 @@
-"""Arguments of a Gemini call that come in chunks, each with a path to where it belongs (Vertex AI alone)."""
+"""Arguments of a Gemini call that come in chunks, each with the path of its place (Vertex AI alone)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class PartialCall:
         self.name = name
         self.more = True
         self.open: set[str] = set()
-        """The paths whose text goes on."""
+        """The paths with unfinished texts."""
         self.values: dict[str, list[Any]] = {}
         self.signature: Any = None
 
     def add(self, part: Any, partial: Any, more: bool) -> None:
-        """A chunk: its values, and whether more come."""
+        """Add a chunk: its values, and whether more come."""
         self.more = more
         if either(part, "thought_signature", "thoughtSignature"):
             self.signature = part
@@ -44,7 +44,7 @@ class PartialCall:
                 self.open.add(path)
 
     def assembled(self) -> dict[str, Any]:
-        """The call so far; what is not whole says that it goes on."""
+        """Return the call so far. An incomplete call has `willContinue`."""
         call: dict[str, Any] = {"id": self.id} if self.id else {}
         found = self._arguments()
         call |= {"name": self.name, "args": found if isinstance(found, dict) else {}}
@@ -53,7 +53,7 @@ class PartialCall:
         return call
 
     def _arguments(self) -> Any:
-        """The arguments so far; nothing where a path cannot be followed."""
+        """Return the arguments so far, or None if a path cannot be followed."""
         tree: dict[str | int, Any] = {}
         try:
             for path, chunks in self.values.items():
@@ -65,7 +65,7 @@ class PartialCall:
                 alone = len(chunks) < 2 and not isinstance(chunks[0], str)
                 node[last] = chunks[0] if alone else join_chunks(chunks)
             return _with_lists(tree)
-        except (LookupError, ValueError, AttributeError, TypeError):  # there is no value, or another one on the way
+        except (LookupError, ValueError, AttributeError, TypeError):  # no value, or a value in the place of an object
             return None
 
 
@@ -73,7 +73,7 @@ _VALUES = (("string_value", "stringValue"), ("bool_value", "boolValue"), ("numbe
 
 
 def _chunk_value(chunk: Any) -> list[Any]:
-    """The value in a chunk, or none; a whole number is an integer."""
+    """Return a list with the value in a chunk, or an empty one. A whole number becomes an integer."""
     if either(chunk, "null_value", "nullValue") is not None:
         return [None]
     found = [value for names in _VALUES if (value := either(chunk, *names)) is not None]
@@ -82,7 +82,7 @@ def _chunk_value(chunk: Any) -> list[Any]:
 
 
 def _path_steps(path: str) -> list[str | int]:
-    """The steps of a path such as `$.foo[0]['bar']`, RFC 9535; none for any other."""
+    """Return the steps of a path such as `$.foo[0]['bar']`, RFC 9535; none for any other."""
     steps: list[str | int] = []
     at = 1
     while path[:1] == "$" and at < len(path) and len(steps) < _LONGEST_PATH:
@@ -101,7 +101,11 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _with_lists(node: Any) -> Any:
-    """A tree of steps as JSON: where an index leads on, all do, from 0 on, or a `LookupError` is raised."""
+    """Return a tree of steps as JSON. An object with an index becomes a list.
+
+    Raises:
+        LookupError: Its indexes do not go from 0 on, or it has names too.
+    """
     if not isinstance(node, dict):
         return node
     inner = {step: _with_lists(item) for step, item in node.items()}

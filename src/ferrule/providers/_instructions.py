@@ -1,7 +1,7 @@
-"""What in the texts of a definition nobody sees, or speaks to the model instead of describing the tool.
+"""Finds hidden characters and instructions to the model in the texts of a definition.
 
-`SIGNS` are the signs of an instruction; docs/command-line.md has them in words. A text without one may instruct a model
-all the same: they find what is known, so that a person looks.
+`SIGNS` are the signs of an instruction; docs/command-line.md describes them. A text without one may still instruct a
+model: the signs find only known forms, so that a person looks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SIGNS: dict[str, re.Pattern[str]] = {
         ),
     }.items()
 }
-"""What each sign says of a text, and how it is found: by words that follow one another within one sentence."""
+"""The pattern of each sign: words that follow one another within one sentence."""
 HOSTILE_SIGNS = frozenset({"ignores instructions", "keeps something from the user", "asks for secrets"})
 """The signs that no honest description has."""
 _ORDERS = re.compile(
@@ -67,11 +67,11 @@ _ORDERS = re.compile(
 _QUOTED_AROUND = 30
 _MOST_QUOTED = 120
 _TAGS = range(0xE0020, 0xE007F)
-"""Unicode's tags, which are ASCII that nobody sees."""
+"""Unicode's tags: invisible copies of ASCII."""
 
 
 def hidden_in(text: str) -> str | None:
-    """What of a text nobody sees, quoted with escapes; `None` for nothing."""
+    """Return the invisible characters of a text, quoted with escapes, or `None` if it has none."""
     if text.isascii() and text.isprintable():
         return None
     places = {found.start() for found in re.finditer(HIDDEN, text)}
@@ -84,7 +84,7 @@ def hidden_in(text: str) -> str | None:
 
 
 def instructions_in(text: str) -> Iterator[tuple[str, str]]:
-    """The signs of an instruction in a text, each with what it was found in."""
+    """Yield the signs of an instruction in a text, each with a quotation."""
     if text.isidentifier():  # as most texts of a schema are
         return
     plain = _words_read(text)
@@ -94,10 +94,10 @@ def instructions_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def orders_about(text: str, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The tools of others that a text says something of, by their names, each with what was found.
+    """Yield the other tools about which a text gives orders, by their names, each with a quotation.
 
     Args:
-        names: The tools, by what a text may call them.
+        names: The tools, by their names in texts.
     """
     if not names:
         return
@@ -110,7 +110,7 @@ def orders_about(text: str, names: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def texts_of(tool: Tool) -> Iterator[tuple[str, str]]:
-    """Every text in the definition of a tool with its place in the schema, or what it is beside it."""
+    """Yield every text in the definition of a tool, with its place in the schema or the name of its field."""
     yield "", tool.name
     yield "", tool.description
     yield "title", tool.title or ""
@@ -132,7 +132,7 @@ def _texts_below(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _words_read(text: str) -> str:
-    """The text as it is read, whatever it is written in: no hidden characters, one blank between words."""
+    """Return the text as a reader sees it: no hidden characters, one blank between words."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", re.sub(HIDDEN, "", text)).replace("’", "'")
     return " ".join(text.split())

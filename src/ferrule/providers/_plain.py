@@ -1,8 +1,8 @@
-"""Plain mode: a tool's schema with what an API refuses said in another way.
+"""Plain mode: a tool's schema without the keywords that an API refuses.
 
-Nothing is made stricter: a value that the tool takes fits what is sent, but for keys that one form of a union at the
-root declares and another, which says nothing of them, leaves open. What is made looser is told in a description, and
-the kernel enforces the original.
+Nothing becomes stricter: a value that the tool accepts also fits the sent schema. There is one exception: keys that one
+form of a union at the root declares, and another form leaves open without a word. Looser parts are explained in a
+description, and the kernel enforces the original.
 """
 
 from __future__ import annotations
@@ -53,39 +53,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlainRules(Subset):
-    """What one API takes where it does not hold the model to a schema.
+    """The schemas that one API accepts without strict mode.
 
     The root is always one object with `type` and `properties`, and with neither a reference nor a union.
     """
 
     keeps: frozenset[str] | None = None
-    """The keywords that it takes; what others say goes into the description. `None`: any."""
+    """The keywords that it accepts; the others go into the description. `None`: any."""
     root_keeps: frozenset[str] | None = None
-    """Those that it takes at the root, where they are fewer; a description is not among them, and of
-    `additionalProperties` it is `false` alone."""
+    """The keywords that it accepts at the root, if they are fewer; a description is not among them, and
+    `additionalProperties` may only be `false`."""
     root_refuses: frozenset[str] = frozenset()
-    """Those that it refuses at the root, where it takes them elsewhere."""
+    """The keywords that it refuses at the root only."""
     references: Literal["any", "alone", "none"] = "any"
-    """Which it follows. `"alone"`: with nothing beside them, and in a circle only through a property that may be left
-    out. `"none"`: they are written out, and a circle ends where it begins again."""
+    """The references that it follows. `"alone"`: those without other keywords, and in a circle only through an optional
+    property. `"none"`: references are written out, and a circle ends at its second round."""
     needs_items: bool = False
-    """Whether every array says in one schema what its items are."""
+    """Whether every array needs one schema for its items."""
     booleans: bool = True
-    """Whether it takes `true` and `false` as schemas."""
+    """Whether it accepts `true` and `false` as schemas."""
     patterns: bool = True
-    """Whether it takes any pattern; if not, those of Python that do not look around."""
+    """Whether it accepts any pattern; if not, Python's patterns without lookarounds."""
     enums: frozenset[type] | None = None
     """The classes that values of an `enum` may have."""
 
     @cached_property
     def unchanged(self) -> frozenset[str]:
-        """The keywords that are sent as they are, where what stands under them is."""
+        """The keywords that are sent unchanged, if their content is."""
         kept = _MAY_STAY if self.keeps is None else _MAY_STAY & self.keeps
         return kept - ({"enum"} if self.enums else set()) - ({"$ref"} if self.references != "any" else set())
 
     @cached_property
     def leaves(self) -> frozenset[str]:
-        """Those of them that hold no schema, reference or pattern."""
+        """The unchanged keywords without a schema, reference or pattern in them."""
         return self.unchanged - _LOOKED_INTO
 
     purpose = "sent to"
@@ -108,11 +108,12 @@ PLAIN_ANTHROPIC = PlainRules(provider="Anthropic", names=CLAUDE_NAMES)
 # https://github.com/BerriAI/litellm/issues/40485; "regex lookaround is not supported":
 # https://github.com/sst/opencode/issues/32073
 PLAIN_OPENAI = PlainRules(provider="OpenAI", root_refuses=frozenset({"enum", "not"}), needs_items=True, patterns=False)
-# What speaks this API too: Fireworks refuses boolean schemas, https://github.com/grafana/mcp-grafana/issues/597
+# For other servers of this API too: Fireworks refuses boolean schemas,
+# https://github.com/grafana/mcp-grafana/issues/597
 PLAIN_CHAT = replace(PLAIN_OPENAI, booleans=False)
 # google-genai's types: the keywords, references and circles of GenerateContentConfig.response_json_schema, which is
-# taken to hold for parameters_json_schema too; the names of FunctionDeclaration.parameters. prefixItems without items:
-# https://github.com/AnswerDotAI/fastcore/issues/798
+# assumed to hold for parameters_json_schema too; the names of FunctionDeclaration.parameters. prefixItems without
+# items: https://github.com/AnswerDotAI/fastcore/issues/798
 PLAIN_GEMINI = PlainRules(
     provider="Gemini",
     names=Names(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
@@ -129,9 +130,9 @@ PLAIN_GEMINI = PlainRules(
     booleans=False,  # its Schema is a message
     enums=frozenset({str, int, float}),
 )  # fmt: skip
-# "inputSchema/json: extraneous key [definitions] is not permitted" at the root, says Nova:
-# https://github.com/zed-industries/zed/issues/28521, https://github.com/BerriAI/litellm/pull/10062. That the object is
-# closed it is told there by many, and takes it. The names are Claude's.
+# Nova, at the root: "inputSchema/json: extraneous key [definitions] is not permitted":
+# https://github.com/zed-industries/zed/issues/28521, https://github.com/BerriAI/litellm/pull/10062. Many clients send
+# `additionalProperties: false` there, and Nova accepts it. The names are Claude's.
 PLAIN_BEDROCK = PlainRules(
     provider="Bedrock",
     names=CLAUDE_NAMES,
@@ -141,8 +142,8 @@ PLAIN_BEDROCK = PlainRules(
 PLAIN_MISTRAL = PlainRules(provider="Mistral")
 # The reference of the API asks for an object at the root: https://docs.cohere.com/reference/chat, "tools"
 PLAIN_COHERE = PlainRules(provider="Cohere")
-# ollama's api/types.go: ToolFunctionParameters and ToolProperty; what these do not name is dropped unread, and `true`
-# is an error: https://github.com/ollama/ollama/issues/11444, https://github.com/ollama/ollama/issues/10328
+# ollama's api/types.go: ToolFunctionParameters and ToolProperty; other keywords are dropped unread, and `true` is an
+# error: https://github.com/ollama/ollama/issues/11444, https://github.com/ollama/ollama/issues/10328
 PLAIN_OLLAMA = PlainRules(
     provider="Ollama",
     keeps=frozenset({"anyOf", "type", "items", "description", "enum", "properties", "required"}),
@@ -160,27 +161,27 @@ _MAY_STAY = frozenset(
     ]
 )
 _FOLDED = frozenset({"$ref", "anyOf"})
-"""What of the root is written into one object."""
+"""The keywords of the root that are merged into one object."""
 _LOOKED_INTO = frozenset({*HOLDS, "pattern", "$ref"})
 _ODD_IN_NAMES = frozenset("~/#")
 _SILENT = NOISE | {"title"}
-"""What says nothing to a model."""
+"""The keywords that mean nothing to a model."""
 _LEANING = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
-"""What leads to a place that is found only when a value is checked, or leans on all that stands beside it."""
+"""Keywords that resolve only when a value is checked, or depend on all keywords beside them."""
 _MAY_DECLARE = frozenset({"if", "dependentSchemas", "patternProperties"})
-"""What may take names that an object does not list."""
+"""Keywords that may accept names not listed by an object."""
 _NOT_CHECKED = re.compile(r"\(\?<?[=!]|\[(\\.|[^\]\\])*?(\[|--|&&|~~|\|\|)")
-"""What looks around; and sets of which Python warns that it may read them as nested, and other checkers do."""
+"""Lookarounds; and sets that Python may read as nested in future (it warns), as other checkers already do."""
 _MOST_WRITTEN_OUT = 2_000
-"""Parts, where references are written out; then one ends in words, as a circle does."""
+"""The most parts with references written out. After that, a reference becomes words, as in a circle."""
 _DEEPEST_WRITTEN_OUT = 32
-"""References within each other, likewise."""
+"""The most references within each other, with the same effect."""
 _MOST_TOLD = 40
 """Forms of one union."""
 
 
 class _Content:
-    """What the schemas in a tool's schema say of which some API refuses something; it is the same for all APIs."""
+    """The parts of a tool's schema that some API refuses. They are the same for all APIs."""
 
     __slots__ = ("has_any_items", "has_booleans", "keywords", "patterns", "references")
 
@@ -196,7 +197,7 @@ class _Content:
             self.keywords.add("definitions")
 
     def add(self, node: Any) -> None:
-        """What one schema says; what is none is no keyword of any API."""
+        """Add the parts of one schema. A value that is no schema counts as a keyword of no API."""
         if not isinstance(node, dict):
             self.has_booleans = True
             self.keywords.update(() if isinstance(node, bool) else ("",))
@@ -222,8 +223,8 @@ _CONTENTS: WeakKeyDictionary[Tool, _Content] = WeakKeyDictionary()
 
 
 def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
-    """Whether rewriting a tool's schema would change nothing in it, as with most; finding that out takes a tenth of the
-    time, and less where another API was sent the tool."""
+    """Return whether rewriting a tool's schema would change nothing, as with most tools. This check takes a tenth of
+    the time, and less if the tool was sent to another API before."""
     keys = root.keys() - DEFINITIONS
     if root.get("type") != "object" or "properties" not in root or not root.get("description", True):
         return False
@@ -245,15 +246,15 @@ def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
 
 
 class _Loosening(Walk[PlainRules]):
-    """One schema that is rewritten for plain mode."""
+    """One schema to rewrite for plain mode."""
 
     def __init__(self, root: FrozenDict, rules: PlainRules) -> None:
         super().__init__(root, rules)
         self.forms: list[str] = []
         self.undefined: list[str] = []
-        """References whose definitions are to be written yet: one by one, as long chains would end the stack."""
+        """References with unwritten definitions: handled one by one, because long chains would overflow the stack."""
         self.dropped: Schema = {}
-        """What of the root could not be written into one object."""
+        """The parts of the root that could not be merged into one object."""
 
     def whole(self) -> tuple[Schema, str]:
         root = self.root
@@ -282,8 +283,11 @@ class _Loosening(Walk[PlainRules]):
     def folded(
         self, given: Any, path: str, inside: frozenset[str], known: frozenset[str] | None = frozenset()
     ) -> Schema | None:
-        """An object that takes every object that `given` takes; `None` where it takes none. `known` are the parameters
-        that are declared around it; `None` where that may be any."""
+        """Return an object that accepts every object that `given` accepts; `None` if that accepts none.
+
+        Args:
+            known: The parameters declared around it; `None` if they may be any.
+        """
         base: Schema = {}
         unions = []
         parts = [(given, path)]
@@ -323,7 +327,7 @@ class _Loosening(Walk[PlainRules]):
     def joined(
         self, branches: list[Any], path: str, inside: frozenset[str], known: frozenset[str] | None
     ) -> Schema | None:
-        """An object that takes what one of the branches takes; which fields go together is told."""
+        """Return an object that accepts the objects of any branch. A text lists the fields of each form."""
         all_forms = [self.folded(branch, f"{path}[{n}]", inside, known) for n, branch in enumerate(branches)]
         forms = [form for form in all_forms if form is not None]
         if len(forms) < 2:
@@ -377,7 +381,7 @@ class _Loosening(Walk[PlainRules]):
         return noted(found | items, notes)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
-        """`items` as one schema, taken out of `schema`."""
+        """Return `items` as one schema, and remove it from `schema`."""
         order: Schema = {}
         items = self.items(schema, path, inside, order)
         first = schema.pop("prefixItems", ())
@@ -390,7 +394,7 @@ class _Loosening(Walk[PlainRules]):
     def referring(
         self, schema: Schema, path: str, inside: frozenset[str], notes: Schema
     ) -> tuple[Schema, frozenset[str]]:
-        """With a reference and with `allOf` only as the API takes them."""
+        """Return the schema with `$ref` and `allOf` only in a form that the API accepts."""
         if self.rules.keeps and "allOf" not in self.rules.keeps and len(schema.get("allOf", ())) == 1:
             if not schema.keys() & {"$ref", "anyOf"}:
                 schema["anyOf"] = schema.pop("allOf")
@@ -422,7 +426,7 @@ class _Loosening(Walk[PlainRules]):
         return ({"type": kind} if kind else {}) | {"description": _again(reference.rpartition("/")[2])}
 
     def keep(self, schema: Schema, root: bool, notes: Schema) -> None:
-        """Take out of `schema` what the API refuses, and note what that says to the model."""
+        """Remove the refused keywords from `schema`, and move their meaning for the model into `notes`."""
         rules = self.rules
         keeps = rules.root_keeps if root and rules.root_keeps is not None else rules.keeps
         if keeps is not None and "const" not in keeps and "const" in schema and "enum" not in schema:
@@ -452,16 +456,16 @@ class _Loosening(Walk[PlainRules]):
 
 
 def _loosen_circles(root: Schema) -> None:
-    """Let each definition lead back to itself through a property that may be left out, or not at all."""
+    """Change each circle of definitions so that it leads back only through an optional property, or not at all."""
     nodes: dict[str, Schema] = {"#": root, **root.get("$defs", {})}
     ways = {name: list(_ways(node, node, "")) for name, node in nodes.items()}
-    # A definition comes after all that it leads to; one that leads to itself or to a later one closes a circle.
+    # A definition comes after all its targets; one that leads to itself or to a later one closes a circle.
     place: dict[str, int] = {}
     seen: set[str] = set()
     ahead = list(reversed(nodes))
     while ahead:
         name = ahead.pop()
-        if name in seen:  # for the second time: what it leads to has its place
+        if name in seen:  # for the second time: all its targets have their places
             place.setdefault(name, len(place))
         else:
             seen.add(name)
@@ -473,8 +477,8 @@ def _loosen_circles(root: Schema) -> None:
 
 
 def _ways(node: Schema, around: Schema, parameter: str) -> Iterator[tuple[str, Schema, str]]:
-    """The definitions that `node` leads to, but through properties that may be left out: each with the nearest required
-    property on the way and what has it, or else with the reference."""
+    """Yield the definitions to which `node` leads, except through optional properties: each with the nearest required
+    property on the way and its owner, or else with the reference."""
     if "$ref" in node:
         yield definition_name(node["$ref"]), around if parameter else node, parameter
     for name in node.get("required", ()):
@@ -494,7 +498,7 @@ def _cut_circle(node: Schema, parameter: str, target: str) -> None:
 
 
 def _again(name: str) -> str:
-    """What is said where a circle begins again."""
+    """Return the text at the second round of a circle."""
     return "all of this again" if name == "#" else f"{name} again, as above"
 
 
@@ -505,7 +509,7 @@ def _may_be_object(given: Any) -> bool:
 
 
 def _said_of(form: Schema, name: str) -> list[Any]:
-    """What a form of a union says of a property, also where it does not name it."""
+    """Return the schemas of a property in a form of a union, even if the form does not name it."""
     if name in form.get("properties", {}):
         return [form["properties"][name]]
     others = _others(form)
@@ -519,7 +523,7 @@ def _others(form: Schema) -> Any:
 
 
 def _form_text(form: Schema) -> str:
-    """One form of a union: its fields, with the values of those that have but one, and what else it says."""
+    """Return one form of a union as text: its fields, single values, and other keywords."""
     properties, required = form.get("properties", {}), form.get("required", ())
     fields = []
     for name in dict.fromkeys([*properties, *required]):
@@ -534,7 +538,7 @@ def _form_text(form: Schema) -> str:
 
 
 def _either(schemas: Iterable[Any]) -> Any:
-    """What takes all that one of them takes; single values become one `enum`."""
+    """Return a schema that accepts the values of any of `schemas`; single values become one `enum`."""
     schemas = distinct(schemas)
     literal = ANNOTATIONS | {"enum", "const", "type"}
     if len(schemas) > 1 and all(
@@ -547,8 +551,8 @@ def _either(schemas: Iterable[Any]) -> Any:
 
 
 def _is_checked(pattern: str) -> bool:
-    """Whether both of the checkers take the pattern that OpenAI's API has been seen to use. Python takes 4 µs to read
-    each character of one, so that long ones are not tried."""
+    """Return whether both checkers that OpenAI's API has been seen to use accept the pattern. Long patterns are not
+    tried, because Python takes 4 µs to read each character."""
     if len(pattern) > MOST_CHARACTERS or _NOT_CHECKED.search(pattern):
         return False
     try:

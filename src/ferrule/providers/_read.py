@@ -1,4 +1,4 @@
-"""What the provider modules share: reading SDK objects and plain dicts alike, ids, names, results as text."""
+"""Shared code of the provider modules: reading SDK objects and plain dicts alike, ids, names, results as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ferrule.values.result import ToolResult
 
 
 def read(value: Any, key: str, default: Any = None) -> Any:
-    """The attribute or the key `key` of `value`; `default` where it is absent or null."""
+    """Return the attribute or the key `key` of `value`; `default` if it is absent or null."""
     kind = type(value)
     if kind is dict or (kind is not str and isinstance(value, Mapping)):
         found = value.get(key)
@@ -35,19 +35,19 @@ def read(value: Any, key: str, default: Any = None) -> Any:
 
 
 def read_list(value: Any, key: str) -> list[Any]:
-    """The list under `key`; an empty one where there is none."""
+    """Return the list under `key`; an empty one if there is none."""
     found = read(value, key)
     return found if isinstance(found, list) else []
 
 
 def read_text(value: Any, key: str) -> str:
-    """The text under `key`; empty where it is absent, and never anything but text."""
+    """Return the text under `key`; empty if it is absent. Any other value becomes JSON text."""
     found = read(value, key, "")
     return found if isinstance(found, str) else to_json_text(plain(found))
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content, which is a text, a part or a list of these."""
+    """Return the text of a message's content: a text, a part or a list of these."""
     parts = content if isinstance(content, list) else [content]
     return "".join(part if isinstance(part, str) else _text_of_part(fields_of(part)) for part in parts)
 
@@ -60,9 +60,10 @@ _NO_FIELDS: dict[str, Any] = {}
 
 
 def fields_of(value: Any) -> Mapping[str, Any]:
-    """What a dict or an SDK object says by name, as it is and not copied; nothing for what is neither.
+    """Return the fields of a dict or an SDK object by name, not copied; an empty mapping for other values. Do not
+    change it.
 
-    Reading attributes of a pydantic model one by one costs several times as much. Not to be changed.
+    Reading attributes of a pydantic model one by one costs several times as much.
     """
     if type(value) is dict:
         return value
@@ -74,8 +75,8 @@ def fields_of(value: Any) -> Mapping[str, Any]:
 
 
 def sent_names(value: Any) -> Set[str]:
-    """The names of what a dict or an SDK object was made with, null or not, and also those that the SDK does not know:
-    it makes objects of what a server sent without a word on these in `model_fields_set`."""
+    """Return the names of the fields with which a dict or an SDK object was made, null or not. It includes fields that
+    the SDK does not know: objects made by the SDK from a server's answer do not have these in `model_fields_set`."""
     if type(value) is dict:
         return value.keys()
     named: Set[str] | None = getattr(value, "__pydantic_fields_set__", None)
@@ -86,7 +87,7 @@ def sent_names(value: Any) -> Set[str]:
 
 
 def fields_of_each(value: Any) -> list[Mapping[str, Any]]:
-    """The `fields_of` each item of a list that is a record: what `plain_list` would copy."""
+    """Return the `fields_of` each record in a list: the same items as `plain_list`, without copying."""
     found: list[Mapping[str, Any]] = []
     for item in value if isinstance(value, list) else ():
         fields = item if type(item) is dict else fields_of(item)
@@ -96,36 +97,36 @@ def fields_of_each(value: Any) -> list[Mapping[str, Any]]:
 
 
 def first_choice(response: Any) -> Any:
-    """The first of a response's `choices`; an empty dict where there is none."""
+    """Return the first of a response's `choices`; an empty dict if there is none."""
     choices = fields_of(response).get("choices")
     return choices[0] if choices and isinstance(choices, list) else {}
 
 
 def name_of(item: Mapping[str, Any]) -> str:
-    """The name in a call, as text that a history can hold."""
+    """Return the name in a call, as text that a history can hold."""
     name = item.get("name")
     return name if type(name) is str and name.isascii() else clean_text(read_text(item, "name"))
 
 
 DEEPEST = 200
-"""As deep as pydantic-core reads; `json` writes about a thousand levels."""
+"""The depth that pydantic-core reads; `json` writes about a thousand levels."""
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def name_in_history(name: str, pattern: re.Pattern[str] = NAME) -> str:
-    """The name of a called tool in a history. An API refuses a history with a name that it does not take for tools,
-    and so every later request; models make such names up."""
+    """Return the name of a called tool for a history. An API refuses a history with an invalid tool name, and so every
+    later request; models make such names up."""
     return name if pattern.fullmatch(name) else to_wire_name(name or "_")
 
 
 def is_null(value: Any, key: str) -> bool:
-    """Whether `key` was sent as null: what a stream's unfinished message begins with."""
+    """Return whether `key` was sent as null, as at the beginning of a streamed message."""
     return key in sent_names(value) and read(value, key) is None
 
 
 def plain(value: Any, *, keep_bytes: bool = False) -> Any:
-    """A copy of `value` as plain JSON data: what an API sent, no more and no less, and writable as UTF-8. What is
-    nested deeper than any parser reads is cut off there."""
+    """Return a copy of `value` as plain JSON data: exactly the data from the API, writable as UTF-8. Levels too deep
+    for any parser are cut off."""
     return _plain(value, DEEPEST, keep_bytes)
 
 
@@ -152,7 +153,7 @@ _LARGEST_NUMBER = 10**300
 
 
 def plain_number(value: float) -> Any:
-    """`value`, or a text of it where JSON, or CPython's limit on digits, has no way to write it."""
+    """Return `value`, or a text of it if JSON, or CPython's limit on digits, cannot write it."""
     if isinstance(value, int):
         return value if -_LARGEST_NUMBER < value < _LARGEST_NUMBER else to_jsonable(value)
     return value if isfinite(value) else to_jsonable(value)
@@ -168,7 +169,7 @@ def _dumped(value: Any) -> Any:
 
 
 def plain_list(value: Any) -> list[dict[str, Any]]:
-    """The dicts of a list of blocks or items."""
+    """Return the dicts of a list of blocks or items."""
     items = plain(value)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
@@ -177,8 +178,8 @@ def plain_list(value: Any) -> list[dict[str, Any]]:
 
 
 def arguments(value: Any) -> str | Mapping[str, Any] | None:
-    """Arguments as `ToolCall` takes them, the very object that came; anything else goes as its JSON text, which
-    *decode* then answers."""
+    """Return arguments for `ToolCall`, as the same object. Values that are no arguments become JSON text, and *decode*
+    answers that."""
     kind = type(value)
     if kind is str or kind is dict or value is None or isinstance(value, str | Mapping):
         return value  # type: ignore[no-any-return]
@@ -186,8 +187,8 @@ def arguments(value: Any) -> str | Mapping[str, Any] | None:
 
 
 def object_or_text(text: Any) -> Any:
-    """The object that `text` is the JSON of; `text` itself where it is none, or none that can be trusted."""
-    if not isinstance(text, str) or not text.rstrip().endswith("}"):  # most that a stream has not ended
+    """Return the object in the JSON `text`; `text` itself if it is no valid object."""
+    if not isinstance(text, str) or not text.rstrip().endswith("}"):  # as most texts of an unfinished stream
         return text
     try:
         found = parse_json(text)
@@ -201,15 +202,15 @@ _LONGEST_REPAIRED = 1_000_000
 
 
 def object_text(value: Any) -> str:
-    """`value` where it is the text of a JSON object; else the text of what `object_value` reads."""
+    """Return `value` if it is the text of a JSON object; otherwise the text of its `object_value`."""
     if isinstance(value, str) and isinstance(_from_json(value), dict):
         return value
     return to_json_text(object_value(value))
 
 
 def object_value(value: Any) -> dict[str, Any]:
-    """Arguments for a history: a mapping, also as JSON text, with the repairs of the text that *decode* makes. Empty
-    where nothing can be read."""
+    """Return arguments for a history: a mapping, also from JSON text, with the text repairs of *decode*. It is empty if
+    the text cannot be read."""
     if not isinstance(value, str):
         return dict(value) if isinstance(value, Mapping) else {}
     found = _from_json(value)
@@ -224,7 +225,7 @@ def object_value(value: Any) -> dict[str, Any]:
 
 
 def _from_json(text: str) -> Any:
-    # pydantic-core refuses what other parsers choke on too: lone surrogates, NaN, endless numbers, deep nesting.
+    # pydantic-core refuses the same texts as other parsers: lone surrogates, NaN, endless numbers, deep nesting.
     try:
         return from_json(text, allow_inf_nan=False)
     except (ValueError, TypeError):
@@ -232,30 +233,31 @@ def _from_json(text: str) -> Any:
 
 
 def _hash_of(source: Any) -> str:
-    """What an id for a call is made of that has none: the same whenever its turn is read."""
+    """Return the hash in a derived call id. It is the same whenever the turn is read."""
     return hashlib.blake2s(clean_text(str(source)).encode(), digest_size=8).hexdigest()
 
 
 def known_id(value: Any) -> str | None:
-    """`value` where it is an id; `"null"` is what some clients write for none."""
+    """Return `value` if it is an id. Some clients write `"null"` for none."""
     return value if isinstance(value, str) and value.strip() and value != "null" else None
 
 
 def fill_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
-    """Fills in the ids that the calls `items` of `response` lack, under `key`: those that `ids_of` gives."""
+    """Fill in the missing ids of the calls `items` of `response`, under `key`, from `ids_of`."""
     for item, id in zip(items, ids_of(response, items, key), strict=True):
         item[key] = id
 
 
 def ids_of(response: Any, items: Sequence[Any], key: str) -> list[str]:
-    """The ids of the calls `items` of `response`, under `key`, as they are in a history: where one is missing, or was
-    another call's, the same as in any other reading of that response, streamed or not."""
+    """Return the ids of the calls `items` of `response`, under `key`, for a history. A missing or repeated id is
+    replaced by a derived one. It is the same in any other reading of that response, streamed or not."""
     found = ids_as_sent(items, key)
     return _ids_with_derived(response, items, key) if found is None else found
 
 
 def ids_as_sent(items: Sequence[Any], key: str) -> list[str] | None:
-    """The ids of the calls `items`, where each came with one of its own that goes into a history as it is."""
+    """Return the ids of the calls `items` if each has an id of its own that can go into a history unchanged; otherwise
+    None."""
     found = []
     for item in items:
         id = item.get(key) if type(item) is dict else read(item, key)
@@ -284,9 +286,9 @@ _TWICE = "The same call came before under the same id, and has its answer there.
 
 
 def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[ToolCall]:
-    """`calls`, read from `items`; one that came before under the same id in the same turn is answered, and not run.
+    """Return the `calls` from `items`. A repeated call under the same id in the same turn is answered, and not run.
 
-    A gateway that sends a call twice does not mean it twice; two that only share an id are two.
+    A gateway that sends a call twice means it once. Different calls that share an id are two calls.
     """
     if len(calls) == 1:
         return calls
@@ -300,12 +302,12 @@ def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[
 
 
 def _turn_text(items: Sequence[Any], key: str) -> str:
-    """The turn itself, where a response has neither an id of its own nor a time stamp."""
+    """Return the turn itself as text, for a response with neither an id of its own nor a time stamp."""
     return to_json_text([_comparable({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))])
 
 
 def _comparable(value: Any) -> Any:
-    """What `value` says, whether it was streamed or not: JSON in a text is read, and what is null is left out."""
+    """Return the same data for a streamed value and a whole one: JSON in a text is parsed, and nulls are left out."""
     if isinstance(value, str):
         found = _from_json(value)
         return found if isinstance(found, dict) else value
@@ -318,10 +320,10 @@ def _comparable(value: Any) -> Any:
 
 
 def list_of_tools(given: object) -> list[Tool]:
-    """The tools of a toolset.
+    """Return the tools of a toolset.
 
     Raises:
-        DefinitionError: where it is none.
+        DefinitionError: `given` is no toolset.
     """
     tools: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     if not isinstance(given, Iterable) or not all(isinstance(tool, Tool) for tool in tools):
@@ -330,12 +332,13 @@ def list_of_tools(given: object) -> list[Tool]:
 
 
 def split_deferred(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
-    """The tools that are there from the start, and the deferred ones behind them.
+    """Return the tools offered from the start, and the deferred ones.
 
-    These stand as `deferred` lists them (a set: as the toolset does), so that adding one keeps a cached prefix.
+    The deferred ones have the order of `deferred` (of the toolset, if that is a set), so that adding one keeps a cached
+    prefix.
 
     Raises:
-        DefinitionError: where `deferred` names a tool that is not there.
+        DefinitionError: `deferred` names a missing tool.
     """
     tools, listed = list_of_tools(tools), _as_names(deferred)
     if not listed:
@@ -354,10 +357,10 @@ def _as_names(names: Collection[str]) -> Collection[str]:
 
 
 def strict_wanted(tools: Sequence[Tool], strict: Strict) -> Callable[[Tool], bool]:
-    """Which of `tools` are to be strict.
+    """Return a function that tells which of `tools` are to be strict.
 
     Raises:
-        DefinitionError: where `strict` names a tool that is not there.
+        DefinitionError: `strict` names a missing tool.
     """
     if isinstance(strict, bool):
         return lambda tool: strict
@@ -380,10 +383,10 @@ def _is_among(names: Collection[str], option: str, tools: Sequence[Tool]) -> Cal
 
 
 def answered_call(result: ToolResult) -> ToolCall:
-    """The call that `result` answers, as the model sent it.
+    """Return the call that `result` answers, as the model sent it.
 
     Raises:
-        DefinitionError: where it has none.
+        DefinitionError: The result has no call.
     """
     if result.call is None:
         raise DefinitionError(f"{result!r} belongs to no call: pass results that a Runner gave")
@@ -391,7 +394,7 @@ def answered_call(result: ToolResult) -> ToolCall:
 
 
 def error_text(result: ToolResult) -> str:
-    """What the model is told of a result that is not ok: text only, and never empty."""
+    """Return the text for the model about a result that is not ok. It is never empty."""
     call = answered_call(result)
     if result.status == "suspended":
         why = f" ({result.error})" if result.error else ""
@@ -407,8 +410,8 @@ _FOUND = {"name": str, "description": str, "input_schema": dict}
 
 
 def found_in(result: ToolResult) -> list[dict[str, Any]]:
-    """The definitions of the tools that a search tool's result found: `{"name", "description", "input_schema"}`. None
-    where anything in it has another shape: then it is something else that a tool keeps under the same name."""
+    """Return the definitions of the tools that a search tool's result found: `{"name", "description", "input_schema"}`.
+    Return none if anything in it has another shape: then the tool uses the same key for other data."""
     found = to_jsonable(result.metadata.get("found")) if result.status == "ok" else None
     return found if isinstance(found, list) and all(map(_is_definition, found)) else []
 
@@ -420,48 +423,49 @@ def _is_definition(value: Any) -> bool:
 
 
 def marked_error_text(result: ToolResult) -> str:
-    """The same for an API that has no mark for an error: the text says that it is one."""
+    """Return the same for an API without a mark for errors: the text begins with "Error:"."""
     text = error_text(result)
     return text if text[:6].lower() == "error:" else f"Error: {text}"
 
 
 def result_text(result: ToolResult) -> str:
-    """A result for an API that takes text alone, and has no mark for an error."""
+    """Return a result for an API that accepts only text, and has no mark for errors."""
     if result.status != "ok":
         return marked_error_text(result)
     return "\n".join(map(block_text, result.content))
 
 
 def text_or_parts_of(result: ToolResult, part: Callable[[Block], dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """A result for an API that takes text or parts, and has no mark for an error; each part as `part` writes it."""
+    """Return a result for an API that accepts text or parts, and has no mark for errors. `part` writes each part."""
     if result.status != "ok":
         return marked_error_text(result)
     return text_or_parts([part(block) for block in result.content])
 
 
 def text_or_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """What a result's parts say as one text, where all are texts; else the parts, without empty texts."""
+    """Return a result's parts as one text if all are texts; otherwise the parts, without empty texts."""
     if all("text" in part for part in parts):
         return "\n".join(part["text"] for part in parts)
     return [part for part in parts if part.get("text") != ""]
 
 
 def without_last_thoughts(turn: list[Any], is_thought: Callable[[Any], bool]) -> list[Any]:
-    """A turn without the thoughts that nothing follows, for an API that refuses a history with them: the turn was cut
-    off there, or came to nothing."""
+    """Return a turn without the thoughts at its end, for an API that refuses a history with them: the turn was cut off
+    there, or had no result."""
     while turn and is_thought(turn[-1]):
         turn = turn[:-1]
     return turn
 
 
 def media_type(block: Media) -> str:
-    """The type of `block` as APIs list theirs: in lower case, without parameters (RFC 2045), a JPEG by its name."""
+    """Return the type of `block` as in the APIs' lists: in lower case, without parameters (RFC 2045), and `image/jpeg`
+    for `image/jpg`."""
     kind = block.mime_type.partition(";")[0].strip().lower()
     return "image/jpeg" if kind == "image/jpg" else kind
 
 
 def block_text(block: Block) -> str:
-    """A block as text: a text file's text, and of other media that they are not shown."""
+    """Return a block as text: a text file's text, or a note that other media cannot be shown."""
     if isinstance(block, Text):
         return clean_text(block.text)
     kind = media_type(block)
@@ -476,7 +480,7 @@ def block_text(block: Block) -> str:
 
 
 _LONGEST_NAMED = 1_000
-"""Characters of a name or of an address in words."""
+"""Characters of a name or of an address in a text."""
 
 
 def _at_most(text: str) -> str:
@@ -484,7 +488,7 @@ def _at_most(text: str) -> str:
 
 
 def base64_text(block: Media) -> str:
-    """The bytes of `block` in base64; empty where it has none."""
+    """Return the bytes of `block` in base64; empty if it has none."""
     return base64.b64encode(block.data or b"").decode()
 
 
@@ -492,19 +496,19 @@ WEB = ("https://", "http://")
 
 
 def fetched_address(block: Media, schemes: tuple[str, ...] = WEB) -> str | None:
-    """Where the API is to fetch `block` itself, with the rights of the account that it is asked by: only where a
-    developer said so, and with a scheme that it takes. All other uses of `uri` are words."""
+    """Return the address from which the API is to fetch `block`, with the rights of the calling account. It is None
+    unless a developer allowed it with `fetch` and the API supports the scheme. All other uses of `uri` are words."""
     return block.uri if block.fetch and block.uri and block.uri.startswith(schemes) else None
 
 
 def data_url(block: Media) -> str | None:
-    """The bytes of `block` in a URL, or where the API is to fetch it itself."""
+    """Return the bytes of `block` in a URL, or the address from which the API is to fetch it."""
     return f"data:{media_type(block)};base64,{base64_text(block)}" if block.data else fetched_address(block)
 
 
 def lossless_json(text: str) -> Any:
-    """The object or the list that `text` is the JSON of, where nothing is lost: not a digit, not a key, not a space;
-    else `None`."""
+    """Return the object or list in the JSON `text` if nothing is lost: not a digit, not a key, not a space. Otherwise
+    return `None`."""
     try:
         value = json.loads(text) if text[:1] in ("{", "[") else None
         return value if to_json_text(value) == text else None
@@ -513,5 +517,5 @@ def lossless_json(text: str) -> Any:
 
 
 def non_blank(text: str) -> str:
-    """`text`, or its JSON where it is blank: for an API that refuses blank text."""
+    """Return `text`, or its JSON if it is blank: for an API that refuses blank text."""
     return text if text.strip() else json.dumps(text)

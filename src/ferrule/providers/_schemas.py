@@ -1,5 +1,5 @@
-"""What both rewritings of a tool's schema do: follow references, merge what a value has to fit together, and tell the
-model what cannot stand in the schema itself."""
+"""Shared code of both rewritings of a tool's schema: follow references, merge the parts of `allOf`, and describe to the
+model the parts that the schema itself cannot have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Names(NamedTuple):
     """The names that a tool's parameters may have.
 
     Attributes:
-        pattern: What a whole name fits.
+        pattern: The pattern of a whole name.
         words: The same for people.
     """
 
@@ -41,12 +41,12 @@ CLAUDE_NAMES = Names(re.compile(r"[a-zA-Z0-9_.-]{1,64}"), "it takes letters, dig
 
 
 class Written(NamedTuple):
-    """A schema as it is sent.
+    """A schema in the form for a request.
 
     Attributes:
-        schema: Read-only.
-        told: What belongs into the tool's description, as the API has no place for it in the schema.
-        counts: What a request may have only so much of, in all tools together.
+        schema: The schema; read-only.
+        told: A text for the tool's description, because the API has no place for it in the schema.
+        counts: The amounts that a request limits for all tools together.
     """
 
     schema: FrozenDict
@@ -56,23 +56,23 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subset:
-    """What one API takes of JSON Schema, in one mode."""
+    """The part of JSON Schema that one API accepts, in one mode."""
 
     provider: str
     names: Names | None = None
-    """Those of the parameters, where they are limited; names further inside are not."""
+    """The allowed names of the parameters, if they are limited; names further inside are not."""
 
     purpose: ClassVar[str]
-    """What a tool cannot be where its schema cannot be expressed."""
+    """The words for the mode in errors: a tool "cannot be {purpose} {provider}"."""
     remedy: ClassVar[str]
 
     def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
-        """The schema in this subset; `tool`, where there is one, is that which has it."""
+        """Return the schema in this subset. `tool` is its owner, if there is one."""
         raise NotImplementedError(type(self))
 
 
 class Inexpressible(Exception):
-    """What cannot be expressed: the path in the schema, and the rule."""
+    """A part that cannot be expressed: its path in the schema, and the rule."""
 
 
 def fail(path: str, rule: str) -> NoReturn:
@@ -84,10 +84,11 @@ _SENT: defaultdict[Subset, WeakKeyDictionary[Tool, Written]] = defaultdict(WeakK
 
 
 def written(tool: Tool, rules: Subset) -> Written:
-    """The tool's schema in the subset of `rules`, rewritten once; the tool's own object where nothing had to change.
+    """Return the tool's schema in the subset of `rules`, rewritten once; the tool's own object if nothing had to
+    change.
 
     Raises:
-        DefinitionError: where it cannot be expressed, with the tool, the path, the provider and the rule.
+        DefinitionError: The schema cannot be expressed. The text has the tool, the path, the provider and the rule.
     """
     try:
         return _write(tool, rules)
@@ -99,7 +100,7 @@ def written(tool: Tool, rules: Subset) -> Written:
 
 
 def broken_rule(tool: Tool, rules: Subset) -> tuple[str, str] | None:
-    """The place in the tool's schema that cannot be expressed, and the rule; `None` where all can be."""
+    """Return the place in the tool's schema that cannot be expressed, and the rule; `None` if the whole schema can."""
     try:
         _write(tool, rules)
     except Inexpressible as broken:
@@ -122,7 +123,7 @@ ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 DEFINITIONS = frozenset({"$defs", "definitions"})
 # "Grammar error: failed to compile JSON schema" of $id and $schema: https://github.com/BerriAI/litellm/issues/13389
 ADDRESSES = DEFINITIONS | {"$schema", "$id", "$anchor", "$dynamicAnchor", "discriminator"}
-"""What references lead to: these are written anew."""
+"""Targets of references: these are written anew."""
 NOISE = ADDRESSES | {"$comment", "deprecated", "readOnly", "writeOnly"}
 ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
 HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
@@ -133,22 +134,23 @@ HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
     ),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), "lone"),
 }
-"""How schemas stand under a keyword."""
+"""The form of the schemas under a keyword."""
 _LEADS_TO = (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
 MAY_BE_BARE = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Where `true` and `false` are no schemas to the APIs, but settings."""
+"""Keywords with `true` and `false` as settings, and not as schemas, for the APIs."""
 _MOST_PARTS = 20_000
-"""A schema of a few lines may be written out into any number: definitions that lead to two others each double it."""
+"""A short schema may be written out into any number of parts: each definition that leads to two others doubles it."""
 _MOST_FORMS = 1_000
-"""Of one value, where parts of an 'allOf' are unions: what fits both fits a pair of their branches."""
+"""The most forms of one value, if parts of an 'allOf' are unions: a value of both fits a pair of their branches."""
 _LARGER = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _SMALLER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 CONDITIONAL = {"if": ("then", "else"), "contains": ("minContains", "maxContains"), "not": ()}
-"""What means something else, and perhaps takes less, where its schema takes more; and what it gives a meaning to."""
+"""Keywords that mean something else, and perhaps accept less, if their schema accepts more; and the keywords that
+depend on them."""
 
 
 def with_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any], *more: Any) -> Schema:
-    """A copy, with `change(schema, path, *more)` of each schema that stands directly in it."""
+    """Return a copy, with `change(schema, path, *more)` of each schema directly in it."""
     found = dict(schema)
     for key, value in schema.items():
         holds = HOLDS.get(key)
@@ -165,15 +167,15 @@ def with_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any],
 
 
 def inner(schema: Mapping[str, Any], path: str = "$") -> list[tuple[str, Any]]:
-    """The schemas that stand directly in one, with their paths."""
+    """Return the schemas directly in one, with their paths."""
     found: list[tuple[str, Any]] = []
     with_inner(schema, path, lambda item, at: found.append((at, item)))
     return found
 
 
 def bare(given: Mapping[str, Any], without: Collection[str]) -> Schema:
-    """A copy without some keywords and with `anyOf` as its only union: of forms that are written more loosely, two may
-    fit where one did."""
+    """Return a copy without some keywords and with `anyOf` as its only union, because a value may fit two forms after
+    these are loosened."""
     schema = {key: item for key, item in given.items() if key not in without}
     if "oneOf" in schema:
         forms = schema.pop("oneOf")
@@ -185,9 +187,10 @@ def bare(given: Mapping[str, Any], without: Collection[str]) -> Schema:
 
 
 def _modern(given: Any, bare_references: bool) -> Any:
-    """An older draft as draft 2020-12, which the APIs check against or take for granted.
+    """Return an older draft as draft 2020-12, because the APIs check against that or assume it.
 
-    `bare_references`: up to draft 7 nothing counts that stands beside a `$ref`.
+    Args:
+        bare_references: Whether keywords beside a `$ref` are ignored, as up to draft 7.
     """
     if not isinstance(given, Mapping):
         return given
@@ -209,12 +212,13 @@ def _modern(given: Any, bare_references: bool) -> Any:
 
 
 def children(schema: Mapping[str, Any]) -> list[Any]:
-    """The schemas that stand in one that was rewritten, without its definitions and without `true` and `false`."""
+    """Return the schemas in a rewritten one, without its definitions and without `true` and `false`."""
     return [item for _, item in inner({**schema, "$defs": None}) if isinstance(item, Mapping)]
 
 
 def _addressed(node: Any, base: str, found: dict[str, Any]) -> None:
-    """Put what references may lead to into `found`, and what begins with `#` beneath an `$id` after that."""
+    """Collect the possible targets of references in `found`, and write references that begin with `#` beneath an `$id`
+    relative to that."""
     if not isinstance(node, dict):
         return
     address = node.get("$id", "")
@@ -232,7 +236,7 @@ RulesT = TypeVar("RulesT", bound=Subset)
 
 
 class Walk(Generic[RulesT]):
-    """One schema that is rewritten, with the definitions that it turns out to need."""
+    """One schema to rewrite, with the definitions for it."""
 
     def __init__(self, root: Mapping[str, Any], rules: RulesT) -> None:
         text = to_json(root, inf_nan_mode="constants")
@@ -251,7 +255,7 @@ class Walk(Generic[RulesT]):
         self.parts = 0
 
     def node(self, given: Any, path: str, inside: frozenset[str]) -> Any:
-        """The node rewritten; `inside` are the references that are being written out around it."""
+        """Return the rewritten node. `inside` are the references that are being written out around it."""
         raise NotImplementedError(type(self))
 
     def count_part(self) -> None:
@@ -273,7 +277,7 @@ class Walk(Generic[RulesT]):
         return found
 
     def reference(self, reference: str, path: str) -> str:
-        """How `reference` is written, whose definition is rewritten if it was not yet."""
+        """Return the rewritten form of `reference`, and rewrite its definition if that is not done yet."""
         if reference == "#":
             return reference
         if reference not in self.names:
@@ -295,8 +299,8 @@ class Walk(Generic[RulesT]):
     def flattened(
         self, given: Any, path: str, inside: frozenset[str], notes: Schema | None = None
     ) -> tuple[Schema, frozenset[str]]:
-        """`given` with what it refers to and all parts of `allOf` written into it; and `inside` with these references.
-        What cannot be merged fails, or goes into `notes`."""
+        """Return `given` with its reference and all parts of `allOf` merged into it; and `inside` with these
+        references. A part that cannot be merged fails, or goes into `notes`."""
         self.count_part()
         if isinstance(given, bool):
             return {} if given else {"not": {}}, inside
@@ -318,15 +322,15 @@ class Walk(Generic[RulesT]):
         return schema, inside
 
     def is_written_out(self, reference: str, inside: frozenset[str]) -> bool:
-        """Whether `reference` is not to be written out once more."""
+        """Return whether `reference` is not to be written out once more."""
         return reference in inside
 
     def circle(self, reference: str, path: str) -> Schema:
-        """What is written where `reference` leads back to what is being written out."""
+        """Return the replacement for a `reference` that leads back to a schema being written out."""
         fail(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
 
     def items(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Any:
-        """One schema for all items of an array; that those at the beginning have their own goes into `notes`."""
+        """Return one schema for all items of an array. The separate schemas of its first items go into `notes`."""
         first, rest = schema.get("prefixItems"), schema.get("items", {})
         if not first:
             return self.node(rest, f"{path}.items", inside)
@@ -340,30 +344,30 @@ class Walk(Generic[RulesT]):
 
 
 def definition_name(reference: str) -> str:
-    """The last name in a reference, which is that of the definition in a rewritten one."""
+    """Return the last name in a reference: the name of the definition in a rewritten schema."""
     return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
 
 
 def pointed_at(root: Any, pointer: str) -> Any:
-    """What a JSON pointer leads to; `None` where that is nothing."""
+    """Return the target of a JSON pointer; `None` if there is none."""
     for part in pointer.split("/")[1:]:
         root = root.get(definition_name(part)) if isinstance(root, Mapping) else None
     return root
 
 
 def kinds_of(schema: Mapping[str, Any], default: str = "") -> list[str]:
-    """The types that a schema names."""
+    """Return the types that a schema names."""
     kinds = schema.get("type", default)
     return list(kinds) if isinstance(kinds, list) else [kinds]
 
 
 def values_of(schema: Mapping[str, Any]) -> list[Any]:
-    """The values that a schema lists."""
+    """Return the values that a schema lists."""
     return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
 
 
 def types_of_values(schema: Schema) -> Any:
-    """The types of the values that a schema lists; `None` where it lists none."""
+    """Return the types of the values that a schema lists; `None` if it lists none."""
     kinds = list(dict.fromkeys(_TYPE_OF_CLASS.get(type(value), "object") for value in values_of(schema)))
     return kinds[0] if len(kinds) == 1 else kinds or None
 
@@ -372,7 +376,7 @@ _TYPE_OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string
 
 
 def distinct(branches: Iterable[Any]) -> list[Any]:
-    """The branches of a union without those that say the same, and without unions directly in it."""
+    """Return the branches of a union without duplicates, and without unions directly in it."""
     found: dict[str, Any] = {}
     for branch in branches:
         for item in branch["anyOf"] if isinstance(branch, Mapping) and branch.keys() == {"anyOf"} else [branch]:
@@ -381,13 +385,13 @@ def distinct(branches: Iterable[Any]) -> list[Any]:
 
 
 def one_of(branches: list[Any]) -> Any:
-    """What takes all that one of the branches takes."""
+    """Return a schema that accepts the values of any branch."""
     branches = distinct(branches)
     return branches[0] if len(branches) == 1 else {"anyOf": branches}
 
 
 def described(schema: Schema, found: Schema, notes: Schema) -> Schema:
-    """`found` with the words of `schema` and with `notes`."""
+    """Return `found` with the title and description of `schema` and with `notes`."""
     for key in ("title", "description"):
         if isinstance(schema.get(key), str):
             found[key] = schema[key]
@@ -395,7 +399,7 @@ def described(schema: Schema, found: Schema, notes: Schema) -> Schema:
 
 
 def noted(found: Schema, notes: Schema) -> Schema:
-    """`found` with `notes` in its description, as Anthropic's SDK writes what it drops."""
+    """Return `found` with `notes` in its description, in the form of Anthropic's SDK for dropped keywords."""
     if notes:
         told = ", ".join(
             f"{key}: {value if isinstance(value, str) else as_json(value)}" for key, value in notes.items()
@@ -412,7 +416,7 @@ def as_json(value: Any) -> str:
 
 
 def merge(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> Schema:
-    """What takes a value that both take; the words of `one` come first."""
+    """Return a schema for the values that both accept. The annotations of `one` win."""
     for key, beside in CONDITIONAL.items():
         said = [{word: part[word] for word in (key, *beside) if word in part} for part in (one, other)]
         if all(said) and said[0] != said[1]:
@@ -452,7 +456,7 @@ def _merged_keyword(key: str, one: Any, other: Any, path: str) -> Any:
 
 
 def _both_fields(one: Any, other: Any, path: str) -> Any:
-    """Merged where that can be, and else left for later."""
+    """Merge two schemas of a property; if they cannot be merged yet, return an `allOf`."""
     if one == other:
         return one
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -471,7 +475,7 @@ def _common_types(one: Any, other: Any, path: str) -> Any:
 
 
 def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> None:
-    """Where one part is closed, what only the other declares can never be there."""
+    """If one part is closed, drop the properties that only the other declares."""
     for closed, beside in ((one, other), (other, one)):
         if closed.get("additionalProperties") is False:
             for name in (beside.get("properties") or {}).keys() - (closed.get("properties") or {}).keys():

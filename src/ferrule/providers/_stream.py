@@ -1,4 +1,4 @@
-"""What the streams of the provider modules share: one way to feed and to read them, and chunks of text joined once."""
+"""Shared code of the provider modules' streams: one way to feed and to read them, and chunks of text joined once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ MessageT = TypeVar("MessageT")
 
 
 class TurnStream(Generic[EventT, MessageT]):
-    """A turn that comes event by event, and is read like a response at any time; every `Stream` is one.
+    """A turn that comes event by event, and can be read like a response at any time; the base of every `Stream`.
 
-    A provider's own says how whole responses are read, `readers=Readers(...)`, and what its events mean:
+    A provider's own class has the readers of whole responses, `readers=Readers(...)`, and defines the meaning of its
+    events:
 
-        _append_chunk(event)    adds a chunk to a text that is begun, as nearly all events do; whether it was one
-        _apply(event)           reads any other event, and passes over what is not known
-        _assembled()            the response so far, as `calls`, `turn` and `stop` read it
+        _append_chunk(event)    adds a chunk to an unfinished text, as nearly all events do; returns whether it did
+        _apply(event)           reads any other event, and ignores unknown ones
+        _assembled()            the response so far, in the form for `calls`, `turn` and `stop`
     """
 
     __slots__ = ("_error",)
@@ -51,7 +52,7 @@ class TurnStream(Generic[EventT, MessageT]):
         self._error: str | None = None
 
     def feed(self, event: EventT) -> None:
-        """Take the next event, an SDK object or a dict; what is not known is passed over."""
+        """Take the next event, an SDK object or a dict. Unknown events are ignored."""
         try:
             if self._append_chunk(event):
                 return
@@ -72,8 +73,8 @@ class TurnStream(Generic[EventT, MessageT]):
         raise NotImplementedError
 
     def _begin_response(self, known: Any, begun: Any) -> None:
-        """Forgets what came of the response `known` where another begins: a server that asks its model again sends the
-        new answer behind what it had of the old one, whose calls the model has not made."""
+        """Forget the response `known` if another one begins: a server that asks its model again sends the new answer
+        after a part of the old one, and the model has not made the calls in that part."""
         ids = [known_id(read(response, "id")) for response in (known, begun)]
         if known and ids[0] != ids[1]:
             error = self._error
@@ -81,7 +82,7 @@ class TurnStream(Generic[EventT, MessageT]):
             self._error = error
 
     def calls(self) -> list[ToolCall]:
-        """The calls so far."""
+        """Return the calls so far."""
         found = self._readers.calls(self._assembled())
         if self._error is None:
             return found
@@ -89,16 +90,16 @@ class TurnStream(Generic[EventT, MessageT]):
         return [call.replace(problem=problem) for call in found]
 
     def partial(self) -> dict[str, Any]:
-        """The response so far, as it comes without a stream."""
+        """Return the response so far, in the form of one without a stream."""
         return plain(self._assembled())  # type: ignore[no-any-return]
 
     def turn(self) -> list[MessageT]:
-        """The assistant's turn so far, signatures and all."""
+        """Return the assistant's turn so far, with its signatures."""
         return self._readers.turn(self._assembled())
 
     @property
     def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has, and after an error."""
+        """The reason why the model stopped; `"other"` before its end, and after an error."""
         return "other" if self._error is not None else self._readers.stop(self._assembled())
 
     @property
@@ -108,12 +109,12 @@ class TurnStream(Generic[EventT, MessageT]):
 
     @property
     def reason(self) -> str | None:
-        """Why there is no answer, or not all of it, in the API's own words where it has some; never `None` where `stop`
-        is neither `"end"` nor `"calls"`."""
+        """The reason why the answer is missing or incomplete, in the API's own words if it has some; never `None` if
+        `stop` is neither `"end"` nor `"calls"`."""
         return self._error if self._error is not None else self._readers.reason(self._assembled())
 
     def state(self) -> dict[str, Any]:
-        """What the next request needs besides the messages, as keyword arguments."""
+        """Return the data for the next request besides the messages, as keyword arguments."""
         return dict(self._readers.state(self._assembled()))
 
 
@@ -121,8 +122,8 @@ _LONGEST_ERROR = 1_000
 
 
 def error_in_event(event: Any) -> str | None:
-    """What an event says of an error, in any of the forms that APIs have for it: `{"error": {...}}`, `{"error": text}`
-    or `{"type": "error", "message": text}`."""
+    """Return the error in an event, in any of the APIs' forms: `{"error": {...}}`, `{"error": text}` or
+    `{"type": "error", "message": text}`."""
     fields = fields_of(event)
     inner = fields.get("data")
     if inner is not None:
@@ -134,7 +135,7 @@ def error_in_event(event: Any) -> str | None:
 
 
 def describe_api_error(error: Any) -> str:
-    """An API's error as `kind: message`, or whatever it is as text."""
+    """Return an API's error as `kind: message`, or any other value as text."""
     fields = fields_of(error)
     message = fields.get("message")
     kinds = [fields.get(key) for key in ("code", "type", "status")]
@@ -147,7 +148,7 @@ def describe_api_error(error: Any) -> str:
 
 
 def join_chunks(chunks: Sequence[str]) -> str:
-    """The text that came in these chunks; a character that was cut in two is whole again."""
+    """Return the text of these chunks. A character that was cut in two is whole again."""
     text = "".join(chunks)
     try:
         text.isascii() or text.encode()
@@ -157,7 +158,7 @@ def join_chunks(chunks: Sequence[str]) -> str:
 
 
 def join_arguments(chunks: Sequence[str]) -> str:
-    """The arguments that came in these chunks. Some servers send `{}` first, and then the real ones."""
+    """Return the arguments of these chunks. Some servers send `{}` first, and then the real ones."""
     first = next((place for place, chunk in enumerate(chunks) if chunk), 0)
     if chunks and chunks[first].strip() == "{}" and any(map(str.strip, islice(chunks, first + 1, None))):
         chunks = chunks[first + 1 :]
@@ -165,7 +166,7 @@ def join_arguments(chunks: Sequence[str]) -> str:
 
 
 def chunk_text(value: Any) -> str:
-    """A chunk as text; empty for null."""
+    """Return a chunk as text; empty for null."""
     return value if isinstance(value, str) else "" if value is None else to_json_text(plain(value))
 
 
@@ -182,7 +183,7 @@ class Brackets:
         self._closed = self._quoted = self._escaped = False
 
     def closed_in(self, chunks: Sequence[str]) -> bool:
-        """Whether the first bracket is closed within `chunks`: all those of before, perhaps more."""
+        """Return whether the first bracket is closed within `chunks`: the same chunks as before, perhaps with more."""
         while not self._closed and self._next_chunk < len(chunks):
             self._closed = self._closed_by(chunks[self._next_chunk])
             self._next_chunk += 1
@@ -204,7 +205,7 @@ class Brackets:
 
 
 def as_index(value: Any) -> int | None:
-    """`value` where it can be an index."""
+    """Return `value` if it can be an index."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -214,30 +215,30 @@ _MODEL_TEXTS = frozenset(
         *("arguments", "input", "data", "transcript"),
     ]
 )
-"""What a model writes, chunk by chunk."""
+"""The texts that a model writes, chunk by chunk."""
 LABELS = frozenset({"id", "type", "format", "role", "name", "channel"})
-"""What names something: the newest counts."""
+"""The fields that label something: the newest value counts."""
 
 
 def join_text(key: str, chunks: Sequence[str]) -> str:
-    """The text that came in these chunks under `key`. What a model does not write may stand in each chunk anew: where
-    all say the same, it is said once."""
+    """Return the text of these chunks under `key`. A text that no model writes may be repeated in each chunk: if all
+    chunks are equal, return one of them."""
     if key not in _MODEL_TEXTS and len(chunks) > 1 and len(set(chunks) - {""}) == 1:
         return join_chunks([max(chunks)])
     return join_chunks(chunks)
 
 
 def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Adds a delta to what is there: texts are continued (but those of `LABELS`), lists are, by the `index` of their
-    items where these have one; null says nothing, and anything else is the newer value.
+    """Add a delta to `whole`. Texts are continued (except `LABELS`). Lists are continued too, by the `index` of their
+    items if these have one. Null changes nothing, and any other value replaces the old one.
 
-    Chunks of a text are kept in a list until `merged_value`, so that a long text is joined once.
+    Chunks of a text stay in a list until `merged_value`, so that a long text is joined once.
     """
     for key, value in delta.items():
         if value is None:
             whole.setdefault(key, None)
         elif isinstance(whole.get(key), _TextChunks) and not isinstance(value, str):
-            continue  # what came of a text stays
+            continue  # the text so far stays
         elif isinstance(value, str) and key not in LABELS:
             kept = whole.get(key)
             if isinstance(kept, _TextChunks):
@@ -260,8 +261,12 @@ class _TextChunks(list[str]):
 
 
 def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> list[str]:
-    """Adds a chunk to the text at the end of `parts`, or to a new one where what is there is not `like` that, which is
-    what a part says besides its text; the chunks so far, as `merged_value` joins them."""
+    """Add a chunk to the text at the end of `parts`, or to a new part if the last one is not `like` it. Return the
+    chunks so far, to be joined by `merged_value`.
+
+    Args:
+        like: The fields of the part besides its text.
+    """
     last = parts[-1] if parts else None
     if not isinstance(last, dict) or {**last, "text": None} != {**like, "text": None}:
         last = None
@@ -289,14 +294,14 @@ def _extend(whole: dict[str, Any], key: str, items: list[Any]) -> None:
 
 
 class _IndexedItems(list[Any]):
-    """Items of one list, and where those with an index stand."""
+    """Items of one list, and the positions of those with an index."""
 
     def __init__(self) -> None:
         self.positions: dict[int, int] = {}
 
 
 def merged_value(value: Any, key: str = "text") -> Any:
-    """What `merge_delta` has gathered under `key`, as plain data."""
+    """Return the data that `merge_delta` has collected under `key`, as plain data."""
     if isinstance(value, _TextChunks):
         return join_text(key, value)
     if isinstance(value, dict):
@@ -312,7 +317,7 @@ BlockT = TypeVar("BlockT", bound=_Indexed)
 
 
 class Blocks(list[BlockT]):
-    """The blocks of one turn, in the order in which they began.
+    """The blocks of one turn, in the order of their beginnings.
 
     Attributes:
         by_index: The newest block under each index, and the newest of all under `None`.
@@ -324,7 +329,7 @@ class Blocks(list[BlockT]):
         self.by_id: dict[str, BlockT] = {}
 
     def begin(self, id: str | None, block: BlockT) -> BlockT:
-        """`block`, or the one that has its id and its index already."""
+        """Return `block`, or the block with the same id and index if there is one."""
         known = self.by_id.get(id) if id else None
         if known is not None and known.index == block.index:
             block = known
@@ -334,7 +339,7 @@ class Blocks(list[BlockT]):
         return block
 
     def make_newest(self, id: str | None, block: BlockT) -> None:
-        """Chunks for this id, and for the block's index, are the block's from now on."""
+        """Assign later chunks for this id, and for the block's index, to the block."""
         if id:
             self.by_id[id] = block
         self.by_index[block.index] = self.by_index[None] = block
@@ -357,7 +362,7 @@ class StreamedCall:
         self._whole: bool | None = None
 
     def add(self, name: Any, given: Any) -> None:
-        """A chunk of its name, which some servers repeat, and of its arguments."""
+        """Add a chunk of the arguments and of the name. Some servers repeat the name."""
         if isinstance(name, str) and name != self.name:
             self.name += name
         if isinstance(given, str) and given:
@@ -366,7 +371,7 @@ class StreamedCall:
             self.object = given
 
     def ends_before(self, name: Any, given: Any) -> bool:
-        """Whether a chunk without an id begins another call: one that has a name, after this one has all it needs.
+        """Return whether a chunk without an id begins another call: it has a name, and this call is complete.
 
         Some servers send every call whole, all under the index 0; others repeat the name with every chunk.
         """
@@ -380,8 +385,8 @@ class StreamedCall:
         return self.object is not None or (begins and self._is_whole(given))
 
     def _is_whole(self, following: str) -> bool:
-        """Whether the arguments so far are an object, which is found out once, when their brackets are closed; `{}` may
-        stand before the real ones."""
+        """Return whether the arguments so far are an object. This is checked once, when their brackets are closed; `{}`
+        may come before the real ones."""
         if len(self.arguments) == 1 and self.arguments[0].strip() == "{}":
             return following.strip() == "{}"
         if self._whole is None and self._brackets.closed_in(self.arguments):
@@ -389,7 +394,7 @@ class StreamedCall:
         return self._whole is True
 
     def assembled(self) -> dict[str, Any]:
-        """The call as it stands in a message."""
+        """Return the call in the form of a message."""
         found: dict[str, Any] = {"id": self.id} if self.id else {}
         given: Any = join_arguments(self.arguments) if self.object is None or self.arguments else self.object
         fields = {"name": self.name, "input" if self.kind == "custom" else "arguments": given}
@@ -397,10 +402,10 @@ class StreamedCall:
 
 
 class StreamedCalls(Blocks[StreamedCall]):
-    """The calls of one turn, in the order in which they began; chunks find theirs by id, then by index."""
+    """The calls of one turn, in the order of their beginnings. Chunks find their calls by id, then by index."""
 
     def add(self, id: str | None, index: int | None, name: Any, given: Any, taken: set[StreamedCall]) -> StreamedCall:
-        """A call, or a chunk of one; `taken` are the calls that the same event has named already."""
+        """Add a call, or a chunk of one. `taken` are the calls that the same event has named already."""
         call = self._find(id, index, name, given)
         if call is None or (name and call in taken):
             call = self.begin_call(id, index)
@@ -416,19 +421,19 @@ class StreamedCalls(Blocks[StreamedCall]):
         call = at if not id or (at is not None and at.id == id) else self.by_id.get(id)
         if call is not None and id and name and None not in (index, call.index) and index != call.index:
             return None  # a known id under another index
-        if call is None and at is not None:  # a new id under a used index is another call's, or comes late
+        if call is None and at is not None:  # a new id under a used index belongs to another call, or comes late
             return None if at.id or (name and at.name) else at
         if call is not None and not id and call.ends_before(name, given):
             return None
         return call
 
     def begin_call(self, id: str | None, index: int | None) -> StreamedCall:
-        """A new call, even where there is one of this id and index."""
+        """Add a new call, even if there is one of this id and index."""
         call = StreamedCall(id, index)
         self.append(call)
         self.make_newest(id, call)
         return call
 
     def assembled(self) -> list[dict[str, Any]]:
-        """The calls as they stand in a message."""
+        """Return the calls in the form of a message."""
         return [call.assembled() for call in self]

@@ -1,9 +1,10 @@
-"""Strict modes: a tool's schema in the subset of JSON Schema that an API can hold a model to.
+"""Strict modes: a tool's schema in the subset of JSON Schema to which an API can hold a model.
 
-What only narrows a value (`minimum`, `uniqueItems`, `not`) may be dropped: it moves into the description of its node,
-as Anthropic's SDK does it, and the kernel enforces it still. What would take more or other values cannot be dropped,
-and is an error. So every value that a tool takes has a form that the rewritten schema takes, but for two: keys of an
-object that nobody declared, where its schema says nothing of them, and leaving out what may also be null.
+A keyword that only narrows a value (`minimum`, `uniqueItems`, `not`) may be dropped: it moves into the description of
+its node, as in Anthropic's SDK, and the kernel still enforces it. A keyword cannot be dropped if the schema would then
+accept more or other values: that is an error. So every value that a tool accepts has a form that the rewritten schema
+accepts. There are two exceptions: undeclared keys of an object if its schema does not mention them, and leaving out a
+property that may also be null.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rules(Subset):
-    """The subset that one strict mode takes, and its limits."""
+    """The subset that one strict mode accepts, and its limits."""
 
     keeps: frozenset[str]
-    """What narrows a value and is held there; anything else that does goes into the description."""
+    """The narrowing keywords that the API enforces; the others go into the description."""
     formats: frozenset[str]
     all_required: bool
-    """Whether no property may be left out: one that may be is nullable then, and null means absent."""
+    """Whether every property is required: an optional one becomes nullable then, and null means absent."""
     recursion: bool
     open: bool = False
-    """Whether it takes objects with keys that nobody declared, and arrays of anything."""
+    """Whether it accepts objects with undeclared keys, and arrays of anything."""
     anchors: bool = True
-    """Whether a pattern may say where a text begins or ends."""
+    """Whether a pattern may have anchors, for the beginning or the end of a text."""
     needs_required: bool = False
-    """Whether one of a tool's parameters may not be left out, where it has any."""
+    """Whether at least one of a tool's parameters has to be required, if it has any."""
     most_min_items: int | None = None
     most: Mapping[str, int] = field(default_factory=dict)
-    """Of what is counted in one schema."""
+    """The limits for one schema, by the name of the count."""
     most_together: Mapping[str, int] = field(default_factory=dict)
-    """Of what is counted in all strict tools of a request."""
+    """The limits for all strict tools of a request, by the name of the count."""
     all_or_none: bool = False
     """Whether it is strict for all tools of a request or for none."""
 
@@ -105,10 +106,10 @@ ANTHROPIC = Rules(
     most_min_items=1,
     most_together={"strict tools": 20, "optional parameters in strict tools": 24, _MIXED_TYPES: 16},
 )
-# https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html: the same subset, as Claude's is
+# https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html: the same subset as Claude's
 BEDROCK = replace(ANTHROPIC, provider="Bedrock")
 # No page lists a subset. The SDK's own helper, extra/utils/_pydantic_helper.py, closes every object and passes on the
-# limits of lengths, ranges and items; what it says nothing of goes into the description.
+# limits of lengths, ranges and items; other keywords go into the description.
 MISTRAL = Rules(
     provider="Mistral",
     keeps=_RANGES | {"pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "default"},
@@ -116,7 +117,7 @@ MISTRAL = Rules(
     all_required=False,
     recursion=True,
 )
-# https://docs.cohere.com/docs/structured-outputs, "Parameter types support"; of fields and required parameters
+# https://docs.cohere.com/docs/structured-outputs, "Parameter types support"; for fields and required parameters
 # https://docs.cohere.com/docs/tool-use-parameter-types, "Important notes"
 COHERE = Rules(
     provider="Cohere",
@@ -142,14 +143,14 @@ _SHAPES = frozenset({"type", "$ref", "properties", "items", "enum", "const", "an
 _PAIRS = "make it a list of pairs, each an object with 'key' and 'value', such as list[Pair] for dict[str, str]"
 _FLAT_TREE = "make it a list of nodes, each with the name of its parent"
 _MOST_NAMED = 8
-"""So many tools are named of those that have too much together."""
+"""The most tools that an error names if the tools exceed a limit together."""
 _NOT_REGULAR = re.compile(r"\(\?[=!<P(]|\\[1-9bBk]|[*+?}]\+")
-"""Lookarounds, references back and word boundaries, which a grammar cannot hold."""
+"""Lookarounds, backreferences and word boundaries: a grammar cannot express them."""
 _ANCHOR = re.compile(r"[\^$]")
 
 
 class _Rewriting(Walk[Rules]):
-    """One schema that is made strict."""
+    """One schema to make strict."""
 
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
@@ -183,11 +184,11 @@ class _Rewriting(Walk[Rules]):
         self.narrow(schema, found, notes, path)
         return described(schema, found, notes)
 
-    # What a schema says in several ways becomes one
+    # One form for each meaning
 
     def simple(self, given: Any, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
-        """`given` as a lone `$ref`, as a lone `anyOf`, or as something with a type, with nothing beside the first two
-        but annotations and notes; and the references that are written out in it."""
+        """Return `given` as a lone `$ref`, as a lone `anyOf`, or as a schema with a type; and the references written
+        out in it. The first two have only annotations and notes beside them."""
         if not isinstance(given, Mapping):
             fail(path, "a schema that takes nothing has no form: leave it out" if given is False else ANYTHING)
         schema = {key: item for key, item in given.items() if key not in NOISE}
@@ -196,7 +197,7 @@ class _Rewriting(Walk[Rules]):
             return schema, inside
         short = _MIXED_TYPES not in self.rules.most_together and _is_definition(reference)
         if schema.keys() <= ANNOTATIONS | {"$ref"} and (reference in inside or short):
-            schema["anyOf"] = [{"$ref": schema.pop("$ref")}]  # where unions are counted, it is written out
+            schema["anyOf"] = [{"$ref": schema.pop("$ref")}]  # if unions are counted, the reference is written out
         schema, inside = self.flattened(schema, path, inside)
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems"):
             if key in schema:
@@ -206,7 +207,8 @@ class _Rewriting(Walk[Rules]):
         return schema, inside
 
     def distributed(self, schema: Schema, path: str) -> Schema:
-        """A union and what stands beside it: into each of its branches, or a note where these only narrow."""
+        """Move the keywords beside a union into each of its branches. If the branches only narrow, the union becomes a
+        note."""
         branches = schema["anyOf"]
         base = {key: item for key, item in schema.items() if key != "anyOf" and key not in ANNOTATIONS}
         if all(isinstance(item, Mapping) and _SHAPES.isdisjoint(item) for item in branches):
@@ -236,7 +238,7 @@ class _Rewriting(Walk[Rules]):
         return shown | {"additionalProperties": others}
 
     def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
-        """What keys may hold that the object does not declare. One that declares some and says nothing is closed."""
+        """Return the schema for undeclared keys. An object with some properties and no keyword for others is closed."""
         if schema.get("patternProperties"):
             fail(path, f"'patternProperties' cannot be expressed: {_PAIRS}")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
@@ -260,7 +262,7 @@ class _Rewriting(Walk[Rules]):
         return node | {"type": [*kinds_of(node), "null"]}
 
     def takes_null(self, node: Schema, seen: set[str] | None = None) -> bool:
-        """Whether null is among its values; `seen` are the definitions of which that is being asked already."""
+        """Return whether null is among its values. `seen` are the definitions that are being checked already."""
         seen = set() if seen is None else seen
         if "$ref" in node:
             name = definition_name(node["$ref"])
@@ -284,7 +286,7 @@ class _Rewriting(Walk[Rules]):
         return {"items": self.items(schema, path, inside, notes)}
 
     def narrow(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
-        """What only narrows: kept where the API holds it, and noted otherwise."""
+        """Keep the narrowing keywords that the API enforces, and note the others."""
         for key in _NARROWS:
             if key not in schema:
                 continue
@@ -313,7 +315,7 @@ class _Rewriting(Walk[Rules]):
 
 
 _NOTE = "\0note"
-"""No keyword: where a union is kept that only narrows."""
+"""No keyword: the place of a union that only narrows."""
 
 
 def _is_definition(reference: Any) -> bool:
@@ -335,7 +337,7 @@ def _literals(schema: Schema, path: str) -> Schema:
 
 
 def _condition_properties(conditions: Schema) -> set[str]:
-    """The names of all properties inside conditions."""
+    """Return the names of all properties inside conditions."""
     found: set[str] = set()
     for value in conditions.values():
         if isinstance(value, Mapping):
@@ -349,7 +351,7 @@ def _condition_properties(conditions: Schema) -> set[str]:
 
 
 def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every node of a schema that was rewritten."""
+    """Yield every node of a rewritten schema."""
     yield schema
     for inner in children(schema):
         yield from _nodes(inner)
@@ -358,7 +360,8 @@ def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, int]) -> int:
-    """How deep it nests; `known` are those of the definitions. A reference back to what is around it adds none."""
+    """Return the depth of the nesting. `known` are the depths of the definitions. A reference back to a schema around
+    it adds none."""
     reference = node.get("$ref")
     if reference == "#":
         return 0
@@ -397,13 +400,14 @@ _COUNTS: dict[str, Callable[[Mapping[str, Any]], int]] = {
 
 
 def check_request(tools: Sequence[Tool], rules: Rules) -> None:
-    """Whether the `tools` of one request can be strict, and are within its limits together.
+    """Check that the `tools` of one request can be strict, and are within its limits together.
 
     Raises:
-        DefinitionError: with all tools that cannot be strict; or with the limit, the count and who has most of it.
+        DefinitionError: Some tools cannot be strict (the text has all of them), or exceed a limit together (the text
+            has the limit, the count and the tools with the largest shares).
     """
     broken = [(tool.name, *found) for tool in tools if (found := broken_rule(tool, rules)) is not None]
-    if len(broken) > 1:  # what is wrong with one alone is said where it is written
+    if len(broken) > 1:  # a single problem is reported when the tool is written
         places: dict[str, list[str]] = {}
         for name, path, rule in broken:
             places.setdefault(rule, []).append(f"{name!r} at {path}")
@@ -414,7 +418,8 @@ def check_request(tools: Sequence[Tool], rules: Rules) -> None:
 
 
 def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
-    """What the strict `tools` of one request have too much of together, with the count and who has most of it."""
+    """Yield the exceeded limits of the strict `tools` of one request, each with the count and the tools with the
+    largest shares."""
     for what, most in rules.most_together.items():
         found = {tool.name: written(tool, rules).counts[what] for tool in tools}
         total = sum(found.values())
@@ -426,10 +431,10 @@ def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
 
 
 def chosen_strict(tools: Sequence[Tool], strict: Strict, rules: Rules | None) -> Callable[[Tool], bool]:
-    """Which of the tools of a request are strict.
+    """Return a function that tells which tools of a request are strict.
 
     Raises:
-        DefinitionError: where `strict` names a tool that is not there.
+        DefinitionError: `strict` names a missing tool.
     """
     if strict != WHERE_POSSIBLE:
         return strict_wanted(tools, strict)
@@ -438,9 +443,9 @@ def chosen_strict(tools: Sequence[Tool], strict: Strict, rules: Rules | None) ->
 
 
 def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
-    """Which tools `strict="where possible"` leaves plain, by name, and why.
+    """Return the tools that `strict="where possible"` leaves plain, by name, and why.
 
-    The first are strict as far as one request takes them: a tool that is added behind them changes none of them.
+    Earlier tools go first, as far as the limits of one request allow: adding a tool at the end changes none of them.
     """
     if rules is None:
         return {tool.name: "it has no strict mode for single tools" for tool in tools}
@@ -458,8 +463,8 @@ def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
 
 
 def _hinders(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
-    """Why the tool cannot be strict beside those whose counts are the `total`; empty where it can be, and is counted
-    there."""
+    """Return why the tool cannot be strict beside those already counted in `total`. If it can be, return an empty text
+    and count it in `total`."""
     broken = broken_rule(tool, rules)
     if broken is not None:
         return f"at {broken[0]}, {broken[1]}"
@@ -472,10 +477,10 @@ def _hinders(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
 
 
 def refuse_strict(tools: Sequence[Tool], wanted: Callable[[Tool], bool], provider: str, instead: str = "") -> None:
-    """For an API without a strict mode for single tools.
+    """Refuse strict tools, for an API without a strict mode for single tools.
 
     Raises:
-        DefinitionError: where a tool is wanted to be strict.
+        DefinitionError: A tool is to be strict.
     """
     for tool in tools:
         if wanted(tool):

@@ -1,15 +1,15 @@
-"""Calls that a model wrote into its text, because nobody between it and here has read them.
+"""Calls that a model wrote into its text, because the server did not parse them.
 
-A text holds a call where, behind the model's thoughts and outside of code (a fenced block, a block indented by four
-spaces, backticks),
+A text holds a call in these cases, after the model's thoughts and outside of code (a fenced block, a block indented by
+four spaces, backticks):
 
 1. a line begins with the opening of a call, in one of the forms of `_OPENINGS`;
 2. or the whole text begins with the mark of a form, and no word follows it as in prose;
-3. or an opening stands within a line, and the text ends with a bracket, as calls do. In quotation marks, in a
+3. or there is an opening within a line, and the text ends with a bracket, as calls do. In quotation marks, in a
    quotation, in an item of a list and in a row of a table it is prose;
-4. or the text ends with JSON, in a fence or from the begin of a line, that names tools and has arguments for them.
+4. or the text ends with JSON, in a fence or from the beginning of a line, that names tools and has arguments for them.
 
-An opening is a mark with the begin of a call behind it. A text that only names the mark speaks of it.
+An opening is a mark followed by the beginning of a call. A text with only the mark mentions it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
 
 Calls: TypeAlias = list[dict[str, Any]]
-"""Of each call `{"name", "arguments"}`."""
+"""For each call `{"name", "arguments"}`."""
 
 _CALL_NAME = r"[\w.:-]{1,128}"
 _PIPE = "[|\N{FULLWIDTH VERTICAL LINE}]"
@@ -37,7 +37,7 @@ _TAG_PREFIX = rf"(?:[\w-]{{1,32}}[:_]|{_PIPE}{{1,2}}DSML{_PIPE}{{1,2}})?"  # `an
 _LIST = rf"{_TAG_PREFIX}(?:tool_calls?|tool_use|function_?calls?|TOOLCALL)"
 _ONE = rf"{_TAG_PREFIX}(?:invoke|function|tool_call|tool_use)"
 _BRACKET = r"\[TOOL_(?:CALLS|REQUEST)\]"  # Mistral, LM Studio; `functools[` is Phi's
-# What begins with "<": the mark, and what of a call has to stand behind it.
+# Openings with "<": the mark, and the beginning of a call that has to follow it.
 _MARKS: dict[str, str] = {
     # Hermes, Qwen, GLM, MiniMax, Granite since 3.1, Jamba, Hunyuan, Nemotron, OLMo, Seed, LongCat, Claude
     f"{_LIST}>": (
@@ -56,7 +56,7 @@ _MARKS: dict[str, str] = {
         r"\s*(?:[{\[]|call:|<\|)"
     ),
 }
-# harmony (gpt-oss), as it is, and without the tokens that servers leave out; its marks alone say nothing of a call
+# harmony (gpt-oss), unchanged and without the tokens that servers leave out; its marks alone do not mean a call
 _CHANNEL = r"(?:<\|start\|>assistant\s*)?<\|channel\|>[a-z]{1,20}\s+to=\w|<\|start\|>assistant\s+to=\w"
 _BARE_CHANNEL = (
     rf"(?:(?:assistant)?(?:commentary|analysis)\s*)?to=functions\.{_CALL_NAME}"
@@ -68,7 +68,7 @@ _OPENINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("<|", re.compile(_CHANNEL)),
     ("to=functions.", re.compile(_BARE_CHANNEL)),
 )
-"""The openings of calls, each behind a text that any of them holds."""
+"""The openings of calls, each after a text that any of them contains."""
 _ANY_MARK = rf"(?:<(?:{'|'.join(_MARKS)})|{_BRACKET})"
 _MARK = re.compile(rf"\s*{_ANY_MARK}(?P<prose> \w)?")
 _MARK_AT_END = re.compile(rf"(?:^|\n) {{0,3}}{_ANY_MARK}\Z")
@@ -100,15 +100,15 @@ _DECODER = json.JSONDecoder()
 
 
 def holds_text_call(text: str, tools: Iterable[Tool] = ()) -> bool:
-    """Return whether the text holds a call. JSON is one only of these tools."""
+    """Return whether the text holds a call. JSON is a call only if it names one of these tools."""
     return _first_opening(text) is not None or _json_calls(text, tools) is not None
 
 
 def move_text_calls(message: Any, tools: Iterable[Tool] = ()) -> bool:
-    """Make the calls with which the text of `message` ends its `tool_calls`, and return whether that was done.
+    """Move the calls at the end of the text of `message` into its `tool_calls`, and return whether that was done.
 
-    It is not if the message has calls, its text does not end with calls that begin a line, or one of them cannot be
-    read whole.
+    It is not done if the message has calls, its text does not end with calls that begin a line, or one of them cannot
+    be read whole.
     """
     text = text_of(read(message, "content"))
     if read(message, "tool_calls"):
@@ -125,7 +125,7 @@ def move_text_calls(message: Any, tools: Iterable[Tool] = ()) -> bool:
     return True
 
 
-# Where a call begins
+# The beginning of a call
 
 
 def _first_opening(text: str) -> int | None:
@@ -144,7 +144,7 @@ def _first_opening(text: str) -> int | None:
         if (end := text.rfind("\n", seen, at)) >= 0:
             line = seen = end + 1
             ticks = 0
-        ticks += text.count("`", seen, at)  # from where the last was: a line may hold a hundred thousand
+        ticks += text.count("`", seen, at)  # from the last place on: a line may hold a hundred thousand
         seen = at
         if at == _INDENT.match(text, line, at).end():  # type: ignore[union-attr]  # it matches anywhere
             if at - line <= 3 and "\t" not in text[line:at]:
@@ -159,7 +159,7 @@ def _end_of_thoughts(text: str) -> int:
 
 
 def _outside_fences(text: str, begin: int, places: list[int]) -> Iterator[int]:
-    """Give those of `places`, which ascend, that are not in a fenced block."""
+    """Yield those of the ascending `places` that are not in a fenced block."""
     fences = _CODE_FENCE.finditer(text, begin) if places else iter(())
     fence, opened = next(fences, None), ""
     for place in places:
@@ -182,7 +182,7 @@ _Found: TypeAlias = tuple[int, Calls] | None
 
 
 def _calls_from(text: str, begin: int, read_next: Callable[[str, int], _Found] | None = None) -> _Found:
-    """Read the calls from `begin` to the end; None if there is anything else, or one is not whole."""
+    """Read the calls from `begin` to the end; None if there is anything else, or a call is incomplete."""
     calls, at = Calls(), begin
     while at < len(text):
         found = (read_next or _next_calls)(text, at)
@@ -210,7 +210,7 @@ def _next_calls(text: str, at: int) -> _Found:
 
 
 def _next_call(text: str, at: int) -> _Found:
-    """Read one call. Its arguments stand in an object, or one by one as text, which the repairs read as it fits."""
+    """Read one call. Its arguments are an object, or single texts, to be converted by the repairs."""
     if (call := _CALL.match(text, at)) is None:
         return None
     inside = call["inside"].strip()
@@ -223,7 +223,7 @@ def _next_call(text: str, at: int) -> _Found:
             return None
         found[match["key"]] = match["value"].strip("\n")
         if match["is_text"] == "false":
-            with suppress(Malformed):  # then it is read as it fits
+            with suppress(Malformed):  # then the repairs convert the text
                 found[match["key"]] = parse_json(match["value"])
         at = match.end()
     return None if inside[at:].strip() else (call.end(), [{"name": call["name"], "arguments": found}])
@@ -233,7 +233,7 @@ def _next_call(text: str, at: int) -> _Found:
 
 
 def _json_calls(text: str, tools: Iterable[Tool]) -> _Found:
-    """Read the JSON with which the text ends; None if it is no call of these tools."""
+    """Read the JSON at the end of the text; None if it is no call of these tools."""
     begin = _end_of_thoughts(text)
     if not text.endswith(("```", "}", "]", "|>"), begin, len(text.rstrip(" \t\r\n;"))):
         return None
@@ -250,7 +250,7 @@ def _json_calls(text: str, tools: Iterable[Tool]) -> _Found:
 
 
 def _read_json(text: str, at: int, names: set[str] | None) -> tuple[Calls, int]:
-    """Read calls in JSON, one behind the other. Return them, and the place behind them."""
+    """Read adjacent calls in JSON. Return them, and the place after them."""
     calls = Calls()
     while True:
         at = _BETWEEN_JSON.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
@@ -265,11 +265,11 @@ def _read_json(text: str, at: int, names: set[str] | None) -> tuple[Calls, int]:
 
 
 def _calls_in(value: Any, names: set[str] | None) -> Calls:
-    """Return the calls that a value in JSON is; none if anything in it is no call.
+    """Return the calls in a JSON value; none if anything in it is no call.
 
     Args:
-        names: The tools that may be called; then a call has arguments, and nothing beside them. None if a mark says
-            that it is a call.
+        names: The tools that may be called; then a call needs arguments, and no other keys. It is None
+            if a mark shows that it is a call.
     """
     if isinstance(value, list):
         found = [_calls_in(item, names) for item in value]

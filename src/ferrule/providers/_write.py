@@ -28,11 +28,11 @@ _SAID_BY_TOOLS = {
     "input_examples": "it is examples=… of the tool",
     "strict": "it is strict=… of tools(…)",
 }
-"""What a definition says itself, and what to do instead of saying it once more."""
+"""The keys that a definition sets itself, and the alternatives for the user."""
 
 
 def refused_keys(tool: Tool, provider: str) -> str | None:
-    """What is wrong with the keys that a tool has for one provider; `None` where nothing is."""
+    """Return the error text for the keys that a tool has for one provider, or `None` if they are valid."""
     for key in tool.provider.get(provider, {}):
         if key in _SAID_BY_TOOLS:
             remedy = _SAID_BY_TOOLS[key]
@@ -42,40 +42,40 @@ def refused_keys(tool: Tool, provider: str) -> str | None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Definitions:
-    """How one API takes the definition of a tool."""
+    """The form of a tool's definition in one API."""
 
     name: str
-    """The provider module's, as `Tool(provider=…)` names it."""
+    """The name of the provider module, as in `Tool(provider=…)`."""
     plain: Subset
     strict: Rules | None = None
-    """The rules of its strict mode; `None` where it has none for single tools."""
+    """The rules of its strict mode; `None` if it has none for single tools."""
     no_strict_hint: str = ""
-    """What to do instead of a strict tool, where there is no such mode."""
+    """The alternative to a strict tool, if there is no such mode."""
     key: str = "parameters"
-    """What the schema stands under."""
+    """The key of the schema."""
     head: Mapping[str, Any] = field(default_factory=dict)
-    """What stands before the name."""
+    """The fields before the name."""
     plain_mark: Mapping[str, Any] = field(default_factory=dict)
     strict_mark: Mapping[str, Any] = field(default_factory=lambda: {"strict": True})
     in_function: bool = False
-    """Whether it stands in `{"type": "function", "function": ...}`."""
+    """Whether the definition is wrapped in `{"type": "function", "function": ...}`."""
     defers: bool = False
     """Whether a deferred tool is marked, for the model to find by a tool search."""
     examples: str = ""
-    """What examples stand under; empty where the API takes none."""
+    """The key of the examples; empty if the API takes none."""
     _written: Mapping[bool, WeakKeyDictionary[Tool, dict[str, Any]]] = field(
         default_factory=lambda: defaultdict(WeakKeyDictionary), init=False
     )
-    """The plain and the strict definitions, each for as long as its tool lives: writing one anew takes twice as long as
-    a copy."""
+    """The plain and the strict definitions, each for as long as its tool lives: writing a definition takes twice as
+    long as copying it."""
 
     def write(self, toolset: Iterable[Tool], strict: Strict, deferred: Collection[str]) -> tuple[list[Any], list[Any]]:
-        """New dicts for the tools that are there from the start, and for the deferred ones; the schemas are shared, and
+        """Return new dicts for the tools offered from the start, and for the deferred ones. The schemas are shared and
         read-only.
 
         Raises:
-            DefinitionError: where a tool's schema cannot be sent or strict, the strict tools are too many, or a name is
-                no tool's.
+            DefinitionError: A tool's schema cannot be sent or strict, the strict tools are too many, or a name belongs
+                to no tool.
         """
         listed = list_of_tools(toolset)
         is_strict = chosen_strict(listed, strict, self.strict)
@@ -93,15 +93,15 @@ class Definitions:
         if self.defers:
             for definition in found[len(first) :]:
                 definition["defer_loading"] = True
-        # Anthropic refuses the two together; where a tool finds others there will be some, and what stands before them
-        # is to stay the same.
+        # Anthropic refuses the two together. A tool that finds others will lead to deferred tools, and the prompt
+        # before them has to stay the same.
         if self.examples and (later or any(SEARCH_TAG in tool.tags for tool in tools)):
             for definition in found:
                 definition.pop(self.examples, None)
         return found[: len(first)], found[len(first) :]
 
     def write_found(self, result: ToolResult) -> list[Any]:
-        """The deferred definitions of what a search tool found."""
+        """Return the deferred definitions of the tools that a search tool found."""
         definitions = []
         for one in found_in(result):
             schema, told, _ = self.plain.write(freeze(one["input_schema"]))
@@ -110,7 +110,7 @@ class Definitions:
         return definitions
 
     def _described(self, name: str, description: str, told: str) -> dict[str, Any]:
-        """The name, and the description where there is one, which may begin with the same words as what is told."""
+        """Return the name, and the description if there is one. `told` may already begin with it."""
         if told:
             begun = f"{told}\n\n".startswith(f"{description}\n\n")
             description = told if begun else "\n\n".join(filter(None, [description, told]))
@@ -120,7 +120,7 @@ class Definitions:
         return self.defers and bool(tool.provider.get(self.name, {}).get("defer_loading"))
 
     def _write(self, tool: Tool, strict: bool) -> dict[str, Any]:
-        """A tool's name, its description where it has one, and its schema."""
+        """Return a tool's name, its description if it has one, and its schema."""
         rules, mark = (self.strict, self.strict_mark) if strict and self.strict else (self.plain, self.plain_mark)
         schema, told, _ = written(tool, rules)
         found = {**self.head, **self._described(tool.wire_name, tool.description, told), self.key: schema, **mark}

@@ -92,19 +92,19 @@ _DEFINITIONS = Definitions(
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> list[ToolParam]:
-    """`[{"name", "description", "input_schema"}]`, deferred tools behind the others.
+    """Return `[{"name", "description", "input_schema"}]`, deferred tools after the others.
 
     The examples of a tool are its `input_examples`, unless a tool is deferred or finds others: this API refuses the two
     together.
 
     Args:
-        strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
-        cache: Marks the last tool that is not deferred, so that the definitions up to it are cached.
-        deferred: Names of tools that the model finds by a tool search.
+        strict: Whether the API holds the model to the schema: for all tools, or for the tools of these names.
+        cache: Whether to mark the last tool that is not deferred, so that the definitions up to it are cached.
+        deferred: The names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
-            tool's.
+        DefinitionError: A tool's schema cannot be sent or strict, strict tools are too many, or a name belongs to no
+            tool.
     """
     first, later = _DEFINITIONS.write(toolset, strict, deferred)
     if cache and first:
@@ -113,10 +113,10 @@ def tools(
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
-    """`{"tool_choice": {...}}`.
+    """Return `{"tool_choice": {...}}`.
 
     Raises:
-        DefinitionError: for `only`, which this API cannot say.
+        DefinitionError: There is `only`, but this API has no such option.
     """
     word, names = chosen(_API, choice, parallel, only)
     kind: Any = {"type": word} if word else {"type": "tool", "name": names[0]}
@@ -126,7 +126,8 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in a message, in order. `data` holds a caller and a toolset's name where they came."""
+    """Return the calls in a message, in order. Their `data` holds a caller and a toolset's name if the API sent
+    them."""
     message = fields_of(response)
     requested = [block for block in fields_of_each(message.get("content")) if block.get("type") == "tool_use"]
     end = None if message.get("stop_reason") == "tool_use" else _end
@@ -154,9 +155,9 @@ def _end(response: Response) -> End:
 
 
 def turn(response: Response) -> list[MessageParam]:
-    """`[{"role": "assistant", "content": [...]}]`, thinking blocks and all.
+    """Return `[{"role": "assistant", "content": [...]}]`, including thinking blocks.
 
-    Two things stay behind that this API sends and does not take: empty text blocks
+    Two things are left out, because this API sends them but refuses them in a history: empty text blocks
     (github.com/anthropics/anthropic-sdk-python/issues/461), and thoughts at the end ("The final block in an assistant
     message cannot be `thinking`").
     """
@@ -178,7 +179,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def text(response: Response) -> str:
-    """What the model says."""
+    """Return the model's text."""
     blocks = fields_of_each(fields_of(response).get("content"))
     return "".join(read_text(block, "text") for block in blocks if block.get("type") == "text")
 
@@ -187,14 +188,14 @@ stop, reason = ending(_API, _end, text)
 
 
 def state(response: Response) -> State:
-    """`{"container": id}` where code ran in one: while calls of that code are pending, the next request is refused
-    without it."""
+    """Return `{"container": id}` if code ran in a container. While calls of that code are pending, the API refuses the
+    next request without it."""
     id = read(read(response, "container"), "id")
     return {"container": clean_text(id)} if isinstance(id, str) else {}
 
 
 def results(results: Iterable[ToolResult]) -> list[MessageParam]:
-    """`[{"role": "user", "content": [tool_result, ...]}]`: one message for all, as this API wants it."""
+    """Return `[{"role": "user", "content": [tool_result, ...]}]`: one message for all results, as this API requires."""
     blocks: list[Any] = [_result(result) for result in results]
     return [{"role": "user", "content": blocks}] if blocks else []
 
@@ -215,8 +216,8 @@ def _result(result: ToolResult) -> dict[str, Any]:
 
 
 def referred(messages: Iterable[Any]) -> list[str]:
-    """The names of the tools that the messages refer to, because a search found them, each once: this API refuses a
-    request without their definitions, which may be deferred."""
+    """Return the names of the tools to which the messages refer because a search found them, each once. This API
+    refuses a request without their definitions. The definitions may be deferred."""
     found: list[str] = []
     for message in fields_of_each(list(messages)):
         for block in fields_of_each(message.get("content")):
@@ -254,12 +255,12 @@ _DELTA_FIELDS = {
     "signature_delta": "signature",
 }
 _OF_DELTAS = frozenset({"type", "estimated_tokens"})
-"""What no block has. The SDK's BetaThinkingDelta counts the tokens of a thought so far."""
+"""Fields of a delta that no block has. The SDK's BetaThinkingDelta counts the tokens of a thought so far."""
 _FIELD_KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
 
 
 class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, turn, stop, reason, state)):
-    """The same from a stream: feed it each event. Until `message_stop`, every call has a `problem`."""
+    """A `Stream`: feed it each event. Until `message_stop`, every call has a `problem`."""
 
     __slots__ = ("_blocks", "_delta", "_ended", "_message")
 
@@ -302,7 +303,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         self._blocks.begin(known_id(start.get("id")), _StreamedBlock(start, index))
 
     def _continue(self, index: int | None, delta: Any) -> None:
-        """A delta of a new kind, or of a block that was never begun."""
+        """Add a delta of a new kind, or of a block without a start."""
         for key, value in _without_nulls(delta).items():
             if key in _OF_DELTAS:
                 continue
@@ -327,22 +328,22 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         return found
 
     def partial(self) -> dict[str, Any]:
-        """The message so far, as it comes without a stream."""
+        """Return the message so far, in the form of one without a stream."""
         found: dict[str, Any] = plain(self._assembled())
         for block in found["content"]:
             if "input" in block:
-                # What is no JSON is left to *decode*, where the call is ours.
+                # For a tool of ours, *decode* handles text that is no JSON.
                 given = object_or_text(block["input"])
                 block["input"] = given if block.get("type") == "tool_use" else to_jsonable(object_value(given))
         return found
 
     def turn(self) -> list[MessageParam]:
-        """The assistant's turn so far, signatures and all."""
+        """Return the assistant's turn so far, with its signatures."""
         return turn(self.partial())
 
 
 class _StreamedBlock:
-    """One block of content, as it came at its start, and the chunks since then."""
+    """One block of content: its start, and the chunks since then."""
 
     __slots__ = ("chunks", "citations", "index", "start")
 
@@ -366,5 +367,5 @@ class _StreamedBlock:
 
 
 def _without_nulls(value: Any) -> dict[str, Any]:
-    """What of a dict is not null."""
+    """Return the items of a dict that are not null."""
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else {}

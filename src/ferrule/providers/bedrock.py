@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
 
     class Choice(TypedDict):
-        """What belongs into the `toolConfig`."""
+        """Options for the `toolConfig`."""
 
         toolChoice: dict[str, Any]
 
@@ -108,21 +108,21 @@ _VIDEOS = {
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> dict[str, Any] | None:
-    """The `toolConfig`, `{"tools": [{"toolSpec": {"name", "description", "inputSchema"}}]}`; `None` for no tools,
-    as this API refuses an empty one.
+    """Return the `toolConfig`, `{"tools": [{"toolSpec": {"name", "description", "inputSchema"}}]}`; `None` for no
+    tools, because this API refuses an empty one.
 
-    It has to be sent as long as the history holds tool blocks.
+    Send it as long as the history holds tool blocks.
 
     Args:
-        strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
-        cache: Sets a `cachePoint` behind the last tool that is not deferred.
-        deferred: Names of tools that came later. They are placed last, in this order, so that what stands before
-            them stays cached. No mark says that they wait: where the model takes them, the `toolAddition` blocks of a
-            `system` message, which are yours to write, add tools in the middle of a conversation.
+        strict: Whether the API holds the model to the schema: for all tools, or for the tools of these names.
+        cache: Whether to set a `cachePoint` after the last tool that is not deferred.
+        deferred: The names of tools that came later. They come last, in this order, so that the part before them stays
+            cached. They have no mark. For models that support it, you can add tools in the middle of a conversation
+            with `toolAddition` blocks of a `system` message, but you have to write these yourself.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
-            tool's.
+        DefinitionError: A tool's schema cannot be sent or strict, strict tools are too many, or a name belongs to no
+            tool.
     """
     first, later = _DEFINITIONS.write(toolset, strict, deferred)
     for spec in first + later:
@@ -134,17 +134,17 @@ def tools(
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
-    """`{"toolChoice": {...}}`, which belongs into the `toolConfig`: `toolConfig=tools(...) | tool_choice(...)`.
+    """Return `{"toolChoice": {...}}`, a part of the `toolConfig`: `toolConfig=tools(...) | tool_choice(...)`.
 
     Raises:
-        DefinitionError: for `"none"`, `parallel=False` and `only`, which this API cannot say.
+        DefinitionError: The choice is `"none"`, or there is `parallel=False` or `only`: this API has no such options.
     """
     word, names = chosen(_API, choice, parallel, only)
     return {"toolChoice": {word: {}} if word else {"tool": {"name": names[0]}}}
 
 
 def calls(response: Mapping[str, Any]) -> list[ToolCall]:
-    """The calls in a message, in order; those of server tools are not ours."""
+    """Return the calls in a message, in order, without those of server tools."""
     response = fields_of(response)
     end = None if response.get("stopReason") == "tool_use" else _end
     return read_calls(_API, response, _client_tool_uses(response), "toolUseId", _read_call, end)
@@ -177,17 +177,18 @@ def _client_tool_use(block: Any) -> dict[str, Any] | None:
 
 
 def wire_id(id: str) -> str:
-    """`id` as this API takes it, `^[a-zA-Z0-9_.:-]{1,64}$`: one that fits stays, another becomes a hash of itself."""
+    """Return `id` in the form of this API, `^[a-zA-Z0-9_.:-]{1,64}$`: an id that fits stays, another one becomes a hash
+    of itself."""
     if _CALL_ID.fullmatch(id):
         return id
     return f"call_{hashlib.blake2s(clean_text(id).encode(), digest_size=16).hexdigest()}"
 
 
 def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`[{"role": "assistant", "content": [...]}]`, reasoning with its signatures and all.
+    """Return `[{"role": "assistant", "content": [...]}]`, including reasoning with its signatures.
 
-    Bytes (redacted reasoning) stay bytes, as boto3 gives and takes them. What this API sends and does not take stays
-    behind: blank text blocks, reasoning that nobody signed, reasoning at the end.
+    Bytes (redacted reasoning) stay bytes, as in boto3. Some blocks are left out, because this API sends them but
+    refuses them in a history: blank text blocks, unsigned reasoning, reasoning at the end.
     """
     ids = iter(ids_of(response, _client_tool_uses(response), "toolUseId"))
     kept = []
@@ -212,8 +213,8 @@ def _blank(block: dict[str, Any]) -> bool:
 
 
 def _is_signed(block: dict[str, Any]) -> bool:
-    """Whether it is no reasoning, or some that a model recognizes: DeepSeek's and others' is text alone, which they
-    refuse; and what botocore does not know it refuses."""
+    """Return whether the block is no reasoning, or reasoning that a model accepts. DeepSeek and others send reasoning
+    as text alone, and refuse it in a history; botocore refuses unknown fields."""
     if "reasoningContent" not in block:
         return True
     thought = block["reasoningContent"]
@@ -221,7 +222,7 @@ def _is_signed(block: dict[str, Any]) -> bool:
 
 
 def text(response: Mapping[str, Any]) -> str:
-    """What the model says."""
+    """Return the model's text."""
     return "".join(map(_text_of_block, _content_of(response)))
 
 
@@ -234,26 +235,27 @@ state = no_state
 
 
 RESULT_MEDIA = ("image", "document")
-"""What media a tool's result may hold, for Claude. Nova takes no documents there, and no model has been seen to take
-`"video"`, or media at `"s3"`, which botocore's model has."""
+"""The media that a tool's result may hold, for Claude. Nova accepts no documents there, and no model has been seen to
+accept `"video"`, or media at `"s3"`, although botocore's model has them."""
 
 
 def results(
     results: Iterable[ToolResult], *, status: bool = True, media: Collection[str] = RESULT_MEDIA
 ) -> list[dict[str, Any]]:
-    """`[{"role": "user", "content": [{"toolResult": ...}, ...]}]`: one message for all, as this API wants it.
+    """Return `[{"role": "user", "content": [{"toolResult": ...}, ...]}]`: one message for all results, as this API
+    requires.
 
-    Images and documents are bytes, as boto3 takes them.
+    Images and documents are bytes, as in boto3.
 
     Args:
-        results: What the calls came to.
-        status: Whether an error is marked by its `status`. botocore's model says that only Amazon Nova and Anthropic's
-            Claude take this field; for a model that refuses it, the text says that it is an error.
-        media: What media the model takes in a result: `"image"`, `"document"`, `"video"`, and `"s3"` for those that
-            have `fetch=True` and an `s3://` address. All others are told in words.
+        results: The results of the calls.
+        status: Whether an error is marked by its `status`. According to botocore's model, only Amazon Nova and
+            Anthropic's Claude accept this field; for a model that refuses it, the text says that it is an error.
+        media: The media that the model accepts in a result: `"image"`, `"document"`, `"video"`, and `"s3"` for blocks
+            with `fetch=True` and an `s3://` address. All others are described in words.
 
     Raises:
-        DefinitionError: where `media` names something else.
+        DefinitionError: `media` has an unknown name.
     """
     taken = frozenset([media] if isinstance(media, str) else media)
     if unknown := taken - _EVERY_MEDIA:
@@ -307,9 +309,9 @@ def _source(block: Media, fetches: bool) -> dict[str, Any] | None:
 
 
 def _document_name(name: str | None, where: str) -> str:
-    """A name as this API takes it: letters, digits, single spaces, hyphens, parentheses and square brackets.
+    """Return a name in the form of this API: letters, digits, single spaces, hyphens, parentheses and square brackets.
 
-    It refuses a history in which two documents have one name, so this one says where it stands as well.
+    The API refuses a history with two documents of the same name, so this name has a hash of its place too.
     """
     fitting = re.sub(r"[^a-zA-Z0-9()\[\]-]+", " ", name or "").strip()
     mark = hashlib.blake2s(where.encode(), digest_size=4).hexdigest()
@@ -317,7 +319,7 @@ def _document_name(name: str | None, where: str) -> str:
 
 
 _TEXTS_IN = {"toolUse": ("input",), "reasoningContent": ("text", "signature")}
-"""What comes in chunks; botocore adds what it does not know, and refuses it in a request."""
+"""The texts that come in chunks. botocore adds unknown fields to a response, and refuses them in a request."""
 
 
 class _StreamedBlock:
@@ -332,10 +334,10 @@ class _StreamedBlock:
         self.results: list[Any] = []
         self.citations: list[Any] = []
         self.said: dict[str, Any] = {}
-        """What all other deltas come to, as `merge_delta` gathers it."""
+        """The merged content of all other deltas, from `merge_delta`."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        """A delta of any kind."""
+        """Add a delta of any kind."""
         redacted = read(delta.get("reasoningContent"), "redactedContent")
         if isinstance(redacted, bytes):
             self.redacted.append(redacted)
@@ -351,7 +353,7 @@ class _StreamedBlock:
                 merge_delta(self.said, {key: said})
 
     def assembled(self) -> list[dict[str, Any]]:
-        """The block as it stands in a message; its input is still text."""
+        """Return the block in the form of a message; its input is still text."""
         found: list[dict[str, Any]] = []
         said = merged_value(self.said)
         if self.redacted:
@@ -373,7 +375,7 @@ class _StreamedBlock:
 class Stream(
     TurnStream["Mapping[str, Any]", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state)
 ):
-    """The same from the events of `converse_stream(...)["stream"]`. Until `messageStop`, every call has a `problem`."""
+    """A `Stream` of the events of `converse_stream(...)["stream"]`. Until `messageStop`, every call has a `problem`."""
 
     __slots__ = ("_blocks", "_metadata", "_stop_reason")
 
@@ -436,12 +438,12 @@ class Stream(
         return {**self._metadata, "output": {"message": message}, "stopReason": self._stop_reason}
 
     def partial(self) -> dict[str, Any]:
-        """The response so far, as `converse` gives it."""
+        """Return the response so far, in the form of `converse`."""
         found: dict[str, Any] = plain(self._assembled(), keep_bytes=True)
         for block in _content_of(found):
             use = block.get("toolUse")
             if use is not None:
-                # What is no JSON is left to *decode*, where the call is ours.
+                # For a tool of ours, *decode* handles text that is no JSON.
                 given = object_or_text(use["input"])
                 use["input"] = to_jsonable(object_value(given)) if _client_tool_use(block) is None else given
         return found

@@ -1,6 +1,6 @@
 """Cohere's chat API, version 2. See docs/providers/cohere.md.
 
-Definitions and messages are dicts, which its Python client takes; its types have no name for them, hence `Any`.
+Definitions and messages are dicts for its Python client. Its types have no name for them, hence `Any`.
 """
 
 from __future__ import annotations
@@ -80,19 +80,19 @@ _DEFINITIONS = Definitions(name="cohere", plain=PLAIN_COHERE, strict=COHERE, str
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> list[Any]:
-    """`[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
+    """Return `[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
 
     Args:
-        strict: Whether the API is to hold the model to the schemas. It does so for all tools of a request or for
-            none: with `True` the schemas are rewritten, and the request needs `strict_tools=True` besides. With
+        strict: Whether the API is to hold the model to the schemas. It does so for all tools of a request or for none:
+            with `True` the schemas are rewritten, and the request needs `strict_tools=True` besides. With
             `"where possible"` it needs `strict_tools=cohere.strict_tools(toolset, "where possible")`.
-        cache: Nothing to mark here.
-        deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
-            what stands before them stays the same.
+        cache: No effect.
+        deferred: The names of tools that came later. This API cannot defer: they come last, in this order, so that the
+            part before them stays the same.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be sent or strict, strict ones are too large together, `strict`
-            names some of the tools only, or a name is no tool's.
+        DefinitionError: A tool's schema cannot be sent or strict, strict ones are too large together, `strict` names
+            only some of the tools, or a name belongs to no tool.
     """
     offered = list_of_tools(toolset)
     some = sum(map(chosen_strict(offered, strict, COHERE), offered))
@@ -106,27 +106,28 @@ def tools(
 
 
 def strict_tools(toolset: Iterable[Tool], strict: Strict) -> bool:
-    """What the request says under `strict_tools`, beside `tools(toolset, strict=strict)`.
+    """Return the value of `strict_tools` in the request, to go with `tools(toolset, strict=strict)`.
 
     Raises:
-        DefinitionError: where a name is no tool's.
+        DefinitionError: A name belongs to no tool.
     """
     offered = list_of_tools(toolset)
     return any(map(chosen_strict(offered, strict, COHERE), offered))
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
-    """`{"tool_choice": "REQUIRED"}` or `"NONE"`; nothing for `"auto"`.
+    """Return `{"tool_choice": "REQUIRED"}` or `"NONE"`; an empty dict for `"auto"`.
 
     Raises:
-        DefinitionError: for a tool's name, `parallel=False` and `only`, which this API cannot say.
+        DefinitionError: The choice is a tool's name, or there is `parallel=False` or `only`: this API has no such
+            options.
     """
     word: Any = chosen(_API, choice, parallel, only)[0]
     return {"tool_choice": word} if word else {}
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in a response, in order."""
+    """Return the calls in a response, in order."""
     requested = fields_of_each(fields_of(fields_of(response).get("message")).get("tool_calls"))
     end = None if read(response, "finish_reason") == "TOOL_CALL" else _end
     return read_calls(_API, response, requested, "id", read_function_call, end)
@@ -142,20 +143,20 @@ def _end(response: Response) -> End:
 
 
 def turn(response: Response) -> list[Any]:
-    """The message, with the plan that came before its calls."""
+    """Return the message, with the plan that came before its calls."""
     message = plain(read(response, "message"))
     if not isinstance(message, dict):
         return []
     message["tool_calls"] = plain_list(message.get("tool_calls"))
     fill_ids(response, message["tool_calls"], "id")
     calls_in_history(message["tool_calls"])
-    # What is null or empty is not taken back.
+    # The API refuses null and empty fields in a history.
     kept = {key: item for key, item in message.items() if key != "role" and item not in (None, "", [])}
     return [{"role": "assistant", **kept}] if kept else []
 
 
 def text(response: Response) -> str:
-    """What the model says."""
+    """Return the model's text."""
     return text_of(fields_of(read(response, "message")).get("content"))
 
 
@@ -164,8 +165,9 @@ state = no_state
 
 
 def results(results: Iterable[ToolResult]) -> list[Any]:
-    """One `{"role": "tool", "tool_call_id", "content": [...]}` for each result: a document for each block, which this
-    API's citations name, with the text as `output`; or one whose data has the `error`. It takes no images here."""
+    """Return one `{"role": "tool", "tool_call_id", "content": [...]}` for each result: a document for each block, with
+    the text as `output`, or one document with the `error`. The API's citations name these documents. They hold no
+    images."""
     return [
         {"role": "tool", "tool_call_id": answered_call(result).id, "content": _content(result)} for result in results
     ]
@@ -183,7 +185,7 @@ def _document(data: dict[str, str]) -> dict[str, Any]:
 
 
 class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop, reason, state)):
-    """The same from a stream: feed it each event. Until `message-end`, every call has a `problem`."""
+    """A `Stream`: feed it each event. Until `message-end`, every call has a `problem`."""
 
     __slots__ = ("_citations", "_content", "_end_fields", "_finish_reason", "_id", "_plan", "_streamed_calls")
 

@@ -1,7 +1,8 @@
 """Google's Gemini API, by generateContent or by Interactions. See docs/providers/gemini.md.
 
-`tools` and `tool_choice` are told which; the other functions see it. Dicts have the names of the JSON (`functionCall`),
-which the SDK takes as well; what goes in may have the SDK's own (`function_call`).
+`tools` and `tool_choice` have a parameter for the choice between them; the other functions detect it. Returned dicts
+have the names of the JSON (`functionCall`), and the SDK accepts those as well. Dicts that you pass may have the SDK's
+names (`function_call`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 Api: TypeAlias = Literal["generate", "interactions"]
-"""Which of the two APIs `tools` and `tool_choice` write for."""
+"""The API for which `tools` and `tool_choice` write."""
 
 _TABLES = {"generate": generate.API, "interactions": interactions.API}
 _STRICT_HINT = "; tool_choice('required'), or 'auto' with only=[...], holds the model to the schemas"
@@ -63,7 +64,7 @@ def tools(
     cache: bool = False,
     deferred: Collection[str] = (),
     api: Literal["generate"] = "generate",
-) -> list[Any]: ...  # the SDK takes a list of its own union alone, which names types of packages that may be absent
+) -> list[Any]: ...  # the SDK accepts only a list of its own union, with types of packages that may be absent
 
 
 @overload
@@ -85,19 +86,19 @@ def tools(
     deferred: Collection[str] = (),
     api: Api = "generate",
 ) -> list[Any]:
-    """`[{"functionDeclarations": [{"name", "description", "parametersJsonSchema"}]}]`; for Interactions
-    `[{"type": "function", "name", "description", "parameters"}]`. Deferred tools stand behind the others.
+    """Return `[{"functionDeclarations": [{"name", "description", "parametersJsonSchema"}]}]`; for Interactions
+    `[{"type": "function", "name", "description", "parameters"}]`. Deferred tools come after the others.
 
     Args:
-        strict: Nothing that this API has for single tools.
-        cache: Nothing to mark here; the API caches an unchanged beginning by itself.
-        deferred: Names of tools that came later. Interactions finds them by a tool search; generateContent cannot
-            defer: they are placed last, in this order.
-        api: Which of the two.
+        strict: Not supported by this API for single tools.
+        cache: No effect; the API caches an unchanged beginning by itself.
+        deferred: The names of tools that came later. Interactions finds them by a tool search. generateContent cannot
+            defer: they come last, in this order.
+        api: The API to write for.
 
     Raises:
-        DefinitionError: where a tool is to be strict, a parameter has a name that this API does not take, or a name
-            is no tool's.
+        DefinitionError: A tool is to be strict, a parameter has a name that this API refuses, or a name belongs to no
+            tool.
     """
     _check_api(api)
     first, later = _DEFINITIONS[api].write(toolset, strict, deferred)
@@ -130,11 +131,12 @@ def tool_choice(
 def tool_choice(
     choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Api = "generate"
 ) -> Any:
-    """`{"toolConfig": {"functionCallingConfig": {"mode", "allowedFunctionNames"}}}`, for the SDK in its `config`; for
-    Interactions `{"generation_config": {"tool_choice": ...}}`.
+    """Return `{"toolConfig": {"functionCallingConfig": {"mode", "allowedFunctionNames"}}}`, for the SDK in its
+    `config`; for Interactions `{"generation_config": {"tool_choice": ...}}`.
 
     Raises:
-        DefinitionError: for `parallel=False`, which this API cannot say, and for `only` beside `"none"` or a name.
+        DefinitionError: There is `parallel=False`, but this API has no such option; or `only` beside `"none"` or a
+            name.
     """
     _check_api(api)
     word, names = chosen(_TABLES[api], choice, parallel, only)
@@ -143,7 +145,7 @@ def tool_choice(
         return {"generation_config": {"tool_choice": kind}}
     if not names:
         return {"toolConfig": {"functionCallingConfig": {"mode": word}}}
-    # Names may stand beside ANY and VALIDATED alone; VALIDATED is AUTO, held to the schemas.
+    # Names may only go with ANY and VALIDATED; VALIDATED is AUTO, held to the schemas.
     mode = "VALIDATED" if word == "AUTO" else "ANY"
     return {"toolConfig": {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": names}}}
 
@@ -153,7 +155,7 @@ def _readers_of(response: Any) -> Readers:
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in the first candidate, or in an interaction, in order. `data` says of the latter that they are."""
+    """Return the calls in the first candidate, or in an interaction, in order. The `data` of the latter marks them."""
     seen = response if type(response) is dict else fields_of(response)
     return interactions.calls(seen) if "steps" in seen else generate.calls(seen)
 
@@ -171,24 +173,23 @@ def turn(response: Mapping[str, Any]) -> list[Any]: ...
 
 
 def turn(response: Response) -> list[Any]:
-    """`[{"role": "model", "parts": [...]}]`, each thought signature on its own part; of an interaction the steps that
-    the model made."""
+    """Return `[{"role": "model", "parts": [...]}]`, each thought signature on its own part; for an interaction, the
+    steps that the model made."""
     return _readers_of(response).turn(response)
 
 
 def text(response: Response) -> str:
-    """What the model says, without its thoughts."""
+    """Return the model's text, without its thoughts."""
     return _readers_of(response).text(response)
 
 
 def stop(response: Response, tools: Iterable[Tool] = ()) -> Stop:
-    """Why the model stopped. With the tools that it was offered, JSON in its text that calls one is `"malformed"`
-    too."""
+    """Return why the model stopped. With the offered `tools`, JSON in the text that calls one is `"malformed"` too."""
     return _readers_of(response).stop(response, tools)
 
 
 def reason(response: Response, tools: Iterable[Tool] = ()) -> str | None:
-    """Why there is no answer, or not all of it; `None` where the model ended or made calls."""
+    """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
     return _readers_of(response).reason(response, tools)
 
 
@@ -201,18 +202,19 @@ def state(response: Interaction | Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 def state(response: Response) -> Any:
-    """What goes on with a turn that stopped at the limit of one request, which is a `"pause"`; nothing for any other.
+    """Return the data to go on with a turn that stopped at the limit of one request, a `"pause"`; empty for other
+    turns.
 
     generateContent: `{"continuation_token": ...}`, a field of `config`; send the same contents again, without this
-    turn. Interactions: `{"previous_interaction_id": ..., "continuation_token": ...}`; send no `input`, or, where the
-    interaction was not stored, the same input and the token alone. What comes is the rest of the turn.
+    turn. Interactions: `{"previous_interaction_id": ..., "continuation_token": ...}`; send no `input`, or, if the
+    interaction was not stored, the same input and only the token. The answer is the rest of the turn.
     """
     return _readers_of(response).state(response)
 
 
 def results(results: Iterable[ToolResult]) -> list[Any]:
-    """`[{"role": "user", "parts": [{"functionResponse": ...}, ...]}]`: one content for all, as this API wants it; for
-    the calls of an interaction one `function_result` step for each."""
+    """Return `[{"role": "user", "parts": [{"functionResponse": ...}, ...]}]`: one content for all results, as this API
+    requires; for the calls of an interaction one `function_result` step for each."""
     parts: list[Any] = []
     steps: list[Any] = []
     for result in results:
@@ -225,7 +227,7 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
 
 
 class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, reason, state)):
-    """The same from a stream: feed it each chunk of generateContent, or each event of an interaction. Until one has a
+    """A `Stream`: feed it each chunk of generateContent, or each event of an interaction. Until one has a
     `finishReason`, or is `interaction.completed`, every call has a `problem`."""
 
     __slots__ = ("_stream",)
@@ -233,7 +235,7 @@ class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, 
     def __init__(self) -> None:
         super().__init__()
         self._stream: Any = None
-        """The stream of the API whose events these are, from the first one on."""
+        """The stream of the detected API, from the first event on."""
 
     def _append_chunk(self, event: Any) -> bool:
         return self._stream._append_chunk(event)  # type: ignore[no-any-return]
@@ -249,5 +251,5 @@ class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, 
         return {} if self._stream is None else self._stream._assembled()
 
     def partial(self) -> dict[str, Any]:
-        """The response so far, as it comes without a stream."""
+        """Return the response so far, in the form of one without a stream."""
         return {} if self._stream is None else self._stream.partial()

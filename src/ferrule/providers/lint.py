@@ -1,7 +1,7 @@
-"""Checks of a toolset before it is sent to a model API: what is refused, what a model mixes up, what it costs.
+"""Checks of a toolset before it is sent to a model API: refused definitions, tools that a model may mix up, and costs.
 
-Pure functions over tools. An `error` is what a provider, or Ferrule on its behalf, refuses; a `warning` what a model is
-likely to get wrong; a `note` a fact worth knowing. `ferrule lint` prints them:
+Pure functions over tools. An `error` is refused by a provider, or by Ferrule on its behalf; a `warning` is likely to
+mislead a model; a `note` is a fact worth knowing. `ferrule lint` prints them:
 
     for finding in findings([convert], ["anthropic"], strict=True):
         print(finding.level, finding.rule)
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
 
 Level = Literal["error", "warning", "note"]
-"""How bad a finding is."""
+"""The severity of a finding."""
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 """The levels, the worst first."""
@@ -47,7 +47,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found."""
+    """One result of the checks."""
 
     level: Level
     rule: str
@@ -55,16 +55,16 @@ class Finding:
     `context-parameter`, `no-description`, `no-parameter-description`, `confusable`, `hidden` or `instruction`."""
     text: str
     provider: str = ""
-    """Empty: whichever."""
+    """Empty: any provider."""
     tool: str = ""
-    """Empty: all of them together."""
+    """Empty: all tools together."""
     path: str = ""
     """The place in the tool's schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """How much one tool takes of every request."""
+    """The cost of one tool in every request."""
 
     tool: str
     description: int
@@ -72,25 +72,25 @@ class Cost:
     schema: int
     """Characters, as compact JSON."""
     tokens: Mapping[str, int | None]
-    """For each provider the estimate of its definition's tokens; `None` where that is refused."""
+    """The estimated tokens of its definition, for each provider; `None` if that refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one provider takes."""
+    """The limits of one provider."""
 
     definitions: Callable[..., Any]
     plain: _plain.PlainRules
     rules: _strict.Rules | None = None
-    """Of its strict mode, where it has one."""
+    """The rules of its strict mode, if it has one."""
     most_tools: int | None = None
     most_description: int | None = None
     """Characters."""
 
 
-# OpenAI Chat answers "array too long. Expected an array with maximum length 128", and of a function's description
+# OpenAI Chat answers "array too long. Expected an array with maximum length 128", and for a function's description
 # "string too long. Expected a string with maximum length 1024". google-genai's types.Tool: "Maximum 512 function
-# declarations can be provided". Names have one form that all take (`wire_name`).
+# declarations can be provided". Names have one form for all APIs (`wire_name`).
 LIMITS: dict[str, Limits] = {
     "anthropic": Limits(anthropic.tools, _plain.PLAIN_ANTHROPIC, _strict.ANTHROPIC),
     "bedrock": Limits(bedrock.tools, _plain.PLAIN_BEDROCK, _strict.BEDROCK),
@@ -107,18 +107,18 @@ LIMITS: dict[str, Limits] = {
     ),
     "openai_responses": Limits(openai_responses.tools, _plain.PLAIN_OPENAI, _strict.OPENAI),
 }
-"""What each provider takes, by the name of its module."""
+"""The limits of each provider, by the name of its module."""
 
 WhetherStrict: TypeAlias = bool | Literal["where possible"]
-"""Whether the tools are looked at as strict ones: all, none, or all that can be. See docs/models.md."""
+"""Whether the tools are checked as strict ones: all, none, or all that can be. See docs/models.md."""
 
 
 def not_strict(tools: Iterable[Tool], provider: str) -> dict[str, str]:
-    """Which of the tools of a request `tools(…, strict="where possible")` of a provider leaves plain, by name, with the
-    reason: what in the schema cannot be expressed, or what the request would have too much of.
+    """Return the tools of a request that `tools(…, strict="where possible")` of a provider leaves plain, by name, with
+    the reason: a part of the schema that cannot be expressed, or an exceeded limit of the request.
 
     Raises:
-        DefinitionError: where there is no such provider.
+        DefinitionError: There is no such provider.
     """
     if provider not in LIMITS:
         raise DefinitionError(f"there is no provider {provider!r}; there are {', '.join(LIMITS)}")
@@ -128,13 +128,13 @@ def not_strict(tools: Iterable[Tool], provider: str) -> dict[str, str]:
 def findings(
     tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: WhetherStrict = False
 ) -> list[Finding]:
-    """All that is found, errors first.
+    """Return all findings, errors first.
 
     Args:
-        tools: Those of one request.
-        providers: Which are asked about.
-        strict: Whether all tools are meant to be strict. If not, what cannot be is a note; with `"where possible"`
-            what stays plain is.
+        tools: The tools of one request.
+        providers: The providers to check.
+        strict: Whether all tools are meant to be strict. If not, a tool that cannot be strict is a note; with
+            `"where possible"`, a tool that stays plain is a note.
     """
     tools = list(tools)
     found = [finding for name in providers for finding in _refusals(tools, name, strict)]
@@ -148,7 +148,7 @@ def findings(
     return sorted([*_untyped_contexts(tools), *found], key=lambda finding: LEVELS.index(finding.level))
 
 
-# What a provider refuses
+# Refusals of a provider
 
 
 def _refusals(tools: Sequence[Tool], provider: str, strict: WhetherStrict) -> Iterator[Finding]:
@@ -192,7 +192,7 @@ def _not_strict(tools: Sequence[Tool], provider: str, rules: _strict.Rules, leve
         yield Finding(level, "strict-limit", f"cannot all be strict: {over}", provider)
 
 
-# What a model sees
+# Texts for a model
 
 
 def _wire_names(tools: Sequence[Tool]) -> Iterator[Finding]:
@@ -229,7 +229,7 @@ _DECLARING = (
 
 
 def _parameters(schema: Any, path: str) -> Iterator[tuple[str, Any, str]]:
-    """Every parameter and field that a schema names, with its schema and its path."""
+    """Yield every parameter and field that a schema names, with its schema and its path."""
     if not isinstance(schema, Mapping):
         return
     for name, node in schema.get("properties", {}).items():
@@ -239,7 +239,8 @@ def _parameters(schema: Any, path: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
-    """Whether a parameter's schema says what it is: by its own words, a definition's, or as it can be but one value."""
+    """Return whether a parameter's schema is described: by its own words, by a definition's, or by a single possible
+    value."""
     if not isinstance(node, Mapping):
         return True
     if node.get("description") or "const" in node:
@@ -252,7 +253,7 @@ def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
     return any(_is_described(branch, root) for branch in branches)
 
 
-# What speaks to the model, or is not seen
+# Instructions to the model, and hidden characters
 
 
 def _hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
@@ -268,8 +269,8 @@ def _hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
 
 
 def _instructions(tools: Sequence[Tool]) -> Iterator[Finding]:
-    """Texts that instruct the model instead of describing the tool, and those that say what becomes of the tools of
-    others: what one source says of its own tools is a description."""
+    """Yield texts that instruct the model instead of describing the tool, and texts with orders about the tools of
+    others. Orders of a source about its own tools are descriptions."""
     names: dict[str | None, dict[str, str]] = {}
     for tool in tools:
         names.setdefault(_server_of(tool), {}).update(dict.fromkeys(_names_in_texts(tool), tool.name))
@@ -291,12 +292,13 @@ def _server_of(tool: Tool) -> str | None:
 
 
 def _names_in_texts(tool: Tool) -> list[str]:
-    """What a text may call a tool, where that is no word of the language: its name, and that without its server's."""
+    """Return the names of a tool in texts that are no words of the language: its name, and that without its
+    server's."""
     inner = tool.name.removeprefix(f"{_server_of(tool)}__")
     return [name for name in {tool.name, inner} if "_" in name or "-" in name]
 
 
-# What a model may mix up
+# Tools that a model may mix up
 
 _ALIKE = 0.75
 _EMPTY_WORDS = frozenset(
@@ -319,11 +321,12 @@ class _Words:
 
 
 def _confusable(tools: Sequence[Tool]) -> Iterator[Finding]:
-    """Pairs whose names are the same but for case, separators and plurals; or whose descriptions have the same words;
-    or that share three quarters of the words and of the parameters, where no word of a name tells them apart.
+    """Find pairs with the same names except for case, separators and plurals; with the same words in their
+    descriptions; or with three quarters of the words and of the parameters in common, unless each of the two names has
+    a distinguishing word.
 
-    What is shared is counted as the size of the intersection over the size of the union (Jaccard's index). A word tells
-    two tools apart that is in the name and the description of one, and not in the description of the other.
+    The shared part is the size of the intersection over the size of the union (Jaccard's index). A distinguishing word
+    is in the name and the description of one tool, and not in the description of the other.
     """
     each = [_words(tool) for tool in tools]
     for one, other in _pairs(each):
@@ -334,10 +337,12 @@ def _confusable(tools: Sequence[Tool]) -> Iterator[Finding]:
 
 
 def _pairs(each: Sequence[_Words]) -> Iterator[tuple[int, int]]:
-    """The places of those that may be alike, in order: with the same name, or with one of their rarest words in common.
+    """Yield the positions of pairs that may be alike, in order: with the same name, or with one of their rarest words
+    in common.
 
-    Of two sets of which three quarters are shared, a quarter of each and one word more cannot all be in it alone
-    (prefix filtering: Chaudhuri, Ganti and Kaushik, "A Primitive Operator for Similarity Joins in Data Cleaning").
+    If two sets share three quarters of their words, then any quarter of one set plus one word contains a word of the
+    other (prefix filtering: Chaudhuri, Ganti and Kaushik, "A Primitive Operator for Similarity Joins in Data
+    Cleaning").
     """
     uses = Counter(word for words in each for word in words.word_set)
     positions: dict[tuple[str, str], list[int]] = {}
@@ -394,13 +399,13 @@ def _names_tell_apart(one: _Words, other: _Words) -> bool:
     return bool(first and second)
 
 
-# What it costs
+# Costs
 
 
 def costs(
     tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: WhetherStrict = False
 ) -> list[Cost]:
-    """What each tool takes of a request, in the order of the toolset."""
+    """Return the cost of each tool in a request, in the order of the toolset."""
     found, tools = [], list(tools)
     is_strict = {name: _strict.chosen_strict(tools, strict, LIMITS[name].rules) for name in providers}
     for tool in tools:
@@ -410,10 +415,11 @@ def costs(
 
 
 def _tokens(tool: Tool, limits: Limits, strict: bool) -> int | None:
-    """A quarter of the bytes of the definition as compact JSON in UTF-8, rounded up.
+    """Return a quarter of the bytes of the definition as compact JSON in UTF-8, rounded up.
 
-    Four characters for a token is what google-genai's own types say ("A token is approximately four characters"). No
-    tokenizer is asked, and no API says how it writes definitions into a prompt, nor what stands before all of them.
+    Four characters for a token is the estimate of google-genai's own types ("A token is approximately four
+    characters"). No tokenizer is used, and no API documents the form of definitions in a prompt, or the text before
+    them.
     """
     try:
         written = limits.definitions([tool], strict=strict and limits.rules is not None)

@@ -84,26 +84,26 @@ _DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstu
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> list[ToolTypedDict]:
-    """`[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
+    """Return `[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
 
     Args:
-        strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
-        cache: Nothing to mark here; `prompt_cache_key` in the request says what belongs together.
-        deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
-            what stands before them stays cached.
+        strict: Whether the API holds the model to the schema: for all tools, or for the tools of these names.
+        cache: No effect; use `prompt_cache_key` in the request.
+        deferred: The names of tools that came later. This API cannot defer: they come last, in this order, so that the
+            part before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be sent or strict, or a name is no tool's.
+        DefinitionError: A tool's schema cannot be sent or strict, or a name belongs to no tool.
     """
     first, later = _DEFINITIONS.write(toolset, strict, deferred)
     return first + later
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
-    """`{"tool_choice": ...}`, and `"parallel_tool_calls": False` where one call at a time is wanted.
+    """Return `{"tool_choice": ...}`, with `"parallel_tool_calls": False` unless `parallel`.
 
     Raises:
-        DefinitionError: for `only`, which this API cannot say.
+        DefinitionError: There is `only`, but this API has no such option.
     """
     word, names = chosen(_API, choice, parallel, only)
     fields: Any = word or {"type": "function", "function": {"name": names[0]}}
@@ -111,7 +111,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in the first choice, in order, with the ids as they came."""
+    """Return the calls in the first choice, in order, with unchanged ids."""
     choice = fields_of(first_choice(response))
     end = None if choice.get("finish_reason") == "tool_calls" else _end
     return read_calls(_API, response, _tool_calls(choice), "id", read_function_call, end, _call_ids)
@@ -122,7 +122,7 @@ def _tool_calls(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-    """Ids as they came; one that is derived is already what this API takes."""
+    """Return the unchanged ids. A derived id has the API's form already."""
     sent = ids_as_sent(requested, key)
     if sent is not None:
         return sent
@@ -131,7 +131,8 @@ def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -
 
 
 def wire_id(id: str) -> str:
-    """`id` as this API takes it, nine letters or digits: one that fits stays, another becomes a hash of itself."""
+    """Return `id` in the form of this API, nine letters or digits: an id that fits stays, another one becomes a hash of
+    itself."""
     if _CALL_ID.fullmatch(id):
         return id
     number = int.from_bytes(hashlib.blake2s(clean_text(id).encode(), digest_size=16).digest(), "big")
@@ -139,7 +140,7 @@ def wire_id(id: str) -> str:
 
 
 def _messages(choice: Any) -> list[Any]:
-    """The choice's message; several, where built-in tools ran in between."""
+    """Return the choice's message; several messages if built-in tools ran in between."""
     message = fields_of(choice).get("message")
     return read_list(choice, "messages") if message is None else [message]
 
@@ -154,7 +155,7 @@ def _end(response: Response) -> End:
 
 
 def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
-    """The first choice's message, with the ids that `results` answers: all in nine letters or digits."""
+    """Return the first choice's message, with the same ids as in `results`: all in nine letters or digits."""
     messages: list[Any] = plain_list(_messages(first_choice(response)))
     for message in messages:
         message["role"] = "assistant"
@@ -173,7 +174,7 @@ def _arguments_in_history(given: Any) -> Any:
 
 
 def text(response: Response) -> str:
-    """What the model says."""
+    """Return the model's text."""
     return "".join(text_of(fields_of(message).get("content")) for message in _messages(first_choice(response)))
 
 
@@ -182,7 +183,7 @@ state = no_state
 
 
 def results(results: Iterable[ToolResult]) -> list[ChatCompletionRequestMessageTypedDict]:
-    """One `{"role": "tool", "tool_call_id", "name", "content"}` for each result."""
+    """Return one `{"role": "tool", "tool_call_id", "name", "content"}` for each result."""
     return [_result(result) for result in results]
 
 
@@ -207,7 +208,7 @@ class Stream(
     ChatStream["Event", "ChatCompletionRequestMessageTypedDict"],
     readers=Readers(calls, text, turn, stop, reason, state),
 ):
-    """The same from a stream: feed it each event. Until one has a `finish_reason`, every call has a `problem`."""
+    """A `Stream`: feed it each event. Until one has a `finish_reason`, every call has a `problem`."""
 
     __slots__ = ("_parts",)
 
@@ -227,7 +228,7 @@ class Stream(
             self._error = repr(self._finish_reason)
 
     def _add_part(self, part: Any) -> None:
-        """A text, or a chunk; texts, and thoughts, that follow each other are one."""
+        """Add a text or another part. Adjacent texts become one, and so do adjacent thoughts."""
         kind = "text" if isinstance(part, str) else read(part, "type")
         text = part if isinstance(part, str) else read(part, "text")
         if kind == "text" and isinstance(text, str):
@@ -253,7 +254,7 @@ class Stream(
                 thinking["thinking"].append(more)
         for key in ("signature", "closed"):
             found = read(chunk, key)
-            if found:  # the SDK has an object that is false where nothing came
+            if found:  # without a value, the SDK has an object that is false
                 thinking[key] = plain(found)
 
     def _message(self) -> dict[str, Any]:

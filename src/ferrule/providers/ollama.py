@@ -1,7 +1,7 @@
 """Ollama's chat API. See docs/providers/ollama.md.
 
-Its Python client drops what it does not know of a schema (nested properties, `anyOf`, `$ref`): send the definitions
-as they are, with an HTTP client.
+Its Python client drops the parts of a schema that it does not know (nested properties, `anyOf`, `$ref`): send the
+definitions unchanged, with an HTTP client.
 """
 
 from __future__ import annotations
@@ -63,33 +63,33 @@ _DEFINITIONS = Definitions(name="ollama", plain=PLAIN_OLLAMA, in_function=True)
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """`[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
+    """Return `[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
 
     Args:
-        strict: Nothing that this API has.
-        cache: Nothing to mark here; the server keeps an unchanged beginning by itself.
-        deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
-            what stands before them stays cached.
+        strict: Not supported by this API.
+        cache: No effect; the server caches an unchanged beginning by itself.
+        deferred: The names of tools that came later. This API cannot defer: they come last, in this order, so that the
+            part before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be sent, one is to be strict, or a name is no tool's.
+        DefinitionError: A tool's schema cannot be sent, a tool is to be strict, or a name belongs to no tool.
     """
     first, later = _DEFINITIONS.write(toolset, strict, deferred)
     return first + later
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
-    """Nothing: this API leaves the choice to the model.
+    """Return an empty dict: this API leaves the choice to the model.
 
     Raises:
-        DefinitionError: for anything but `"auto"`, for `parallel=False` and for `only`.
+        DefinitionError: The choice is not `"auto"`, or there is `parallel=False` or `only`.
     """
     chosen(_API, choice, parallel, only)
     return {}
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in a message, in order. Their ids are derived where the server sends none."""
+    """Return the calls in a message, in order. Their ids are derived if the server sends none."""
     fields = fields_of(response)
     requested = fields_of_each(fields_of(fields.get("message")).get("tool_calls"))
     end = None if fields.get("done") is True and fields.get("done_reason") == "stop" else _end
@@ -107,14 +107,15 @@ def _end(response: Response) -> End:
 
 def _call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     found, stamp = [item.get(key) for item in requested], read(response, "created_at")
-    if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as at nearly every turn
+    if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as in nearly every turn
         return [f"call_{stamp}_{position}" for position in range(len(found))]
-    # Without a time stamp, what the calls say has to do.
+    # Without a time stamp, the ids come from the calls themselves.
     return ids_of({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
 
 
 def turn(response: Response) -> list[dict[str, Any]]:
-    """The message, thinking and all; this API ties results to calls by their order, so no ids are added."""
+    """Return the message, including its thinking. This API ties results to calls by their order, so no ids are
+    added."""
     message = plain(read(response, "message"))
     if not isinstance(message, dict):
         return []
@@ -127,7 +128,7 @@ def turn(response: Response) -> list[dict[str, Any]]:
 
 
 def text(response: Response) -> str:
-    """What the model says."""
+    """Return the model's text."""
     return read_text(read(response, "message"), "content")
 
 
@@ -144,8 +145,8 @@ def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[s
 
 
 def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
-    """One `{"role": "tool", "tool_name", "content"}` for each result, in the order of the calls; text only, as images
-    stand on a user's messages alone."""
+    """Return one `{"role": "tool", "tool_name", "content"}` for each result, in the order of the calls. It has text
+    only, because only a user's messages can have images."""
     return [
         {"role": "tool", "tool_name": clean_text(answered_call(result).name), "content": result_text(result)}
         for result in results
@@ -153,14 +154,14 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
 
 
 class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state)):
-    """The same from a stream: feed it each line. Until one is `done`, every call has a `problem`."""
+    """A `Stream`: feed it each line. Until one is `done`, every call has a `problem`."""
 
     __slots__ = ("_end", "_head", "_streamed_calls", "_texts")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
-        """The model, and the first line's time stamp, which missing ids are derived from."""
+        """The model, and the first line's time stamp, the source of missing ids."""
         self._texts: defaultdict[str, list[str]] = defaultdict(list)
         self._streamed_calls: list[Any] = []
         self._end: dict[str, Any] = {"done": False}

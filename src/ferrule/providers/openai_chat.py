@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API, and whatever is compatible with it. See docs/providers/openai-chat.md."""
+"""OpenAI's Chat Completions API, and compatible servers. See docs/providers/openai-chat.md."""
 
 from __future__ import annotations
 
@@ -73,40 +73,40 @@ _API = Api(
     narrows=True,
     one_at_a_time=True,
 )
-# "array too long. Expected an array with maximum length 128"; compatible servers take more without strict mode.
+# "array too long. Expected an array with maximum length 128"; compatible servers accept more without strict mode.
 _DEFINITIONS = Definitions(
     name="openai_chat", plain=PLAIN_CHAT, strict=replace(OPENAI, most_together={"strict tools": 128}), in_function=True
 )
 
 MOST_DESCRIPTION = 1_024
-"""Characters of a tool's description, of which OpenAI and Azure answer "string too long. Expected a string with maximum
-length 1024", for the whole request. Other servers of this API take more."""
+"""The most characters of a tool's description. For a longer one, OpenAI and Azure answer the whole request with "string
+too long. Expected a string with maximum length 1024". Other servers of this API accept more."""
 
 
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> list[ChatCompletionFunctionToolParam]:
-    """`[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
+    """Return `[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
 
     Args:
-        strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
-        cache: Nothing to mark here; the API caches an unchanged beginning by itself.
-        deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
-            what stands before them stays cached.
+        strict: Whether the API holds the model to the schema: for all tools, or for the tools of these names.
+        cache: No effect; the API caches an unchanged beginning by itself.
+        deferred: The names of tools that came later. This API cannot defer: they come last, in this order, so that the
+            part before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
-            tool's.
+        DefinitionError: A tool's schema cannot be sent or strict, strict tools are too many, or a name belongs to no
+            tool.
     """
     first, later = _DEFINITIONS.write(toolset, strict, deferred)
     return first + later
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
-    """`{"tool_choice": ...}`, and `"parallel_tool_calls": False` where one call at a time is wanted.
+    """Return `{"tool_choice": ...}`, with `"parallel_tool_calls": False` unless `parallel`.
 
     Raises:
-        DefinitionError: for `only` beside `"none"` or a name.
+        DefinitionError: There is `only` beside `"none"` or a name.
     """
     word, names = chosen(_API, choice, parallel, only)
     listed = [_function_reference(name) for name in names]
@@ -121,7 +121,7 @@ def _function_reference(name: str) -> dict[str, Any]:
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in the first choice, in order. `data` is `{"type": "custom"}` for a call of a custom tool."""
+    """Return the calls in the first choice, in order. `data` is `{"type": "custom"}` for a call of a custom tool."""
     choice = fields_of(first_choice(response))
     requested = fields_of_each(fields_of(choice.get("message")).get("tool_calls"))
     ended = choice.get("finish_reason") == "tool_calls" and not _error(response)
@@ -137,7 +137,7 @@ def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
 
 
 def _error(response: Any) -> Any:
-    """What compatible servers say of an error, beside the choices or in one (OpenRouter)."""
+    """Return the error of a compatible server, beside the choices or in one (OpenRouter)."""
     return fields_of(response).get("error") or fields_of(first_choice(response)).get("error")
 
 
@@ -155,8 +155,8 @@ def _end(response: Response) -> End:
 
 
 def turn(response: Response) -> list[ChatCompletionMessageParam]:
-    """The first choice's message. The API does not take what the SDK's `parse` adds, and of what is spoken its id
-    alone."""
+    """Return the first choice's message. The API refuses the fields that the SDK's `parse` adds, and accepts only the
+    id of audio."""
     found = plain(read(first_choice(response), "message"))
     message: Any = found if isinstance(found, dict) else {}
     message.pop("parsed", None)
@@ -165,7 +165,7 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
         message["audio"] = {"id": audio["id"]}
     if requested:
         message["tool_calls"] = requested
-    # Compatible servers send it as null or empty, which the API does not take back.
+    # Compatible servers send it as null or empty, but the API refuses that in a history.
     if not read_text(message.get("function_call"), "name").strip():
         message.pop("function_call", None)
     fill_ids(response, requested, "id")
@@ -183,7 +183,7 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
 
 
 def text(response: Response) -> str:
-    """What the model says, a refusal too."""
+    """Return the model's text, or its refusal."""
     message = fields_of(read(first_choice(response), "message"))
     return text_of(message.get("content")) or read_text(message, "refusal")
 
@@ -197,8 +197,8 @@ def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[s
     read them.
 
     Calls are read in the forms `<tool_call>{"name", "arguments"}</tool_call>`, `<function=name>…</function>` and
-    `<invoke name="name">…</invoke>`, and as JSON if it names one of the `tools` that the model was offered. If the text
-    holds none, or one that cannot be read, the response is as it was.
+    `<invoke name="name">…</invoke>`, and as JSON if it names one of the offered `tools`. If the text holds no call, or
+    an unreadable one, the response is unchanged.
     """
     found: dict[str, Any] = plain(fields_of(response) if isinstance(response, Mapping) else response)
     message = read(first_choice(found), "message")
@@ -212,7 +212,7 @@ def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[s
 
 
 def results(results: Iterable[ToolResult]) -> list[ChatCompletionMessageParam]:
-    """One `{"role": "tool", "tool_call_id", "content"}` for each result; this API takes text only."""
+    """Return one `{"role": "tool", "tool_call_id", "content"}` for each result; this API accepts only text."""
     return [
         {"role": "tool", "tool_call_id": answered_call(result).id, "content": result_text(result)} for result in results
     ]
@@ -221,7 +221,7 @@ def results(results: Iterable[ToolResult]) -> list[ChatCompletionMessageParam]:
 class Stream(
     ChatStream["Event", "ChatCompletionMessageParam"], readers=Readers(calls, text, turn, stop, reason, state)
 ):
-    """The same from a stream: feed it each chunk. Until one has a `finish_reason`, every call has a `problem`."""
+    """A `Stream`: feed it each chunk. Until one has a `finish_reason`, every call has a `problem`."""
 
     __slots__ = ("_other", "_texts")
 
@@ -229,7 +229,7 @@ class Stream(
         super().__init__()
         self._texts: defaultdict[str, list[str]] = defaultdict(list)
         self._other: dict[str, Any] = {}
-        """What the message says besides its texts and calls."""
+        """The message's fields besides its texts and calls."""
 
     def _read_head(self, chunk: Mapping[str, Any]) -> None:
         super()._read_head(chunk)

@@ -99,27 +99,27 @@ _DEFINITIONS = Definitions(
 )
 _OWN_TYPES = ("function_call", "custom_tool_call")
 _SEARCH, _SEARCH_CALL = "search_tools", "tool_search_call"
-"""The API's calls of a client's tool search have no name: a search tool of this one answers them."""
+"""The API's calls of a client's tool search have no name: a search tool of this name answers them."""
 _NAME_IN_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> list[FunctionToolParam | ToolSearchToolParam]:
-    """`[{"type": "function", "name", "description", "parameters", "strict"}]`, deferred tools behind the others.
+    """Return `[{"type": "function", "name", "description", "parameters", "strict"}]`, deferred tools after the others.
 
-    `strict` is always sent: without it the API tries strict mode, which changes what the model sends. A search tool
-    that is called `search_tools` is `{"type": "tool_search", "execution": "client", "description", "parameters"}`; one
+    `strict` is always sent: without it the API tries strict mode, and that changes the model's output. A search tool
+    with the name `search_tools` is `{"type": "tool_search", "execution": "client", "description", "parameters"}`; one
     of another name is a function, for models without tool search.
 
     Args:
-        strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
-        cache: Nothing to mark here; the API caches an unchanged beginning by itself.
-        deferred: Names of tools that the model finds by a tool search.
+        strict: Whether the API holds the model to the schema: for all tools, or for the tools of these names.
+        cache: No effect; the API caches an unchanged beginning by itself.
+        deferred: The names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
-            tool's.
+        DefinitionError: A tool's schema cannot be sent or strict, strict tools are too many, or a name belongs to no
+            tool.
     """
     listed = list_of_tools(toolset)
     first, later = _DEFINITIONS.write(listed, strict, deferred)
@@ -129,21 +129,21 @@ def tools(
 
 
 def is_search(tool: Tool) -> bool:
-    """Whether it is written as a tool search of the client's: it is a search tool, and has the name `search_tools`."""
+    """Return whether the tool is written as a tool search of the client's: it is a search tool named `search_tools`."""
     return tool.wire_name == _SEARCH and SEARCH_TAG in tool.tags
 
 
 def _search_definition(written: Mapping[str, Any]) -> Any:
-    # The API refuses one without a description, which its types allow.
+    # The API refuses one without a description, although its types allow that.
     shown = {"description": written.get("description") or "Find tools.", "parameters": written["parameters"]}
     return {"type": "tool_search", "execution": "client", **shown}
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
-    """`{"tool_choice": ...}`, and `"parallel_tool_calls": False` where one call at a time is wanted.
+    """Return `{"tool_choice": ...}`, with `"parallel_tool_calls": False` unless `parallel`.
 
     Raises:
-        DefinitionError: for `only` beside `"none"` or a name.
+        DefinitionError: There is `only` beside `"none"` or a name.
     """
     word, names = chosen(_API, choice, parallel, only)
     listed = [{"type": "function", "name": name} for name in names]
@@ -154,9 +154,9 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in a response, in order; a tool search of the client's is a call of `search_tools`. What else the API
-    leaves to the program, such as a shell's commands, has a `problem`. `data` holds the item's kind, its namespace and
-    its caller where the answer needs them."""
+    """Return the calls in a response, in order. A tool search of the client's is a call of `search_tools`. Other items
+    that the API leaves to the program, such as a shell's commands, have a `problem`. `data` holds the item's kind, its
+    namespace and its caller if the answer needs them."""
     fields = fields_of(response)
     requested = [item for item in fields_of_each(fields.get("output")) if _is_call(item)]
     ended = fields.get("status") == "completed" and not (fields.get("error") or fields.get("incomplete_details"))
@@ -164,7 +164,7 @@ def calls(response: Response) -> list[ToolCall]:
 
 
 def _is_call(item: Mapping[str, Any]) -> bool:
-    """Whether it waits for an answer of the program's."""
+    """Return whether the item waits for an answer of the program."""
     kind = item.get("type")
     if kind in _OWN_TYPES:
         return True
@@ -176,7 +176,7 @@ def _is_call(item: Mapping[str, Any]) -> bool:
 
 
 def _with_call_ids(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The items with the id that their answer names, which of a request for approval is its own."""
+    """Return the items with the id for their answer. A request for approval is answered under its own id."""
     return [{**item, "call_id": item.get("id")} if item.get("type") == _APPROVAL else item for item in items]
 
 
@@ -198,7 +198,7 @@ def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
 
 
 def _unacknowledged(given: Mapping[str, Any]) -> str:
-    """What is to be known of a call's safety checks; `results` never acknowledges one, for that is a consent."""
+    """Return a text about a call's safety checks. `results` never acknowledges one, because that is a consent."""
     checks = [read_text(check, "code") or read_text(check, "id") for check in read_list(given, "pending_safety_checks")]
     return f" The API takes no answer before somebody acknowledges {', '.join(checks)}." if checks else ""
 
@@ -206,7 +206,7 @@ def _unacknowledged(given: Mapping[str, Any]) -> str:
 _APPROVAL = "mcp_approval_request"
 _FOREIGN_CALLS = frozenset({"shell_call", "local_shell_call", "computer_call", "apply_patch_call", _APPROVAL})
 _NOT_ASKED = frozenset({"id", "type", "call_id", "status", "caller", "namespace"})
-"""What an item says besides what it asks for."""
+"""The fields of an item besides its request."""
 
 
 def _end(response: Response) -> End:
@@ -223,10 +223,10 @@ def _end(response: Response) -> End:
 
 
 def turn(response: Response) -> list[ResponseInputItemParam]:
-    """The output's items, reasoning with its encrypted content and all.
+    """Return the output's items, including reasoning with its encrypted content.
 
-    What the API does not take back is left out: what the SDK's `parse` adds, who made an item, and reasoning at the end
-    ("provided without its required following item").
+    Fields and items that the API refuses in a history are left out: the additions of the SDK's `parse`, the creator of
+    an item, and reasoning at the end ("provided without its required following item").
     """
     items: list[Any] = plain_list(read_list(response, "output"))
     items = without_last_thoughts(items, lambda item: item.get("type") == "reasoning")
@@ -254,7 +254,7 @@ def _name_with_namespace(name: str, namespace: Any) -> str:
 
 
 def text(response: Response) -> str:
-    """What the model says, a refusal too."""
+    """Return the model's text, including refusals."""
     return "".join(read_text(part, "text") or read_text(part, "refusal") for part in _message_parts(response))
 
 
@@ -268,9 +268,9 @@ state = no_state
 
 
 def results(results: Iterable[ToolResult]) -> list[ResponseInputItemParam]:
-    """One `function_call_output` or `custom_tool_call_output` item for each result; of a tool search the
-    `tool_search_output` with the definitions of what was found; of what else was left to the program, the item that
-    says in its own form that nothing was run."""
+    """Return one item for each result: a `function_call_output` or `custom_tool_call_output`; for a tool search, the
+    `tool_search_output` with the definitions of the found tools; for other items left to the program, an answer in
+    their own form that nothing was run."""
     return [_result(result) for result in results]
 
 
@@ -298,9 +298,9 @@ _NO_PICTURE = (
 
 
 def _not_run(kind: str, id: str, why: str) -> dict[str, Any]:
-    """How a call that nothing here runs is answered, each kind in its own form.
+    """Return the answer to a call that nothing here runs, for each kind in its own form.
 
-    openai.types.responses.response_input_item_param. The type of a local shell's output says `id`, and the server wants
+    openai.types.responses.response_input_item_param. The type of a local shell's output has `id`, but the server wants
     `call_id` (github.com/openai/openai-agents-python/issues/1855). A computer's answer is a picture and nothing else.
     """
     if kind == _APPROVAL:
@@ -315,8 +315,8 @@ def _not_run(kind: str, id: str, why: str) -> dict[str, Any]:
 
 
 def referred(messages: Iterable[Any]) -> list[str]:
-    """The names of the tools whose definitions stand in the messages, because a client's tool search found them, each
-    once: they can be called without a definition in the request's `tools`."""
+    """Return the names of the tools defined in the messages, because a client's tool search found them, each once. They
+    can be called without a definition in the request's `tools`."""
     found: list[str] = []
     for item in fields_of_each(list(messages)):
         if item.get("type") == "tool_search_output" and item.get("execution") == "client":
@@ -356,7 +356,7 @@ _ITEM_TYPES = {"arguments": "function_call", "input": "custom_tool_call", "code"
 
 
 class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(calls, text, turn, stop, reason, state)):
-    """The same from a stream: feed it each event. Until the response is completed, every call has a `problem`."""
+    """A `Stream`: feed it each event. Until the response is completed, every call has a `problem`."""
 
     __slots__ = ("_end_status", "_items", "_response")
 
@@ -405,12 +405,12 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
             self._end_status = "failed"
 
     def _begin(self, event: Any, started: Any) -> _StreamedItem:
-        """The item of this event: the one that has its id and its index, or a new one."""
+        """Return the item of this event: the one with its id and its index, or a new one."""
         id, index = known_id(read(started, "id")), as_index(read(event, "output_index"))
         return self._items.begin(id, _StreamedItem(started, id, index))
 
     def _find(self, id: str | None, index: int | None) -> _StreamedItem | None:
-        """The item of this id, and of this index where several have it; else the newest under the index."""
+        """Return the item of this id, and of this index if several have it; otherwise the newest under the index."""
         item = self._items.by_index.get(index)
         return item if id is None or (item is not None and item.id == id) else self._items.by_id.get(id, item)
 
@@ -433,7 +433,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
     def _assembled(self) -> dict[str, Any]:
         found = _head(self._response)
         listed = read_list(self._response, "output")
-        # Encrypted content counts as it is in `output_item.done`; the end event fills in only what had none.
+        # The `output_item.done` events count, for their encrypted content; the end event only if an item had none.
         whole = self._items and all(item.done is not None for item in self._items)
         found["output"] = listed if listed and not whole else [item.assembled() for item in self._items]
         found["status"] = self._end_status or "in_progress"
@@ -441,7 +441,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
 
 
 class _StreamedItem:
-    """One item of the output, as it was added, the chunks since then, and as it was when it was done."""
+    """One item of the output: its start, the chunks since then, and its final form."""
 
     __slots__ = ("annotations", "chunks", "done", "done_fields", "id", "index", "started")
 
@@ -477,14 +477,14 @@ class _StreamedItem:
 
 
 class _Parts:
-    """The parts of an item's lists; an index names a part, and one that is not there yet is the next one's."""
+    """The parts of an item's lists. An unknown index names the next part."""
 
     def __init__(self, item: dict[str, Any]) -> None:
         self._item = item
         self._places: dict[tuple[str, int], int] = {}
 
     def at(self, key: str, index: int, kind: str) -> dict[str, Any]:
-        """The part of this index in the list under `key`, new where nothing has named it."""
+        """Return the part of this index in the list under `key`; a new one if the index is unknown."""
         if not any(known == key for known, _ in self._places):
             parts = self._item[key] = [part for part in read_list(self._item, key) if isinstance(part, dict)]
             self._places |= {(key, place): place for place in range(len(parts))}
@@ -496,13 +496,13 @@ class _Parts:
 
 
 def _same_call_id(started: Any, done: Any) -> bool:
-    """Whether these may be the same item at its start and at its end."""
+    """Return whether these may be the same item at its start and at its end."""
     ids = [known_id(read(item, "call_id")) for item in (started, done)]
     return None in ids or ids[0] == ids[1]
 
 
 def _head(response: Any) -> dict[str, Any]:
-    """What a response says besides its output, which may be long."""
+    """Return a response's fields without its output, because that may be long."""
     if isinstance(response, Mapping):
         return dict(response)
     return {name: getattr(response, name) for name in sent_names(response)}
