@@ -1,7 +1,9 @@
-"""The forms of others, as tools and guards. A file is one form, or several of one kind.
+"""The tool and guard forms of other libraries, as tools and guards of Ferrule.
 
-The kernel loads this where something comes that it does not take itself; nobody needs to import it. Each function here
-takes what was given and makes of it what the kernel has:
+Each file is one form, or several of a kind.
+
+The kernel loads this on demand for an object that it does not accept itself; nobody needs to import it. Each function
+here turns such an object into one of the kernel's:
 
     def from_object(thing):
         return Tool(thing.name, thing.execute, description=thing.description)

@@ -1,17 +1,17 @@
-"""What the adapters to frameworks share: a runner as a framework's tools call it.
+"""Run a runner's calls from the tools of a framework. All adapters to frameworks share this.
 
-A framework calls its tools one by one, and asks a person in a way of its own. So an adapter is made of four steps:
+A framework calls its tools one by one, and asks a person in its own way. So an adapter has four steps:
 
     adapter = Adapter(runner, "their name", suspends=True)
     result = await adapter.run(call, context)                        # once for each call id, by the journal
-    raise TheirInterrupt(record_of(result))                          # where result.pending
-    result = await adapter.answer(call, context, True, record)       # with what a person said
+    raise TheirInterrupt(record_of(result))                          # if result.pending
+    result = await adapter.answer(call, context, True, record)       # with the person's answer
 
-A call is known by its principal, its session, its tool, its id and the arguments that were sent. An answer is good for
-the call whose record it brings along, or whose record is kept. Without a record, or with one that this runner has not
-sealed, a no is one all the same; any other answer is none, and the person is asked again, whatever the guards say now.
+A call is identified by its principal, session, tool, id and sent arguments. An answer is valid for the call whose
+record comes with it, or is stored. Without a record, or with one that this runner has not sealed, a no still counts.
+Any other answer does not, and the person is asked again, whatever the guards return now.
 
-A runner that has no journal gets one in memory, which all adapters of that runner share. One that is made anew for each
+A runner without a journal gets one in memory, shared by all adapters of that runner. A runner made anew for each
 request, also by `runner.replace`, is another runner: give it a journal and a `resume_key`.
 
 `ferrule.testing.AdapterContract` tests an adapter of your own: docs/coming-from.md#your-own-adapter.
@@ -55,7 +55,7 @@ log = logging.getLogger("ferrule")
 _Theirs = TypeVar("_Theirs")
 _PREFIX = "interop "
 _MOST_IN_MEMORY = 10_000
-"""Calls in a journal that is made here."""
+"""The most calls in a journal made here."""
 _GONE = "the record of that is gone"
 _OTHER_SEAL = "the record of that was changed, or another runner has sealed it"
 _NOT_SEALED = (
@@ -66,22 +66,24 @@ _NOT_LATER = deny("a person would have to be asked, and no call can wait for an 
 _OF_A_STORE = ("get", "compare_and_set", "items")
 _MAKES_JOURNALS = Lock()
 _KEPT: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
-"""The runners that were given a journal in memory here: adapters that are made anew for each request share it."""
+"""The runners that got a journal in memory here. Adapters made anew for each request share them."""
 
 
 class Record(TypedDict):
-    """What takes a suspended call up again, as plain JSON. See docs/coming-from.md#your-own-adapter.
+    """The data to resume a suspended call, as plain JSON. See docs/coming-from.md#your-own-adapter.
 
     Attributes:
-        pending: What `Runner.resume` reads: sealed, and perhaps shown to people.
+        pending: The input of `Runner.resume`: sealed, and possibly shown to people.
     """
 
     pending: dict[str, Any]
 
 
 Tell: TypeAlias = Callable[[float, float | None, str | None], Awaitable[object]]
-"""How much is done, of how much where that is known, and a text: what `context.progress` was given.
-See docs/coming-from.md#your-own-adapter."""
+"""A function for progress: the amount done, the total if known, and a text, the arguments of `context.progress`.
+
+See docs/coming-from.md#your-own-adapter.
+"""
 
 
 _ToldOf: TypeAlias = tuple[str | None, str | None, str]
@@ -89,21 +91,21 @@ _ToldOf: TypeAlias = tuple[str | None, str | None, str]
 
 
 class Adapter:
-    """A runner as the tools of a framework call it. See docs/coming-from.md#your-own-adapter.
+    """A runner for the tools of a framework. See docs/coming-from.md#your-own-adapter.
 
     Args:
-        runner: What runs the calls. One without a journal keeps the newest ten thousand that change something in
-            memory, which is logged as a warning.
+        runner: The runner of the calls. If it has no journal, the newest ten thousand changing calls stay in memory,
+            and a warning is logged.
         framework: Its name, for errors and logs.
-        suspends: Whether a call can wait there for a person, who answers later; a runner without an approver then
-            suspends what it is to ask about. Elsewhere what an approver puts off is denied.
-        records: Where records are kept until they are answered; the journal's store where it is left out.
+        suspends: Whether a call can wait in the framework for a person's later answer. A runner without an approver
+            then suspends calls that need an answer. Otherwise a call that an approver defers is denied.
+        records: The store of records until they are answered; the journal's store by default.
 
     Attributes:
         runner: The runner that runs the calls.
 
     Raises:
-        DefinitionError: for what is no runner, and no store; and for tools that may ask where nobody can be asked.
+        DefinitionError: `runner` is no runner, `records` is no store, or a tool may ask and nobody can be asked.
     """
 
     def __init__(self, runner: Runner, framework: str, *, suspends: bool, records: Store | None = None) -> None:
@@ -122,22 +124,22 @@ class Adapter:
                 "approver that answers at once, Runner(…, approve=…)"
             )
         self._suspends = suspends
-        # One observer of all calls: one for each call would be looked at each time, which costs as much as the call.
+        # One observer of all calls: a separate one for each call would be checked each time, at the cost of a call.
         self.runner = runner.replace(observers=[*runner.observers, self._observe])
         self._told: dict[_ToldOf, _Telling] = {}
         self._answering: dict[str, Future[None]] = {}
         assert runner.journal is not None
         self._records = runner.journal.store if records is None else records
-        self._waits = getattr(self._records, "waits", True)  # then in a thread, for 0.1 to 0.4 ms
+        self._waits = getattr(self._records, "waits", True)  # if true, in a thread, for 0.1 to 0.4 ms
 
     def run(self, call: ToolCall, context: ToolContext[Any], tell: Tell | None = None) -> Coro[ToolResult]:
-        """Run a call, once for its id; where it is suspended, its record is kept. Await the result.
+        """Run a call, once for its id, and store its record if it is suspended. Await the result.
 
         Args:
-            tell: Is told of the call's progress, one step after the other, before the result is given.
+            tell: A function for the call's progress, called step by step before the result is returned.
 
         Raises:
-            Exception: what the store raises where it cannot keep the record.
+            Exception: The store cannot keep the record; this is its own exception.
         """
         return self._follow(call, context, tell, self.runner.run, call)
 
@@ -149,18 +151,17 @@ class Adapter:
         record: Any = None,
         tell: Tell | None = None,
     ) -> ToolResult:
-        """Take a suspended call up again.
+        """Resume a suspended call.
 
         Args:
-            call: The call as the person was shown it.
-            answer: What the person said; the arguments that they approved, where the framework says no more. Those may
-                be others than were sent, and answer no question but whether the call may run.
-            record: The record that the framework brings along; where it brings none, the one that is kept here is
-                taken.
+            call: The call as shown to the person.
+            answer: The person's answer; or, if the framework passes nothing else, the approved arguments. These may
+                differ from the sent ones, and answer only the question whether the call may run.
+            record: The record that comes with the framework's answer; by default the stored one.
             tell: As for `run`.
 
         Raises:
-            Exception: what the store raises where it cannot be read or written.
+            Exception: The store cannot be read or written; this is its own exception.
         """
         found = await self._kept(call, context) if record is None else record
         approved = call.replace(arguments=answer) if isinstance(answer, Mapping) else call
@@ -183,8 +184,11 @@ class Adapter:
 
     @asynccontextmanager
     async def _alone(self, key: str) -> AsyncIterator[None]:
-        """While nobody else here answers this record. A node of LangGraph that is tried again answers it while the
-        first try goes on, and waits for what that comes to; on another loop, where its tools are called in threads."""
+        """Hold the only answer to this record in this adapter, and wait for others first.
+
+        If LangGraph retries a node, it answers a record while the first try goes on; the second waits for the outcome
+        of the first. If its tools are called in threads, the two are on different loops.
+        """
         mine: Future[None] = Future()
         while (other := self._answering.setdefault(key, mine)) is not mine:
             await asyncio.shield(asyncio.wrap_future(other))
@@ -203,14 +207,17 @@ class Adapter:
         no: Decision | Literal[False] | None = None,
         why: str = "",
     ) -> Coro[ToolResult]:
-        """Run a call that a person was asked about before, whose record is gone: the question is put again, whatever
-        the guards say now, who may have lost what they knew with it. What the journal knows of the call is told as by
-        `run`. Await the result.
+        """Run a call again after its question's record was lost.
+
+        The person is asked again, whatever the guards return now.
+
+        The guards may have lost their own state together with the record. The journal's result is returned as by `run`.
+        Await the result.
 
         Args:
             tell: As for `run`.
-            no: The person's answer, where it was a no: it is that to the question that is put now.
-            why: What became of the record, if it is not gone.
+            no: The person's answer if it was a no: it answers the new question as well.
+            why: The reason not to use the record, if it is not gone.
         """
 
         def asked_before(call: ToolCall, context: ToolContext[Any]) -> Decision:
@@ -225,8 +232,12 @@ class Adapter:
         return self._follow(call, context, tell, asking.run, call)
 
     async def _came_to(self, call: ToolCall, context: ToolContext[Any], key: str, result: ToolResult) -> ToolResult:
-        """What the answer to the record with that key came to; where it was given before, what that came to. That is
-        kept with the record where the journal does not have it: of a no, and of a tool that only reads."""
+        """Return the outcome of the answer to the record with that key.
+
+        If the record was answered before, that is the earlier outcome.
+
+        The outcome is stored with the record if the journal does not have it: for a no, and for a tool that only reads.
+        """
         again = result.error == RESUMED_ALREADY
         tool = self.runner.tools.find(call.name)
         in_journal = result.executed is not False and tool is not None and not tool.read_only
@@ -253,14 +264,16 @@ class Adapter:
         begin: Callable[..., Coro[ToolResult]],
         *given: object,
     ) -> ToolResult:
-        """The result of `begin(*given, context)`, whose progress is told, and whose record is kept where it is
-        suspended."""
+        """Return the result of `begin(*given, context)`.
+
+        Report its progress, and store its record if it is suspended.
+        """
         fields, known, options = context.fields, None, {}
         telling = None if tell is None else _Telling(tell)
         if telling is not None and fields.session and call.id:
             known = fields.principal, fields.session, call.id
             self._told[known] = telling
-        elif telling is not None:  # nothing tells it from another one of its id, perhaps of somebody else
+        elif telling is not None:  # nothing distinguishes it from another call with its id, perhaps of another user
             options = {"observers": [telling.observe]}
         try:
             result = await begin(*given, context, **options)
@@ -279,7 +292,7 @@ class Adapter:
         return await self.ended(result, context)
 
     async def ended(self, result: ToolResult, context: ToolContext[Any]) -> ToolResult:
-        """The result where no call can wait for a person: one that waits for one is denied."""
+        """Return the result if no call can wait for a person: a call that waits for one is denied."""
         if result.pending is None or result.pending["kind"] == "work":
             return result
         return await self.runner.resume(record_of(result), _NOT_LATER, context)
@@ -291,14 +304,18 @@ class Adapter:
                 telling.observe(event)
 
     async def find(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        """The record of this call that is kept, with the arguments that it has; `None` where there is none that the
-        runner takes up, as after a restart without a `resume_key`."""
+        """Return the stored record of this call with these arguments.
+
+        Returns `None` if there is none that the runner can resume, for example after a restart without a `resume_key`.
+        """
         kept = await self._kept(call, context)
         return kept if self._takes_up(kept, call, context) else None
 
     def _takes_up(self, record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
-        """Whether it is the record of this very call, and sealed as by this runner; where it is only the first, the
-        log says what would be right."""
+        """Return whether this is the record of this very call, sealed as by this runner.
+
+        If only the seal is wrong, the log says what would be right.
+        """
         if not is_record_of(record, call, context):
             return False
         known: Any = record
@@ -314,13 +331,18 @@ class Adapter:
         return await asyncio.to_thread(self._records.get, key) if self._waits else self._records.get(key)
 
     async def keep(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
-        """Keep the record until it expires, in the place of what was kept of this call before; not where it has no
-        session."""
+        """Store the record until it expires, in place of an earlier one of this call.
+
+        Without a session, store nothing.
+        """
         if (key := _record_key(call, context)) is not None:
             await asyncio.to_thread(_put, self._records, key, record)
 
     async def note(self, call: ToolCall, context: ToolContext[Any], record: Record) -> None:
-        """Keep the record with what the call came to, which it did also where that cannot be kept: the log says so."""
+        """Store the record with the outcome of the call.
+
+        A failure to store it is logged, because the call has ended anyway.
+        """
         try:
             await self.keep(call, context, record)
         except Exception:
@@ -328,7 +350,7 @@ class Adapter:
 
 
 class _Telling:
-    """Hands the progress of a call to an async function, in order, in a task that there is from the first step on."""
+    """A reporter of a call's progress to an async function, in order, in a task that begins with the first step."""
 
     __slots__ = ("_steps", "_tell", "task")
 
@@ -337,7 +359,7 @@ class _Telling:
         self.task: asyncio.Task[None] | None = None
 
     def observe(self, event: Event) -> None:
-        """Tell this as well."""
+        """Report this event as well."""
         if event.kind != "tool:progress" or "done" not in event.data:
             return
         if self.task is None:
@@ -355,13 +377,13 @@ class _Telling:
                 log.exception("progress of a call could not be told")
 
     def give_up(self) -> None:
-        """Tell no more: whoever is told may wait for a call that was cancelled too."""
+        """Stop reporting: the receiver may itself wait for a call that was cancelled."""
         if self.task is not None:
             self.task.cancel()
 
 
 def check_runner(framework: str, runner: object) -> None:
-    """Raise a `DefinitionError` for what is no runner."""
+    """Raise a `DefinitionError` if `runner` is no runner."""
     if not isinstance(runner, Runner):
         raise DefinitionError(f"{framework}: tools are made of a Runner, not of {runner!r}: Runner([…])")
 
@@ -371,11 +393,12 @@ def context_maker(
     given: Callable[[_Theirs], ToolContext[Any]] | None,
     default: Callable[[_Theirs], ToolContext[Any]],
 ) -> Callable[[_Theirs], ToolContext[Any]]:
-    """What makes the context of a call: the function that an adapter was given as `context=`, whose result is looked
-    at, for a call without a context would run for nobody; or the adapter's own.
+    """Return the function that makes the context of a call: the `context=` of an adapter, or else its default.
+
+    The result of a given function is checked, because a call without a context would run for nobody.
 
     Raises:
-        DefinitionError: for what is no function. What is made raises it for what that function gives instead.
+        DefinitionError: `given` is no function. The returned function raises it if `given` returns no `ToolContext`.
     """
     if given is None:
         return default
@@ -398,10 +421,10 @@ def context_maker(
 
 
 def listed(framework: str, theirs: Iterable[_Theirs]) -> list[_Theirs]:
-    """What `from_tools` was given.
+    """Return the argument of `from_tools` as a list.
 
     Raises:
-        DefinitionError: for what is no list, and for a tool of ours.
+        DefinitionError: It is no list, or has a tool of Ferrule.
     """
     if isinstance(theirs, str) or not isinstance(theirs, Iterable):
         raise DefinitionError(f"{framework}: from_tools takes a list of tools, not {theirs!r}: from_tools([…])")
@@ -413,56 +436,62 @@ def listed(framework: str, theirs: Iterable[_Theirs]) -> list[_Theirs]:
 
 
 def record_of(result: ToolResult) -> Record:
-    """What takes this suspended call up again. See docs/coming-from.md#your-own-adapter."""
+    """Return the record to resume this suspended call. See docs/coming-from.md#your-own-adapter."""
     return {"pending": thaw(result.pending)}
 
 
 def is_text(result: ToolResult) -> bool:
-    """Whether a model gets nothing of it but `result.text`."""
+    """Return whether a model gets only `result.text`."""
     content = result.content
     return type(content[0]) is Text if len(content) == 1 else all(isinstance(block, Text) for block in content)
 
 
 def id_of(call_id: str | None, answered: Iterable[str]) -> str:
-    """What a call is known by: its id, and which call of that id it is, where the conversation has results of earlier
-    ones; some servers count from `call_0` in each turn.
+    """Return the key of a call: its id, and its number among the calls of that id if earlier ones have results.
 
-    Results of ours that are a success count, and no calls: one that comes again, after a crash or with an answer, has
-    no result yet, or one that a framework made up. See docs/coming-from.md#your-own-adapter.
+    Some servers count from `call_0` in each turn. Only successful results of ours count, and no calls: a call that is
+    sent again, after a crash or with an answer, has no result yet, or one made up by a framework. See
+    docs/coming-from.md#your-own-adapter.
 
     Args:
-        answered: The ids of the calls whose results those are.
+        answered: The ids of the calls with such results.
     """
     earlier = [*answered].count(call_id) if call_id else 0
     return f"{call_id} ({earlier + 1})" if earlier else call_id or ""
 
 
 def failed_outside(name: str, error: Exception) -> ToolResult:
-    """What a model is told of a call where the program round it raised, such as a store: for a framework that would
-    tell it the text of the exception. That is logged. See docs/coming-from.md#your-own-adapter."""
+    """Return the result for the model if the program around a call raised, for example a store.
+
+    It is for frameworks that would show the model the text of the exception. The exception is logged. See
+    docs/coming-from.md#your-own-adapter.
+    """
     log.error("a call of tool %r failed outside its handler", name, exc_info=error)
     text = f"{name} failed, and it is not known whether anything was run."
     return ToolResult(None, text, status="failed")
 
 
 def _unanswerable(call: ToolCall) -> ToolResult:
-    """The result of a call that waits for work which another runner has sealed, so that nobody can be asked again."""
+    """Return the result of a call that waits for work and was sealed by another runner.
+
+    Nobody can be asked again about such a call.
+    """
     text = f"{call.name} waits for work that is done elsewhere, and the answer could not be used. Nothing was run now."
     return ToolResult(None, text, status="invalid")
 
 
 def may_ask(runner: Runner, tool: Tool) -> bool:
-    """Whether a person may be asked about a call of the tool: it says so, or a guard has no `asks` that says no."""
+    """Return whether a person may be asked about a call: the tool asks, or a guard has no `asks` that says no."""
     return tool.ask is not False or any(_asks(guard, tool) for guard in guards_of(runner, tool))
 
 
 def puts_off(approve: object) -> bool:
-    """Whether an approver says that it lets calls wait."""
+    """Return whether an approver declares that it lets calls wait."""
     return getattr(approve, "suspends", False) is True
 
 
 def guards_of(runner: Runner, tool: Tool) -> list[Guard]:
-    """All that judge the calls of a tool, those of the runners that it is mounted from among them."""
+    """Return all guards of a tool's calls, including those of the runners that it is mounted from."""
     mounted = (guard for mount in tool.mounts for guard in mount.settings.guards)
     return [*runner.guards, *mounted, *tool.guards]
 
@@ -473,8 +502,10 @@ def _asks(guard: object, tool: Tool) -> bool:
 
 
 def is_as_sent(pending: Mapping[str, Any], call: ToolCall) -> bool:
-    """Whether the call has the arguments that it had when it was suspended; guards may have changed those in
-    `pending`, which is sealed."""
+    """Return whether the call has the arguments from the time of its suspension.
+
+    Guards may have changed those in `pending`, which is sealed.
+    """
     return bool(make_call_key((), call.raw) == pending["sent"])
 
 
@@ -487,7 +518,7 @@ def _is_no(answer: object) -> TypeGuard[Decision | Literal[False]]:
 
 
 def _with_journal(runner: Runner, framework: str) -> Runner:
-    """The runner with a journal."""
+    """Return the runner with a journal."""
     if runner.journal is not None:
         return runner
     with _MAKES_JOURNALS:
@@ -512,14 +543,19 @@ def _record_key(call: ToolCall, context: ToolContext[Any]) -> str | None:
 
 
 def is_record_of(record: object, call: ToolCall, context: ToolContext[Any]) -> bool:
-    """Whether it is the record of this very call: a yes to another one is none to it, such as one of an earlier turn
-    that had its id, for some servers count from `call_0` in each. Whether it was changed, its seal says."""
+    """Return whether this is the record of this very call. Its seal shows whether it was changed.
+
+    A yes to another call does not count, for example to one of an earlier turn with the same id: some servers count
+    from `call_0` in each turn.
+    """
     return _why_not_taken(record, call, context) is None
 
 
 def _why_not_taken(record: object, call: ToolCall, context: ToolContext[Any]) -> str | None:
-    """Why it is no record of this very call, or None if it is one. Only a record that came with the answer is told
-    from one that is gone: nobody learns here whether there is one of somebody else."""
+    """Return the reason not to use a record for this call, or None if it is the record of this very call.
+
+    Only a record that came with the answer gets a reason of its own; nobody learns here whether another user has one.
+    """
     try:
         of: Any = record
         pending = of["pending"]
@@ -536,8 +572,10 @@ def _why_not_taken(record: object, call: ToolCall, context: ToolContext[Any]) ->
 
 
 def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:
-    """The answer of a person who approved these arguments: a yes to what was judged, or an edit of it; for a question
-    of another kind, that it is put again."""
+    """Return the answer of a person who approved these arguments: a yes to the judged ones, or an edit.
+
+    A question of another kind is asked again.
+    """
     if pending["kind"] != "approval":
         return ask(pending["reason"])
     now = thaw(call.arguments)
@@ -546,7 +584,7 @@ def _approved(pending: dict[str, Any], call: ToolCall) -> Decision | bool:
 
 def _put(records: Store, key: str, record: Record) -> None:
     replace_row(records, key, record)
-    if key.endswith("0"):  # one in sixteen looks for all
+    if key.endswith("0"):  # one in sixteen checks all
         _drop_expired(records, record["pending"]["asked_at"])
 
 

@@ -1,4 +1,4 @@
-"""What AFK has: its policies as a guard, its three forms of hooks as middleware, and what it keeps of a call.
+"""AFK's parts for a runner: its policies as a guard, its three forms of hooks as middleware, and its records of a call.
 
     runner = Runner(
         tools,
@@ -8,7 +8,7 @@
         observers=[afk.tool_completed(print)],
     )
 
-It needs nothing of AFK but what it is given. See docs/coming-from.md#from-afk.
+It uses only the objects of AFK that you pass in. See docs/coming-from.md#from-afk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 PolicyRole: TypeAlias = Callable[["PolicyEvent"], Any]
-"""What answers an event, at once or by a coroutine: a decision, or an object that holds it as `decision`."""
+"""A function that answers an event, sync or async: with a decision, or with an object that has a `decision`."""
 
 _DEFERS = ("defer", "request_approval")
 _INPUT_MARKERS = ("user_input", "input")
@@ -64,14 +64,14 @@ _EXECUTION = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyEvent:
-    """What an engine is told of a call: the fields of AFK's own event. See docs/coming-from.md#from-afk.
+    """An event about a call for an engine: the fields of AFK's own event. See docs/coming-from.md#from-afk.
 
     Attributes:
         run_id: The call's id.
-        thread_id: The session; empty where there is none.
+        thread_id: The session; empty if there is none.
         context: The metadata of the call's context, with its principal as `user_id`.
-        tool_args: The arguments as they are judged; a copy.
-        metadata: What the tool does with these arguments (`read_only`, `destructive` and so on).
+        tool_args: The judged arguments; a copy.
+        metadata: The tool's traits with these arguments (`read_only`, `destructive` and so on).
     """
 
     event_type: str
@@ -86,15 +86,16 @@ class PolicyEvent:
 
 
 def policy(engine: object) -> GuardFunction:
-    """A guard that sends a `tool_before_execute` event to AFK's `PolicyEngine`, or to a policy role, and does as it
-    says; what is no answer denies. See docs/coming-from.md#from-afk.
+    """Return a guard that sends a `tool_before_execute` event to AFK's `PolicyEngine`, or to a policy role.
+
+    The guard follows the answer, and denies if it is invalid. See docs/coming-from.md#from-afk.
 
     Args:
-        engine: What has `evaluate(event)`, or is called with the event. Where that is no coroutine function, it is
-            called in a thread, so that one that does not answer in time denies, as for any guard.
+        engine: An object with `evaluate(event)`, or a function of the event. If it is no coroutine function, it is
+            called in a thread, so that a late answer denies, as for any guard.
 
     Raises:
-        DefinitionError: for what is neither.
+        DefinitionError: `engine` is neither.
     """
     evaluate: Any = getattr(engine, "evaluate", engine)
     if isinstance(engine, type) or not callable(evaluate):
@@ -116,14 +117,14 @@ def policy(engine: object) -> GuardFunction:
 
 
 def pre_hook(function: Callable[..., Any]) -> Middleware:
-    """AFK's pre hook, `(args)` or `(args, ctx)`: it gives the arguments that are validated and then judged, as a dict.
-    It belongs in `around`. See docs/coming-from.md#from-afk.
+    """Return AFK's pre hook, `(args)` or `(args, ctx)`, as a middleware for `around`. See docs/coming-from.md#from-afk.
 
-    Where it gives anything else, `None` too, or raises, the call fails and nothing runs; where what it gives does not
-    fit the tool, the call is answered as invalid. Of arguments that cannot be read it is not told.
+    The hook returns the arguments to validate and then judge, as a dict. If it returns anything else, including `None`,
+    or raises, the call fails and nothing runs. If its arguments do not fit the tool, the call is answered as invalid.
+    The hook is not called for arguments that cannot be read.
 
     Raises:
-        DefinitionError: for what takes neither.
+        DefinitionError: The function accepts neither form.
     """
     with_context = _fits_first("pre_hook", function, "(args, ctx)", "(args)")
 
@@ -147,15 +148,16 @@ def pre_hook(function: Callable[..., Any]) -> Middleware:
 
 
 def middleware(function: Callable[..., Any]) -> Middleware:
-    """AFK's middleware, `(call_next, args, ctx)`: `await call_next(args, ctx)` gives the tool's output, and what the
-    function gives is the output in its place. It stands in `inside`, and in `around` where it changes the arguments,
-    which are judged then. See docs/coming-from.md#from-afk.
+    """Return AFK's middleware, `(call_next, args, ctx)`, for `inside`, or for `around` if it changes the arguments.
 
-    A call that came to no success raises a `ToolError` out of `call_next`, with it as `result`; what the function lets
-    through leaves that as it is, and what was refused, or waits for a person, is left as it is in any case.
+    `await call_next(args, ctx)` returns the tool's output, and the function's return value replaces it. Changed
+    arguments are judged in `around`. See docs/coming-from.md#from-afk.
+
+    If a call does not succeed, `call_next` raises a `ToolError` with it as `result`. If the function lets the error
+    through, the result stays as it is. A refused call, or one that waits for a person, stays as it is in any case.
 
     Raises:
-        DefinitionError: for what does not take the three.
+        DefinitionError: The function does not accept the three arguments.
     """
     _fits_first("middleware", function, "(call_next, args, ctx)")
 
@@ -187,14 +189,15 @@ def middleware(function: Callable[..., Any]) -> Middleware:
 
 
 def post_hook(function: Callable[..., Any]) -> Middleware:
-    """AFK's post hook, `({"output": …, "tool_name": …})`: what it gives under `"output"` is the output in its place;
-    `None` leaves what it was given, with what it changed there. It belongs in `inside`, and sees successes alone. See
-    docs/coming-from.md#from-afk.
+    """Return AFK's post hook, `({"output": …, "tool_name": …})`, as a middleware for `inside`. It sees only successes.
 
-    Where it gives anything else, or raises, the call has failed, and hooks further out are not asked.
+    The hook's `"output"` replaces the output. If it returns `None`, its argument counts, with the changes made there.
+    See docs/coming-from.md#from-afk.
+
+    If the hook returns anything else, or raises, the call fails, and outer hooks are not called.
 
     Raises:
-        DefinitionError: for what does not take one argument.
+        DefinitionError: The function does not accept one argument.
     """
     _fits_first("post_hook", function, "(result)")
 
@@ -215,15 +218,15 @@ def post_hook(function: Callable[..., Any]) -> Middleware:
 
 
 def _with_output(result: ToolResult, output: Any, told: Any) -> ToolResult:
-    """The result with this output, where it is another one than `told`, a copy of its own, or that was changed."""
+    """Return the result with this output, unless it is `told`, an unchanged copy of the result's own."""
     return result if output is told and is_same_json(told, thaw(result.output)) else result.replace(output=output)
 
 
 def _fits_first(name: str, function: object, *forms: str) -> bool:
-    """Whether it can be called as the first of the forms says.
+    """Return whether the function accepts the first of the forms.
 
     Raises:
-        DefinitionError: where it can be called as none of them.
+        DefinitionError: It accepts none of them.
     """
     if callable(function):
         for form in forms:
@@ -238,11 +241,12 @@ def _fits_first(name: str, function: object, *forms: str) -> bool:
 async def call(
     tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any] | None = None, *, raise_on_error: bool = False
 ) -> ToolResult:
-    """One call of a tool by itself, as AFK's `tool.call(…)`; its own guards are asked, and nobody else.
+    """Run one call of a tool by itself, as AFK's `tool.call(…)`. Only the tool's own guards are asked.
+
     See docs/coming-from.md#from-afk.
 
     Raises:
-        ToolError: with `raise_on_error`, where it came to no success: `ValidationError`, `GuardError`,
+        ToolError: The call did not succeed, and `raise_on_error` is true: `ValidationError`, `GuardError`,
             `ToolTimeoutError`, `HandlerError`; it has the result.
     """
     result = await tool.run(arguments, context)
@@ -252,7 +256,7 @@ async def call(
 
 
 def to_openai_function_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
-    """The definitions for OpenAI's Chat Completions, and all that speak it. See docs/coming-from.md#from-afk."""
+    """Return the definitions for OpenAI's Chat Completions and compatible APIs. See docs/coming-from.md#from-afk."""
     return [
         {
             "type": "function",
@@ -267,14 +271,18 @@ def to_openai_function_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
 
 
 def tool_executions(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
-    """A `ToolExecutionRecord` of each result, as a dict of plain JSON: `tool_name`, `tool_call_id`, `success`,
-    `output`, `error`, `latency_ms`. See docs/coming-from.md#from-afk."""
+    """Return a `ToolExecutionRecord` of each result, as a dict of plain JSON. See docs/coming-from.md#from-afk.
+
+    Its keys are `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`.
+    """
     return [_execution_of(result) for result in results]
 
 
 def tool_completed(handler: Callable[[dict[str, Any]], object]) -> Observer:
-    """An observer that hands on one dict for each call that has come to its end: `type`, which is `"tool_completed"`,
-    and what `tool_executions` has of it. See docs/coming-from.md#from-afk."""
+    """Return an observer that passes on one dict for each ended call. See docs/coming-from.md#from-afk.
+
+    It has `type`, which is `"tool_completed"`, and the keys of `tool_executions`.
+    """
 
     def observe(event: Event) -> None:
         if event.kind in ("tool:post", "tool:error"):
@@ -308,7 +316,7 @@ def _event_of(call: ToolCall, context: ToolContext) -> PolicyEvent:
 
 
 def _decision_of(answer: object, name: str) -> Decision | None:
-    """What AFK's runner makes of an answer, but that it lets a call run where the answer is none."""
+    """Return AFK's decision for an answer. Unlike AFK's runner, deny if the answer is invalid."""
     said = getattr(answer, "decision", answer)
     action, arguments = getattr(said, "action", None), getattr(said, "updated_tool_args", None)
     rule = _stripped_text(getattr(said, "policy_id", None))
@@ -332,5 +340,5 @@ def _decision_of(answer: object, name: str) -> Decision | None:
 
 
 def _stripped_text(value: object) -> str | None:
-    """The text, as AFK reads it: without blanks round it, and none where nothing is left."""
+    """Return the text as AFK reads it: without surrounding blanks, and None if it is empty."""
     return value.strip() or None if isinstance(value, str) else None

@@ -4,8 +4,8 @@
     async with amplifier.load(tool_bash.mount, config) as coordinator:  # their module, for a runner
         runner = Runner(coordinator.tools)
 
-The hooks of a coordinator are told `tool:pre`, and `tool:post` or `tool:error`, once for each call: by the orchestrator
-where it does so itself, which is seen by its own `tool:pre`, else from here.
+The hooks of a coordinator get `tool:pre`, and `tool:post` or `tool:error`, once for each call: from the orchestrator if
+it emits its own `tool:pre`, else from here.
 
 Read in amplifier-core 2.0.
 """
@@ -43,44 +43,46 @@ from ferrule.values.result import ToolResult
 
 CleanUp: TypeAlias = Callable[[], Awaitable[None]]
 Mount: TypeAlias = Callable[..., Awaitable[Any]]
-"""`async mount(coordinator, config)`, which gives a clean-up or `None`."""
+"""`async mount(coordinator, config)`, which returns a clean-up or `None`."""
 
 PROGRESS = "tool:progress"
-"""The event of the hooks that has what a tool told by `context.progress`: `done`, `total` and `message`."""
+"""The event of the hooks for a tool's `context.progress`: `done`, `total` and `message`."""
 
 _ALLOW, _DENY = "Allow", "Deny"
 _CONTINUE = HookResult(action="continue")
 _LAST_OF_ALL = 1_000_000
-"""The priority of a hook that is told after all others; one before it that denies, ends the chain."""
+"""The priority of a hook that runs after all others. If an earlier one denies, it ends the chain."""
 _INPUTS: ContextVar[list[Any] | None] = ContextVar("ferrule.adapters.amplifier", default=None)
-"""Of an event that is emitted from here, what the input is for the last of the hooks, which run in the context of who
-emits: amplifier gives the change of one hook away where another one asks a person."""
+"""For an event emitted from here, the inputs seen by the last hook. Hooks run in the context of the emitter. amplifier
+drops the change of one hook if another one asks a person.
+"""
 
 _ABOVE: ContextVar[tuple[ModuleCoordinator, ...]] = ContextVar("ferrule.adapters.amplifier.above", default=())
-"""The coordinators whose tools of ours run here. A session within a session has a coordinator, and dispatches, of its
-own."""
+"""The coordinators that are running a tool of ours here. A session within a session has its own coordinator and
+dispatches.
+"""
 _CLAIMED = "claimed by ferrule"
-"""Set in what an orchestrator says of a call, a dict of its own for each, once a call has it."""
+"""The key that marks an orchestrator's dispatch context as taken by a call. Each context is a dict of its own."""
 
 
 def context_of(coordinator: ModuleCoordinator) -> ToolContext[Any]:
-    """The coordinator's session, and itself as `deps`."""
+    """Return a context with the coordinator's session, and the coordinator itself as `deps`."""
     return ToolContext(session=coordinator.session_id, deps=coordinator)
 
 
 def mount(
     runner: Runner, *, context: Callable[[ModuleCoordinator], ToolContext[Any]] | None = None
 ) -> Callable[..., Awaitable[CleanUp]]:
-    """The `mount(coordinator, config=None)` of a module whose tools are those of the runner; it gives a clean-up.
+    """Return the `mount(coordinator, config=None)` of a module with the runner's tools; it returns a clean-up.
 
-    Where the runner has no approver, the coordinator's approval system is asked.
+    If the runner has no approver, the coordinator's approval system is asked.
 
     Args:
-        context: The context of the calls.
+        context: The function that makes the context of the calls.
 
     Raises:
-        DefinitionError: for what is no runner. `mount(coordinator)` raises it for tools that may ask, where neither the
-            runner nor the coordinator has anybody to ask.
+        DefinitionError: `runner` is no runner. `mount(coordinator)` raises it if a tool may ask, and neither the runner
+            nor the coordinator has anybody to ask.
     """
     check_runner("amplifier", runner)
     made = context_maker("amplifier", context, context_of)
@@ -107,10 +109,10 @@ def mount(
 
 
 def approver(coordinator: ModuleCoordinator, *, timeout: float = 300.0) -> Approver:
-    """Asks the coordinator's approval system; whatever is not its "Allow" denies.
+    """Return an approver that asks the coordinator's approval system. Any answer except its "Allow" denies.
 
     Args:
-        timeout: How many seconds a person has.
+        timeout: The seconds that a person has.
     """
 
     async def ask_their_system(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
@@ -130,10 +132,10 @@ def approver(coordinator: ModuleCoordinator, *, timeout: float = 300.0) -> Appro
 
 
 def from_tools(theirs: Iterable[object] | Mapping[str, object]) -> Toolset:
-    """amplifier's tools as ours; of a mapping, such as `coordinator.get("tools")`, by the names in it.
+    """Return amplifier's tools as ours. A mapping, such as `coordinator.get("tools")`, gives them their names.
 
     Raises:
-        DefinitionError: for what has no name or no `execute`.
+        DefinitionError: An object has no name or no `execute`.
     """
     if isinstance(theirs, Mapping):
         return Toolset([_our_tool(name, one) for name, one in theirs.items()])
@@ -141,11 +143,11 @@ def from_tools(theirs: Iterable[object] | Mapping[str, object]) -> Toolset:
 
 
 class Coordinator(ModuleCoordinator):
-    """A coordinator whose modules are loaded by `load`, without a session of amplifier.
+    """A coordinator with modules loaded by `load`, without a session of amplifier.
 
     Args:
-        session_id: What the modules read as the session.
-        approval_system: What `approver` asks.
+        session_id: The session for the modules.
+        approval_system: The system that `approver` asks.
     """
 
     def __new__(cls, session_id: str = "ferrule", approval_system: Any = None) -> Coordinator:
@@ -157,12 +159,12 @@ class Coordinator(ModuleCoordinator):
         self.hooks.register(TOOL_PRE, _see_input, _LAST_OF_ALL, "ferrule input")
 
     async def load(self, mount: Mount, config: Mapping[str, Any] | None = None) -> None:
-        """Mount a module; its clean-up is called when the coordinator is cleaned up."""
+        """Mount a module. Its clean-up is called when the coordinator is cleaned up."""
         self.register_cleanup(await mount(self, dict(config or {})))
 
     @property
     def tools(self) -> Toolset:
-        """The tools that are mounted, whose calls the hooks are told of."""
+        """The mounted tools. The hooks are notified of their calls."""
         told = _around_calls(self)
         return from_tools(self.get("tools")).map(lambda tool: tool.replace(around=(told, *tool.around)))
 
@@ -175,11 +177,13 @@ async def load(
     session_id: str = "ferrule",
     approval_system: Any = None,
 ) -> AsyncIterator[Coordinator]:
-    """A coordinator that has loaded a module, and on leaving calls all clean-ups, the last first, also where one fails.
+    """Return a coordinator with a loaded module. On exit it calls all clean-ups, the last first, even if one fails.
 
-    async with amplifier.load(tool_web.mount, {"timeout": 5}) as coordinator:
-        await coordinator.load(tool_bash.mount)
-        runner = Runner(coordinator.tools, approve=amplifier.approver(coordinator))
+        async with amplifier.load(tool_web.mount, {"timeout": 5}) as coordinator:
+            await coordinator.load(tool_bash.mount)
+            runner = Runner(coordinator.tools, approve=amplifier.approver(coordinator))
+
+    See docs/frameworks/amplifier.md.
     """
     coordinator = Coordinator(session_id, approval_system)
     try:
@@ -190,7 +194,7 @@ async def load(
 
 
 class _MountedTool:
-    """A tool of the runner as orchestrators call it."""
+    """A tool of the runner for orchestrators."""
 
     def __init__(
         self,
@@ -214,8 +218,11 @@ class _MountedTool:
             _ABOVE.reset(token)
 
     def _dispatched_as(self) -> str | None:
-        """The id that the orchestrator says of this call, empty where it says none; `None` where the call is one that a
-        tool makes while it runs, and what the orchestrator said is for that tool. It is said once for each call."""
+        """Return the orchestrator's id of this call, empty if it sets none.
+
+        Returns `None` if a running tool makes this call itself: then the orchestrator's id is for that tool. Each id is
+        used once.
+        """
         if any(above is self._coordinator for above in _ABOVE.get()):
             return None
         by_task = getattr(self._coordinator, "_tool_dispatch_contexts", None) or {}
@@ -241,12 +248,12 @@ class _MountedTool:
         call = ToolCall(id, self._tool.name, input)
         try:
             return await self._adapter.run(call, self._context_of(self._coordinator), tell)
-        except Exception as error:  # whose text an orchestrator would tell the model
+        except Exception as error:  # an orchestrator would show the model its text
             return failed_outside(self._tool.name, error)
 
 
 class _Watch:
-    """Counts the calls that an orchestrator has told the hooks of, by tool and id, and that have not come yet."""
+    """A counter of the calls that an orchestrator has announced to the hooks and not made yet, by tool and id."""
 
     def __init__(self, coordinator: ModuleCoordinator) -> None:
         self._ahead: Counter[tuple[str, str]] = Counter()
@@ -265,16 +272,18 @@ class _Watch:
         return await _see_input(event, data)
 
     async def _see_turn(self, event: str, data: dict[str, Any]) -> HookResult:
-        self._ahead.clear()  # what a person denied never came
+        self._ahead.clear()  # calls that a person denied never came
         return _CONTINUE
 
     def knows_as_another(self, name: str, id: str) -> bool:
-        """Whether an orchestrator has told of this id as of a call of another tool, which runs now."""
+        """Return whether an orchestrator has announced this id for a call of another tool, which is running now."""
         return bool(id) and any(key[1] == id and key[0] != name for key in self._ahead)
 
     def claim(self, name: str, id: str) -> bool:
-        """Whether an orchestrator has told of this call, or of one of its tool where either has no id; once for each
-        that it told of."""
+        """Return whether an orchestrator has announced this call, and use the announcement up.
+
+        If either has no id, an announcement of the same tool counts.
+        """
         known = [key for key in self._ahead if key[0] == name and (key[1] in (id, "") or not id)]
         if not known:
             return False
@@ -302,11 +311,13 @@ async def _telling_hooks(
     input: dict[str, Any],
     run: Callable[[dict[str, Any]], Awaitable[ToolResult]],
 ) -> ToolResult:
-    """The result of `run`, as orchestrators have it: hooks may deny the call, ask, or change its input, and are told of
-    its end."""
+    """Return the result of `run`, as orchestrators do: hooks may deny the call, ask, or change its input.
+
+    They are notified of its end.
+    """
     data = {"tool_name": name, "tool_call_id": id, "tool_input": input}
     said, inputs = await _emit(coordinator, TOOL_PRE, data)
-    if said.action == "deny" or not inputs:  # none is seen once the module was cleaned up
+    if said.action == "deny" or not inputs:  # there are none after the clean-up of the module
         reason = f"Denied by a hook: {said.reason or 'it gives no reason'}. Nothing was run."
         result = ToolResult(error=reason, status="denied", executed=False)
     else:
@@ -326,7 +337,7 @@ async def _telling_hooks(
 
 
 async def _emit(coordinator: ModuleCoordinator, event: str, data: dict[str, Any]) -> tuple[HookResult, list[Any]]:
-    """What the hooks say, and the input as the last of them was given it, where none ended the chain."""
+    """Return the answer of the hooks, and the input that the last of them got, if none ended the chain."""
     inputs: list[Any] = []
     token = _INPUTS.set(inputs)
     try:

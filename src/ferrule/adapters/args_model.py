@@ -19,11 +19,12 @@ _DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
 
 
 def from_args_model(function: Callable[..., object], options: ToolOptions) -> Handler:
-    """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is an instance of a
-    Pydantic model, the `input_schema`.
+    """Return a handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`.
+
+    `args` is an instance of a Pydantic model, the `input_schema`.
 
     Raises:
-        DefinitionError: for any other signature.
+        DefinitionError: The function has another signature.
     """
     model: object = options["input_schema"]
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
@@ -50,14 +51,19 @@ def from_args_model(function: Callable[..., object], options: ToolOptions) -> Ha
 def contexts_of(
     parameters: list[Parameter], hints: Mapping[str, object], others: Collection[str] = ()
 ) -> list[Parameter]:
-    """The parameters that take the context: by their hint, or by the name `context` or `ctx`, unless it is one of
-    `others`."""
+    """Return the parameters for the context.
+
+    They have its hint, or the name `context` or `ctx` if that is not in `others`.
+    """
     named = CONTEXT_NAMES.difference(others)
     return [p for p in parameters if p.name in named or is_context(hints.get(p.name))]
 
 
 def taking_whole(function: Callable[..., Any], parameters: list[Parameter], contexts: list[Parameter]) -> Call:
-    """The call of a function that takes all values as one object, and the context before or after it or by keyword."""
+    """Return the call of a function that takes all values as one object.
+
+    The context comes before or after it or by keyword.
+    """
     if not contexts:
         return lambda values, context: function(values)
     if contexts[0] is parameters[0] and parameters[1:]:

@@ -2,8 +2,8 @@
 
     agent = Agent(system, transport, tools=axio.tools(runner), before_tools=axio.before_tools(runner))
 
-`before_tools` gets the calls of a turn with their ids, and with the arguments that the model wrote, before axio checks
-or drops any of them; so the tools are listed for the model alone, and their handlers run nothing.
+`before_tools` gets the calls of a turn with their ids and the model's own arguments, before axio checks or drops any of
+them. So the tools are listed only for the model, and their handlers run nothing.
 
 Read in axio 0.12.
 """
@@ -40,17 +40,17 @@ _BLOCKS = {"image": ImageBlock, "audio": AudioBlock}
 def before_tools(
     runner: Runner, context: ToolContext[Any] | Callable[[], ToolContext[Any]] | None = None
 ) -> Callable[[list[ToolUseBlock], int], Awaitable[list[ToolResultBlock]]]:
-    """What answers the calls of a turn that are for the runner's tools; calls of other tools are left to axio.
+    """Return a function that answers a turn's calls of the runner's tools. Calls of other tools are left to axio.
 
-    Give it as `Agent(before_tools=…)`, or as the last of `before_tools_hooks`: a hook after it that raises, or that
-    loads instructions, has axio tell the model that nothing was run.
+    Pass it as `Agent(before_tools=…)`, or as the last of `before_tools_hooks`: if a later hook raises or loads
+    instructions, axio tells the model that nothing was run.
 
     Args:
-        context: The context of the calls, or a function that gives it anew for each turn. axio has no session and no
-            principal of its own; without a session, a call is not known again by its id.
+        context: The context of the calls, or a function that returns a new one for each turn. axio has no session and
+            no principal of its own; without a session, a repeated call is not recognized by its id.
 
     Raises:
-        DefinitionError: for tools that may ask, where the runner has no approver: no call can wait in axio.
+        DefinitionError: A tool may ask, and the runner has no approver: no call can wait in axio.
     """
     adapter = Adapter(runner, "axio", suspends=False)
     contexts = context_maker("axio", _of_each_turn(context), lambda turn: ToolContext())
@@ -65,7 +65,7 @@ def before_tools(
             context = contexts(iteration)
             ran = await adapter.runner.run_all(calls.values(), context)
             results = [await adapter.ended(result, context) for result in ran]
-        except Exception as error:  # whose text axio would tell the model
+        except Exception as error:  # axio would show the model its text
             results = [failed_outside(call.name, error) for call in calls.values()]
         return [_their_result(id, result) for id, result in zip(calls, results, strict=True)]
 
@@ -79,39 +79,41 @@ def _of_each_turn(context: Any) -> Any:
 
 
 def tools(runner: Runner) -> list[TheirTool[Any]]:
-    """The runner's tools, to be listed for the model in `Agent(tools=…)` beside `before_tools`.
+    """Return the runner's tools, to list them for the model in `Agent(tools=…)` beside `before_tools`.
 
     Raises:
-        DefinitionError: for what is no runner.
+        DefinitionError: `runner` is no runner.
     """
     check_runner("axio", runner)
     return [_model_tool(tool) for tool in runner.tools]
 
 
 def from_tools(theirs: Iterable[TheirTool[Any]]) -> Toolset:
-    """axio's tools as ours: their schema, guards, context and limit, and read-only where their `access` says so.
+    """Return axio's tools as ours: with their schema, guards, context and limit, and read-only by their `access`.
 
-    The guards are asked as guards, so a call that one denies is `denied`, and what one changes is judged again. The
-    limit is of the tool made here; it does not count what an agent of axio runs at the same time.
+    The guards are asked as guards: a call that one denies is `denied`, and changed arguments are judged again. The
+    limit is for the new tool alone; it does not count the calls of an agent of axio.
 
     Raises:
-        DefinitionError: for what is no tool of axio.
+        DefinitionError: An object is no tool of axio.
     """
     return Toolset([_our_tool(one) for one in listed("axio", theirs)])
 
 
 def guard(theirs: PermissionGuard) -> GuardFunction:
-    """A guard of axio for a runner: it is called as axio calls it, with a tool of axio, so that a `ConcurrentGuard`
-    keeps its limit and a `PolicyGuard` can read the tool. The text of its `GuardError` is the reason of the deny.
+    """Return a guard of axio for a runner. The text of its `GuardError` is the reason of the deny.
+
+    It is called as axio calls it, with a tool of axio, so a `ConcurrentGuard` keeps its limit and a `PolicyGuard` can
+    read the tool.
 
     Raises:
-        DefinitionError: for what is no guard of axio.
+        DefinitionError: The object is no guard of axio.
     """
     return _guard(theirs, None)
 
 
 class _Listed(TheirTool[Any]):
-    """A tool that a model is told of; `before_tools` answers its calls."""
+    """A tool that is listed for a model; `before_tools` answers its calls."""
 
     def __post_init__(self) -> None:
         if self.guards:
@@ -159,7 +161,7 @@ def _our_tool(theirs: object) -> Tool:
             return _our_output(await bare(**payload))
         except TheirHandlerError as error:
             cause = error.__cause__
-            if cause is None or str(cause) != str(error):  # the author's own words; else axio's, of what was raised
+            if cause is None or str(cause) != str(error):  # the author's own words; else axio's text
                 raise ToolError(str(error)) from error
             raise cause from None
 

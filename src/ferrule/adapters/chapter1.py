@@ -1,7 +1,9 @@
-"""The registry of "Chapter 1 -- Tool System", whose tools run through a runner. See docs/coming-from.md#from-chapter-1.
+"""The registry of "Chapter 1 -- Tool System". Its tools run through a runner.
 
-registry = ToolRegistry().register(ReadFileTool())
-result = await registry.get("read_file").execute(payload, context)
+    registry = ToolRegistry().register(ReadFileTool())
+    result = await registry.get("read_file").execute(payload, context)
+
+See docs/coming-from.md#from-chapter-1.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _PROTOCOL = ("name", "description", "input_schema", "is_read_only", "is_concurre
 
 
 class Context(Protocol):
-    """A context of the chapter's own class: its tools get the very object. See docs/coming-from.md#from-chapter-1."""
+    """A context of the chapter's own class: its tools get this very object. See docs/coming-from.md#from-chapter-1."""
 
     @property
     def working_directory(self) -> str: ...
@@ -44,12 +46,13 @@ class Context(Protocol):
 
 
 class ToolRegistry:
-    """Tools by their names, and their definitions for each API. It never changes: `register` gives another.
+    """Tools by their names, and their definitions for each API. It never changes: `register` returns another.
+
     See docs/coming-from.md#from-chapter-1.
 
     Args:
-        runner: What runs the tools, with its guards, approver and limits; its own tools are in the registry too. Where
-            it is left out, a plain one.
+        runner: The runner of the tools, with its guards, approver and limits; its own tools are in the registry too. By
+            default, a plain one.
 
     Attributes:
         runner: The runner that has all tools of this registry.
@@ -59,13 +62,13 @@ class ToolRegistry:
         self.runner = Runner([]) if runner is None else runner
 
     def register(self, tool: ToolForm) -> ToolRegistry:
-        """A registry with one tool more, or another one in the place of the tool of its name.
+        """Return a registry with one more tool, or with another in place of the tool with its name.
 
         Args:
             tool: An object of the chapter's protocol, or any form of a tool.
 
         Raises:
-            DefinitionError: for what is no tool.
+            DefinitionError: The object is no tool.
         """
         ours, tools = _our_form(tool), self.runner.tools
         return ToolRegistry(
@@ -73,22 +76,25 @@ class ToolRegistry:
         )
 
     def get(self, name: str) -> RegisteredTool:
-        """The tool of that name, as the chapter's loops call it.
+        """Return the tool of that name, in the form that the chapter's loops call.
 
         Raises:
-            KeyError: where there is none.
+            KeyError: There is no such tool.
         """
         return RegisteredTool(self.runner, self.runner.tools.get(name))
 
     def to_anthropic_tools(self) -> list[dict[str, Any]]:
-        """The definitions for Anthropic's Messages API."""
+        """Return the definitions for Anthropic's Messages API."""
         return [
             {"name": tool.wire_name, "description": tool.description, "input_schema": thaw(tool.input_schema)}
             for tool in self.runner.tools
         ]
 
     def to_openai_tools(self) -> list[dict[str, Any]]:
-        """The definitions for OpenAI's Responses API, which would try its strict mode where nothing is said of it."""
+        """Return the definitions for OpenAI's Responses API.
+
+        They set `strict`, because its default is the strict mode.
+        """
         return [
             {
                 "type": "function",
@@ -103,8 +109,10 @@ class ToolRegistry:
 
 @dataclass(frozen=True)
 class RegisteredTool:
-    """A tool of a registry. `execute` runs it through the runner, and asks whether or not anybody asked before.
-    See docs/coming-from.md#from-chapter-1."""
+    """A tool of a registry. `execute` runs it through the runner, and always asks, even if the caller has asked before.
+
+    See docs/coming-from.md#from-chapter-1.
+    """
 
     _runner: Runner
     _tool: Tool
@@ -116,7 +124,7 @@ class RegisteredTool:
 
     @property
     def description(self) -> str:
-        """What it does, for the model."""
+        """Its description for the model."""
         return self._tool.description
 
     @property
@@ -127,11 +135,11 @@ class RegisteredTool:
     async def execute(
         self, payload: Mapping[str, Any], context: Context | ToolContext[Any] | None = None
     ) -> ToolResult:
-        """Ask whether it may run, and run it.
+        """Ask whether the call may run, and run it.
 
         Returns:
-            One result, whatever happens: `output`, `error` and `duration_ms`, as the chapter has them. Where a
-            middleware made the model's text another than that of the output, the output is that text.
+            One result in every case: `output`, `error` and `duration_ms`, as in the chapter. If a middleware made the
+                model's text differ from the output's, the output is that text.
         """
         with _with_given(context) as ours:
             result = await self._runner.run(ToolCall("", self.name, payload), ours)
@@ -142,10 +150,10 @@ class RegisteredTool:
     async def check_permissions(
         self, payload: Mapping[str, Any], context: Context | ToolContext[Any] | None = None
     ) -> None:
-        """Ask the guards without a run. What is wrong with the arguments is said by `execute`.
+        """Ask the guards without a run. Wrong arguments are reported by `execute`.
 
         Raises:
-            PermissionError: where a guard denies; and where one asks, and the runner has no approver.
+            PermissionError: A guard denies; or one asks, and the runner has no approver.
         """
         with _with_given(context) as ours:
             decision = await self._runner.decide(ToolCall("", self.name, payload), ours)
@@ -154,11 +162,11 @@ class RegisteredTool:
             raise PermissionError(decision.reason)
 
     def is_read_only(self) -> bool:
-        """Whether it changes nothing, whatever the arguments."""
+        """Return whether it changes nothing, for any arguments."""
         return self._tool.read_only is True
 
     def is_concurrency_safe(self) -> bool:
-        """Whether it may run beside others, whatever the arguments."""
+        """Return whether it may run beside others, for any arguments."""
         return self._tool.parallel is True
 
 
@@ -173,7 +181,7 @@ def _our_context(given: Context | ToolContext[Any] | None) -> ToolContext[Any]:
 
 @contextmanager
 def _with_given(given: Context | ToolContext[Any] | None) -> Iterator[ToolContext[Any]]:
-    """Our context; while it is used, tools of the chapter's protocol get the one that was given."""
+    """Provide our context. Meanwhile, tools of the chapter's protocol get the original one."""
     ours = _our_context(given)
     token = _GIVEN.set((ours, given))
     try:
@@ -200,7 +208,7 @@ def _executable(members: dict[str, Any]) -> Executable:
 
 
 def _with_theirs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with the context that was given."""
+    """Return the function, to be called with the caller's own context."""
     if not accepts(function, "(payload, context)"):
         return function
 

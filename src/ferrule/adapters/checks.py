@@ -1,6 +1,6 @@
 """Guards with a `check`: of the call, of an instance of the handler class, or of the tool and its arguments.
 
-All of them may answer by a bool, and what those of others raise is their way to say no.
+All of them may answer with a bool. A foreign check may also say no by raising.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
 
 
 def guard_of(guard: Guard, check: Callable[..., object], tool: Tool) -> GuardFunction:
-    """The guard as a function of call and context, by the signature of its `check`.
+    """Return the guard as a function of call and context, by the signature of its `check`.
 
     Raises:
-        DefinitionError: where it is none of the forms, or does not go with the tool.
+        DefinitionError: It has none of the forms, or does not fit the tool.
     """
     try:
         signature = read_signature(check)
-    except (TypeError, ValueError):  # some that are written in C
+    except (TypeError, ValueError):  # some functions written in C
         raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, and its check has no signature") from None
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -59,11 +59,11 @@ Asked: TypeAlias = Callable[[ToolCall, ToolContext], object]
 
 
 def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Mapping)) -> GuardFunction:
-    """The guard of a function that was not written for Ferrule: whatever it raises denies with its text.
+    """Return the guard of a function that was not written for Ferrule. Any exception from it denies with its text.
 
     Args:
-        guard: What the log and a decision call it by.
-        kinds: What it may answer with besides a bool.
+        guard: The guard for the log and for the name in decisions.
+        kinds: The types of its answers besides a bool.
     """
 
     async def ask_guard(call: ToolCall, context: ToolContext) -> Verdict:
@@ -84,7 +84,7 @@ def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Ma
 
 
 def _answering(check: Callable[..., object]) -> GuardFunction:
-    """The guard of a check that may answer by a bool."""
+    """Return the guard of a check that may answer with a bool."""
 
     def ask_guard(call: ToolCall, context: ToolContext) -> Verdict | Awaitable[Verdict]:
         answer = check(call, context)
@@ -124,7 +124,7 @@ def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Ask
 
 
 def _takes_tool(guard: Guard) -> bool:
-    """Whether the guard itself is called with the tool: axio's may keep a limit there, round their `check`."""
+    """Return whether the guard itself is called with the tool: axio's may apply a limit there, around their `check`."""
     entry = getattr(type(guard), "__call__", None)  # noqa: B004
     return inspect.isfunction(entry) and [*read_signature(entry).parameters][1:2] == ["tool"]
 

@@ -25,15 +25,15 @@ from ferrule.values.result import ToolResult
 
 _OWN_KEYS = ("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe")
 _KEYS = (*_OWN_KEYS, *(key for key in OPTIONS if key not in {"read_only", "parallel"}))
-"""What a definition may say: the options of a tool, but for those that have another name there."""
+"""The keys of a definition: the options of a tool, except those with another name there."""
 _DESCRIBING = (
     *("name", "description", "input_schema", "output_schema", "examples", "metadata", "provider"),
     "check_permissions",
 )
-"""What a definition may say of a handler that is not its own: nothing of what that does to the world."""
+"""The keys of a definition for a handler that is not its own: none about the handler's effects on the world."""
 _KEYS_OF_OBJECTS = (*_OWN_KEYS, "description", "input_schema")
 _FOREIGN = ("invoke", "on_invoke_tool", "forward", "run")
-"""What runs a tool of LangChain, OpenAI Agents, smolagents and others."""
+"""The methods that run a tool of LangChain, OpenAI Agents, smolagents and others."""
 _WRAPPED = (
     "wrap it with build_tool({'name': …, 'description': …, 'input_schema': …}, handler), where handler(payload) calls "
     "that, or give the function that it was made of"
@@ -48,7 +48,7 @@ _ADAPTERS = {
     "pydantic_ai.toolsets": "pydantic_ai.from_toolset(…), awaited,",
     "strands": "strands.from_tools([…])",
 }
-"""What takes in the tools of a framework, by where their classes, or those that they derive from, are defined."""
+"""The adapters for the tools of a framework, by the module of their classes or base classes."""
 _RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
 
 
@@ -57,7 +57,7 @@ def from_definition(
     handler: Callable[..., object] | None = None,
     **options: Unpack[ToolOptions],
 ) -> Tool:
-    """What `ferrule.build_tool` does."""
+    """Implement `ferrule.build_tool`."""
     if isinstance(definition, BaseModel):
         definition = definition.model_dump(by_alias=True, exclude_none=True)
     if not isinstance(definition, Mapping):
@@ -93,17 +93,17 @@ def from_definition(
 
 
 def from_object(thing: Executable) -> Tool:
-    """A tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`.
+    """Return a tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`.
 
-    Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used where
-    it has them. No base class is needed.
+    Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used if
+    present. No base class is needed.
     """
     given = {key: value for key in _KEYS_OF_OBJECTS if (value := getattr(thing, key, None)) is not None}
     return _built({"is_concurrency_safe": False, **given}).with_adapter(with_foreign_results)
 
 
 def _built(given: dict[str, Any]) -> Tool:
-    """A tool of what a definition says."""
+    """Return a tool from the keys of a definition."""
     name, execute, check = given.pop("name", ""), given.pop("execute", None), given.pop("check_permissions", None)
     for key, option in (("is_read_only", "read_only"), ("is_concurrency_safe", "parallel")):
         if key in given:
@@ -119,7 +119,7 @@ def _built(given: dict[str, Any]) -> Tool:
 
 
 def with_foreign_results(handler: Handler) -> Handler:
-    """The same handler, whose results may have the shape of the author's own result class."""
+    """Return the same handler, with results that may have the shape of the author's own result class."""
     call = handler.call
 
     def call_either(values: object, context: ToolContext) -> object:
@@ -134,10 +134,10 @@ async def _awaited(value: Awaitable[object]) -> object:
 
 
 def permission_guard(check: Callable[..., object]) -> Guard:
-    """A guard of `check_permissions(payload, context)`, which cannot change the arguments.
+    """Return a guard of `check_permissions(payload, context)`, which cannot change the arguments.
 
     Raises:
-        DefinitionError: where it is neither a sync nor an async function of two arguments.
+        DefinitionError: It is neither a sync nor an async function of one or two arguments.
     """
     if inspect.isgeneratorfunction(check) or inspect.isasyncgenfunction(check):
         raise wrong_option("check_permissions", check, "a function that answers, and this one yields")
@@ -153,7 +153,7 @@ def permission_guard(check: Callable[..., object]) -> Guard:
 
 
 def foreign_result(value: object) -> object:
-    """A result in the author's own shape (`output`, `error`, `success`, `metadata` …) as a `ToolResult`."""
+    """Return a result in the author's own shape (`output`, `error`, `success`, `metadata` …) as a `ToolResult`."""
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, Mapping):
@@ -179,11 +179,11 @@ def _error_text(error: object) -> str | None:
 
 
 def tool_of(thing: object) -> Tool:
-    """A tool of a definition, of an object with `execute`, or of one that is called.
+    """Return a tool of a definition, of an object with `execute`, or of a callable.
 
     Raises:
-        DefinitionError: for what is none of these; and for the tools of a framework, also those that can be called: an
-            adapter keeps what they say, and asks the guards that they have.
+        DefinitionError: The object is none of these, or a tool of a framework, even a callable one: only an adapter
+            keeps its settings and asks its guards.
     """
     if isinstance(thing, Mapping):
         return from_definition(thing)
@@ -201,7 +201,7 @@ def tool_of(thing: object) -> Tool:
 
 
 def _adapter_for(thing: object) -> str | None:
-    """What takes it in, as it is written; `None` for what is of no framework that is known."""
+    """Return the call of the adapter for an object, as text; `None` if it is from no known framework."""
     modules = [f"{one.__module__}." for one in type(thing).__mro__]
     found = (call for prefix, call in _ADAPTERS.items() if any(one.startswith(f"{prefix}.") for one in modules))
     return next(found, None)

@@ -3,9 +3,9 @@
     mcp = FastMCP("shop")
     mcp.add_provider(fastmcp.provider(runner))
 
-A call that a person is to be asked about is put off, and the slots are free. A client of 2026-07-28 is asked by the
-result of its call, which carries the sealed record as `request_state`, and sends the call again with both; a client of
-2025 is asked by `elicitation/create` while its request waits. Read in FastMCP 4.1.
+A call that needs a person's answer is suspended, and its slots are free. A client of 2026-07-28 is asked by the result
+of its call. That result carries the sealed record as `request_state`, and the client sends the call again with the
+record and the answer. A client of 2025 is asked by `elicitation/create` while its request waits. Read in FastMCP 4.1.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from ferrule.values.result import ToolResult
 ContextOf: TypeAlias = Callable[[Context], ToolContext[Any]]
 _PROCESS = f"mcp_{secrets.token_hex(12)}"
 _CALLS_OF: WeakKeyDictionary[ServerSession, int] = WeakKeyDictionary()
-"""How many calls were made for a request."""
+"""The number of calls made for each request."""
 _OVER_HTTP = ("sse", "streamable-http")
 _WRAPPED = "x-fastmcp-wrap-result"
 _CANNOT_ASK = deny("the client of this call can ask nobody: it declares no elicitation by form")
@@ -64,13 +64,13 @@ _REQUIRED_CAPABILITIES: dict[str, Any] = {"requiredCapabilities": {"elicitation"
 
 
 def provider(runner: Runner, *, context: ContextOf | None = None) -> Provider:
-    """A provider of tools whose calls the runner runs, for `FastMCP.add_provider`.
+    """Return a provider of the runner's tools, for `FastMCP.add_provider`.
 
     Args:
-        context: What a call is made with, out of FastMCP's context; `context_of` where it is left out.
+        context: Make the context of a call from FastMCP's context; `context_of` by default.
 
     Raises:
-        DefinitionError: for what is no runner.
+        DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "FastMCP", suspends=True)
     made = context_maker("FastMCP", context, context_of)
@@ -78,8 +78,11 @@ def provider(runner: Runner, *, context: ContextOf | None = None) -> Provider:
 
 
 def context_of(ctx: Context) -> ToolContext[Any]:
-    """Who the access token names as principal, and what the server's lifespan gave as `deps`. The session is that of
-    the connection; a client of 2026-07-28 has none, so that its user, and without one the process, stands for it."""
+    """Return a context with the access token's owner as principal, and the result of the server's lifespan as `deps`.
+
+    The session is that of the connection. A client of 2026-07-28 has none, so its user stands for it, or without a user
+    the process.
+    """
     token = get_access_token()
     principal = None
     if token is not None:
@@ -136,7 +139,7 @@ def _their_tool(adapter: Adapter, tool: Tool, context_of: ContextOf) -> TheirToo
             return await _until_ended(_Request(adapter, tool, context_of, arguments).run(told))
         except (FastMCPError, MCPError):
             raise
-        except Exception as error:  # whose text FastMCP would tell the client
+        except Exception as error:  # FastMCP would show the client its text
             return _returned(failed_outside(tool.name, error), tool, told)
 
     made._call = call
@@ -156,9 +159,12 @@ class _Request:
         self._done = float("-inf")
 
     def _call_id(self) -> str:
-        """What the call is known by: of a client of 2025 the id of its request, which no other one of its session has,
-        with a number where another tool of the server makes more than one call for it; of one of 2026-07-28 an id of
-        our own, which comes back in `request_state`, as its requests are alone."""
+        """Return the id of the call.
+
+        For a client of 2025 it is the id of its request, unique in its session, with a number if another tool of the
+        server makes several calls for it. For one of 2026-07-28 it is an id of our own, which comes back in
+        `request_state`, because these requests have no session.
+        """
         if self._record is not None:
             return str(self._record["pending"]["call"]["id"])
         if self._ctx.request_context is None or _is_2026(self._ctx):
@@ -173,7 +179,7 @@ class _Request:
         else:
             form = _form_about(self._record["pending"])
             given = (self._ctx.input_responses or {}).get(form.key)
-            if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
+            if not isinstance(given, wire.ElicitResult):  # ask again until there is an answer
                 return _input_required(form, self._record)
             result = await self._answer(self._answer_of(form, given, self._record["pending"]), self._record)
         while result.pending is not None and result.pending["kind"] != "work":
@@ -183,12 +189,12 @@ class _Request:
                 return _input_required(form, record)
             answer = await self._elicit(form, result.pending) if problem is None else problem
             result = await self._answer(answer, record)
-            if problem is _CANNOT_ASK and _is_2026(self._ctx):  # as that revision has it said
+            if problem is _CANNOT_ASK and _is_2026(self._ctx):  # as that revision requires
                 raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.text, _REQUIRED_CAPABILITIES)
         return _returned(result, self._tool, told)
 
     async def _begin(self) -> ToolResult:
-        """Run the call; one that brings an answer, and has lost its `request_state`, is asked about again."""
+        """Run the call. If it brings an answer and has lost its `request_state`, ask again."""
         form = form_of("", None, {})
         given = None if self._ctx.request_state else (self._ctx.input_responses or {}).get(form.key)
         if isinstance(given, wire.ElicitResult):
@@ -200,7 +206,7 @@ class _Request:
         return await self._adapter.answer(self._sent, self._context, answer, record, self._tell)
 
     def _problem(self, pending: Mapping[str, Any]) -> Decision | None:
-        """Why the client cannot be asked."""
+        """Return the reason that the client cannot be asked, or None."""
         if pending["into"] is not None:
             return deny(f"the value of {pending['into']!r} is never asked of a client")
         capabilities = None if self._ctx.request_context is None else self._ctx.session.client_capabilities
@@ -220,14 +226,16 @@ class _Request:
         return answer_of(form, given, self._context.principal, pending["arguments"])
 
     async def _tell(self, done: float, total: float | None, message: str | None) -> None:
-        if done > self._done:  # what does not increase MCP forbids
+        if done > self._done:  # MCP forbids a value that does not increase
             self._done = done
             await self._ctx.report_progress(done, total, message or None)
 
 
 async def _until_ended(run: Any) -> Any:
-    """Await it in a task of its own. One cancellation reaches it, and it has its grace: AnyIO cancels again at every
-    turn of the loop, and the wait for a handler that takes its leave would end there."""
+    """Await `run` in a task of its own. It gets one cancellation, and then its grace.
+
+    AnyIO cancels again at every turn of the loop, and would end the wait for a handler that is cleaning up.
+    """
     task = asyncio.ensure_future(run)
     try:
         await asyncio.wait({task})
@@ -236,13 +244,13 @@ async def _until_ended(run: Any) -> Any:
         with anyio.CancelScope(shield=True):
             await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # marked as seen
+            task.exception()  # marks the exception as seen
         raise
     return task.result()
 
 
 def _record_in(state: str) -> Any:
-    """The record that a client has carried; `None` for what is none of ours."""
+    """Return the record from a client; `None` if it is none of ours."""
     try:
         record = json.loads(state)
         record["pending"]["call"]["id"]
@@ -252,7 +260,7 @@ def _record_in(state: str) -> Any:
 
 
 def _form_about(pending: Mapping[str, Any]) -> Form:
-    """The question, with the call that it is about; ends of what is long, so that nothing hides behind much else."""
+    """Return the question, with the call that it is about. Long texts are cut, so nothing hides behind them."""
     arguments = pending["arguments"]
     most = MOST_IN_A_MESSAGE // (2 + len(arguments))
     lines = [f"{name}: {truncate_text(format_json(thaw(value)), most)}" for name, value in arguments.items()]
@@ -275,10 +283,10 @@ def _returned(result: ToolResult, tool: Tool, told: bool) -> TheirResult:
 
 
 async def from_tools(server: FastMCP[Any]) -> Toolset:
-    """The tools of a server, as it lists them now; each call goes by `server.call_tool`, with its middleware.
+    """Return the tools of a server, as it lists them now. Each call uses `server.call_tool`, with its middleware.
 
     Raises:
-        DefinitionError: for what is no server, and for a tool that a toolset cannot hold.
+        DefinitionError: The object is no server, or a toolset cannot hold a tool.
     """
     given: object = server
     if not isinstance(given, FastMCP):
@@ -314,15 +322,17 @@ def _our_tool(server: FastMCP[Any], tool: TheirTool) -> Tool:
 
 
 def _schema_of_result(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of what FastMCP puts into `{"result": …}` where it is no object."""
+    """Return the schema of the value that FastMCP puts into `{"result": …}` because it is no object."""
     inner = dict(schema["properties"]["result"])
     return {**inner, "$defs": schema["$defs"]} if "$defs" in schema else inner
 
 
 @contextmanager
 def _no_answers() -> Iterator[None]:
-    """A tool that asks its client finds none of the answers, and no state, of the request that this call was made in:
-    those are to the questions of others."""
+    """Hide the answers and the state of the current request from a tool that asks its client.
+
+    The answers belong to other questions.
+    """
     request = fastmcp_request_ctx.get()
     if request is None:
         yield
@@ -340,9 +350,9 @@ async def _run_theirs(
     try:
         with _no_answers():
             given = await server.call_tool(name, thaw(payload))
-    except FastMCPError as error:  # as its clients read it: the server masks what they are not to know
+    except FastMCPError as error:  # as its clients read it: the server masks secrets from them
         cause = error.__cause__
-        if str(error) == f"Error calling tool {name!r}: {cause}" and cause is not None:  # of what the tool raised
+        if str(error) == f"Error calling tool {name!r}: {cause}" and cause is not None:  # of the tool's own exception
             raise cause from None
         raise ToolError(str(error)) from error
     if isinstance(given, InputRequiredToolResult):

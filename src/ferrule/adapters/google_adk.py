@@ -56,9 +56,9 @@ _FOR_THE_CALL = frozenset(
         "render_ui_widgets",
     }
 )
-"""What a tool does by ADK's actions that is about its own call; all else steers the agent."""
+"""The fields of ADK's actions about a tool's own call. All others steer the agent."""
 _ASKED_ONCE = " A person is asked once about a call: make the call again, and they are asked about that one."
-"""ADK makes no second confirmation for a call that is run with the answer to its first."""
+"""ADK makes no second confirmation for a call that runs with the answer to its first."""
 
 
 def toolset(
@@ -67,21 +67,21 @@ def toolset(
     context: Callable[[AdkContext], ToolContext[Any]] | None = None,
     records: Store | None = None,
 ) -> BaseToolset:
-    """A toolset whose calls the runner runs.
+    """Return a toolset of ADK with the runner's tools.
 
-    A call that a person is to be asked about asks for ADK's confirmation. Its hint is the reason; its payload is
-    `{"arguments": …, "ferrule": …}`, what would run and the record, and goes back with the answer. A person changes
-    what runs by other `"arguments"`. Where a tool wants to know something of a person, the payload has the `"schema"`
-    of that, and the answer goes into `"arguments"`. ADK asks once about a call: where a person would have to be asked
-    again, such as for an answer whose record is lost, the model is told to make the call again.
+    A call that needs a person's answer asks for ADK's confirmation. Its hint is the reason. Its payload is
+    `{"arguments": …, "ferrule": …}`, the arguments to run and the record, and goes back with the answer. A person
+    changes the call by other `"arguments"`. If a tool asks a question, the payload has its `"schema"`, and the answer
+    goes into `"arguments"`. ADK asks once about a call: if a person would have to be asked again, for example because
+    the answer's record is lost, the model is asked to make the call again.
 
     Args:
-        runner: What runs the calls.
-        context: What a call is made with, out of ADK's context; `context_of` where it is left out.
-        records: Where records are kept until they are answered; the journal's store where it is left out.
+        runner: The runner of the calls.
+        context: Make the context of a call from ADK's context; `context_of` by default.
+        records: The store of records until they are answered; the journal's store by default.
 
     Raises:
-        DefinitionError: for what is no runner.
+        DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "Google ADK", suspends=True, records=records)
     made = context_maker("Google ADK", context, context_of)
@@ -89,7 +89,10 @@ def toolset(
 
 
 def context_of(context: AdkContext) -> ToolContext[Any]:
-    """The user as principal, the session's id, and the session's state as deps: ADK has no place for objects."""
+    """Return a context with the user as principal, the session's id, and its state as deps.
+
+    ADK has no place for objects.
+    """
     return ToolContext(principal=context.user_id, session=context.session.id, deps=context.state)
 
 
@@ -120,7 +123,7 @@ class _RunnerTool(BaseTool):
         result = await self._adapter.run(call, context)
         if result.pending is not None:
             tool_context.request_confirmation(hint=result.pending["reason"], payload=_payload(result))
-            tool_context.actions.skip_summarization = True  # else the model is asked at once what to do next
+            tool_context.actions.skip_summarization = True  # otherwise the model is asked at once what to do next
         return _response(result)
 
     async def _answered(self, call: ToolCall, context: ToolContext[Any], tool_context: AdkContext) -> ToolResult:
@@ -141,7 +144,7 @@ def _fields(payload: object) -> Mapping[str, Any]:
 
 
 def _asked_in(context: AdkContext) -> Mapping[str, Any]:
-    """What was last asked about this call in the session, whose events outlive a process."""
+    """Return the last question about this call in the session, whose events outlive a process."""
     for event in reversed(context.session.events):
         if asked := event.actions.requested_tool_confirmations.get(context.function_call_id or ""):
             return _fields(asked.payload)
@@ -149,7 +152,7 @@ def _asked_in(context: AdkContext) -> Mapping[str, Any]:
 
 
 def _payload(result: ToolResult) -> dict[str, Any]:
-    """What a person is shown, and what comes back with the answer."""
+    """Return the data to show to a person. It comes back with the answer."""
     pending = thaw(result.pending)
     shown = {_ARGUMENTS: pending["arguments"], _RECORD: record_of(result)}
     return {**shown, "schema": pending["schema"]} if pending["schema"] else shown
@@ -164,7 +167,7 @@ def _response(result: ToolResult, note: str = "") -> dict[str, Any]:
 
 
 def _genai_part(block: Block) -> types.Part | None:
-    """A block that goes as media; `None` for what is told as text."""
+    """Return a block as media; `None` for a block that becomes text."""
     if isinstance(block, Text):
         return None
     if block.data is not None:
@@ -183,20 +186,20 @@ def from_tools(
     artifact_service: BaseArtifactService | None = None,
     memory_service: BaseMemoryService | None = None,
 ) -> Toolset:
-    """Tools of ADK, and functions as its agents take them, as tools of ours.
+    """Return tools of ADK, and functions for its agents, as tools of ours.
 
-    A tool that needs confirmation asks; one that asks for it while it runs is run again with the answer, whose value
-    is `{"payload": …}`. What a tool returns as `{"error": …}` is a failure.
+    A tool that needs confirmation asks. A tool that asks for it while it runs is run again with the answer, whose value
+    is `{"payload": …}`. A returned `{"error": …}` is a failure.
 
     Args:
-        tools: Of a toolset, what `await toolset.get_tools()` gives.
+        tools: The tools; for a toolset, the result of `await toolset.get_tools()`.
         app_name: The app whose sessions they use.
-        session_service: Where a call finds the session of its `context.session` and `context.principal`, and its
-            state; in memory where it is left out.
+        session_service: The service to find the session of a call's `context.session` and `context.principal`, and its
+            state; in memory by default.
         artifact_service, memory_service: For tools that use them.
 
     Raises:
-        DefinitionError: for a tool that runs in a model's API or goes on after its call, and what is no tool.
+        DefinitionError: A tool runs in a model's API or goes on after its call, or an object is no tool.
     """
     services = {"artifact_service": artifact_service, "memory_service": memory_service}
     sessions = InMemorySessionService() if session_service is None else session_service
@@ -225,13 +228,13 @@ def _as_adk_tool(given: Any) -> BaseTool:
 
 
 class _Invocations:
-    """Makes ADK's contexts."""
+    """A maker of ADK's contexts."""
 
     def __init__(self, app_name: str, sessions: BaseSessionService, services: dict[str, Any]) -> None:
         self._app_name, self._sessions, self._services = app_name, sessions, services
 
     async def context(self, context: ToolContext[Any], call: ToolCall | None) -> AdkContext:
-        # Without a session, nothing is to be kept of it.
+        # Without a session, nothing of it is kept.
         sessions = self._sessions if context.session else InMemorySessionService()
         made = InvocationContext(
             session_service=sessions,
@@ -248,11 +251,11 @@ class _Invocations:
             return found
         try:
             return await sessions.create_session(**known)
-        except AlreadyExistsError:  # by another call of this session
+        except AlreadyExistsError:  # created by another call of this session
             return await sessions.get_session(**known)
 
     async def keep(self, context: AdkContext) -> None:
-        """Keep what the tool changed in the session's state, as ADK does it with the event of a result."""
+        """Save the tool's changes to the session's state, as ADK does with the event of a result."""
         if context.actions.state_delta:
             made = context.get_invocation_context()
             event = Event(author="ferrule", invocation_id=made.invocation_id, actions=context.actions)
@@ -276,7 +279,7 @@ def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
             theirs.tool_confirmation = ToolConfirmation(confirmed=True, payload=context.answer.value.get("payload"))
         elif (
             context.running_call in asked_about
-        ):  # what has to be confirmed since, as other calls ran, the tool asks itself
+        ):  # if it needs confirmation only since other calls ran, the tool asks itself
             theirs.tool_confirmation = ToolConfirmation(confirmed=True)
         given = await tool.run_async(args=payload, tool_context=theirs)
         if theirs.actions.requested_auth_configs:
@@ -305,12 +308,12 @@ def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
 def _may_need_confirmation(tool: BaseTool) -> bool:
     if type(tool).check_require_confirmation is BaseTool.check_require_confirmation:
         return False
-    # Of a FunctionTool, what it was given; it is asked for each call where that is not there.
+    # The option of a FunctionTool. Without that attribute, each call is checked.
     return getattr(tool, "_require_confirmation", True) is not False
 
 
 def _steered(actions: EventActions) -> str:
-    """What a tool asked of the agent that it runs under, such as to hand over to another one."""
+    """Return the tool's requests to the agent above it, for example to hand over to another one."""
     asked = {name: getattr(actions, name) for name in EventActions.model_fields if name not in _FOR_THE_CALL}
     return ", ".join(name for name, value in asked.items() if value not in (None, False))
 
@@ -321,7 +324,7 @@ def _given_by_adk(tool: BaseTool, given: Any) -> object:
         raise ToolError(error if isinstance(error, str) else to_json_text(error))
     media: list[Media] = []
     rest = _without_media(given, media)
-    # Of ADK's own tools, what tells its telemetry of failures in other forms, such as an MCP server's `isError`.
+    # ADK's own tools report failures in other forms to its telemetry, for example an MCP server's `isError`.
     if (is_error := getattr(tool, "_detect_error_in_response", None)) and is_error(given):
         raise ToolError(rest if isinstance(rest, str) else to_json_text(rest))
     return (
@@ -332,7 +335,7 @@ def _given_by_adk(tool: BaseTool, given: Any) -> object:
 
 
 def _without_media(value: Any, media: list[Media]) -> Any:
-    """The value without the media in it, which go into `media`."""
+    """Return the value without the media in it, and add these to `media`."""
     if isinstance(value, types.Part | types.FunctionResponsePart) and (found := value.inline_data or value.file_data):
         media.append(_as_media(found))
         return f"[{found.mime_type}]"

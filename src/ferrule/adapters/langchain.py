@@ -1,4 +1,5 @@
 """LangChain and LangGraph, both ways: a runner as tools of an agent, and their tools as ours.
+
 See docs/frameworks/langchain.md.
 
     agent = create_agent(model, tools=langchain.tools(runner), checkpointer=InMemorySaver())
@@ -65,11 +66,13 @@ _OURS = "ferrule"
 _OF_MESSAGES = ("content", "tool_call_id", "name", "status", "artifact")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
-"""Where `interrupt` finds the answers in the configuration; it raises this as a `KeyError` where it is in no graph."""
+"""The key under which `interrupt` finds the answers in the configuration. Outside of a graph it raises a `KeyError`
+with this key.
+"""
 _INTERRUPTED = "__interrupt__"
-"""Under which name a graph gives its interrupts among its values."""
+"""The key of the interrupts among a graph's values."""
 _SENT_TASK = "__pregel_push"
-"""How the path of a task begins that was made by a `Send`."""
+"""The first part of the path of a task made by a `Send`."""
 
 # -- out: a runner as their tools --------------------------------------------------------------------------------------
 
@@ -80,14 +83,14 @@ def tools(
     context: Callable[[Runtime[Any]], ToolContext[Any]] | None = None,
     records: Store | None = None,
 ) -> list[BaseTool]:
-    """Tools whose calls the runner runs, for `create_agent(tools=…)` or a `ToolNode`.
+    """Return the runner's tools, for `create_agent(tools=…)` or a `ToolNode`.
 
     Args:
-        context: Gives what the calls may use, of the graph's runtime; `context_of` where it is left out.
-        records: Where the records of suspended calls are kept; the journal's store where it is left out.
+        context: Make the context of the calls from the graph's runtime; `context_of` by default.
+        records: The store of the records of suspended calls; the journal's store by default.
 
     Raises:
-        DefinitionError: for what is no runner.
+        DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "LangChain", suspends=True, records=records)
     made = context_maker("LangChain", context, context_of)
@@ -95,7 +98,10 @@ def tools(
 
 
 def context_of(runtime: Runtime[Any]) -> ToolContext[Any]:
-    """The thread as session, the graph's `context` as `deps`, and as principal the user of a LangGraph server."""
+    """Return a context from the graph's runtime.
+
+    It has the thread as session, the graph's `context` as `deps`, and the user of a LangGraph server as principal.
+    """
     info, server = runtime.execution_info, runtime.server_info
     user = None if server is None else server.user
     return ToolContext(
@@ -106,18 +112,18 @@ def context_of(runtime: Runtime[Any]) -> ToolContext[Any]:
 
 
 class RunnerTool(BaseTool):
-    """A tool of a runner. What the model sends goes to the runner as it is, whatever its parameters are called."""
+    """A tool of a runner. The model's arguments go to the runner unchanged, whatever the names of its parameters."""
 
     _adapter: Adapter = PrivateAttr()
     _tool: Tool = PrivateAttr()
     _context_of: Callable[[Runtime[Any]], ToolContext[Any]] = PrivateAttr()
 
     def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        # No keywords for `_arun`: LangChain would take away those that are called `config` or `run_manager`.
+        # No keywords for `_arun`: LangChain would remove those with the names `config` or `run_manager`.
         return (tool_input, tool_call_id), {}
 
     async def arun(self, *given: Any, **options: Any) -> Any:
-        # A member from here on, before any callback is awaited: the calls of one message are all known at once.
+        # It counts from here on, before any callback is awaited, so the calls of one message are all known at once.
         async with _in_execution(_runtime()):
             return await super().arun(*given, **options)
 
@@ -140,7 +146,7 @@ class RunnerTool(BaseTool):
             return await self._run_or_answer(arguments, call_id)
         except (GraphBubbleUp, ToolException):
             raise
-        except Exception as error:  # whose text a `ToolNode`, or a middleware that tries again, may tell the model
+        except Exception as error:  # a `ToolNode`, or a retrying middleware, may show the model its text
             return self._returned(failed_outside(self._tool.name, error), call_id)
 
     async def _run_or_answer(self, arguments: Any, call_id: str | None) -> Any:
@@ -174,11 +180,12 @@ class RunnerTool(BaseTool):
         return message
 
     def _returned(self, result: ToolResult, call_id: str | None, instead: str | None = None) -> Any:
-        """The message of a result, with `instead` as what the model reads of it; its content where the tool was called
-        as a function, and not with what a model made.
+        """Return the message of a result, with `instead` as its text for the model.
+
+        If the tool was called as a function, and not with a model's call, return the content.
 
         Raises:
-            ToolException: for a result that is no success, of such a call.
+            ToolException: The result of such a function call is no success.
         """
         if call_id is None:
             if not result.success:
@@ -193,9 +200,11 @@ class RunnerTool(BaseTool):
         )
 
     def _was_asked_about(self) -> bool:
-        """Whether the present call, which has no record, was asked about before, for all that is known: its task has
-        answers. Of the calls that a `ToolNode` runs in one task it may be another one that was asked about; of those,
-        one that changes something has its result in the journal, and others are run again with each answer."""
+        """Return whether this call without a record may have been asked about before: its task has answers.
+
+        A `ToolNode` may run several calls in one task, and another of them may be the one asked about. In that case a
+        changing call has its result in the journal, and others run again with each answer.
+        """
         return _has_answers() and (self._tool.read_only is not True or _is_alone())
 
     def _context(self, runtime: Runtime[Any]) -> ToolContext[Any]:
@@ -215,7 +224,7 @@ def _their_tool(adapter: Adapter, tool: Tool, context_of: Callable[[Runtime[Any]
 
 
 def _runtime() -> Runtime[Any] | None:
-    """That of the graph; `None` outside one."""
+    """Return the runtime of the graph; `None` outside one."""
     try:
         return get_runtime()
     except (RuntimeError, KeyError):
@@ -224,8 +233,11 @@ def _runtime() -> Runtime[Any] | None:
 
 @contextmanager
 def _no_answers() -> Iterator[None]:
-    """What a handler, or a graph that it runs, asks by an `interrupt` of its own finds none of the answers that the
-    node was given: those are to the questions of its calls. It is counted apart, as they are told by their order."""
+    """Hide the node's answers from an `interrupt` of a handler, or of a graph that it runs.
+
+    The answers belong to the questions of the node's calls. LangGraph matches answers by their order, so such an
+    interrupt is counted apart.
+    """
     config = var_child_runnable_config.get()
     theirs = None if config is None else config.get("configurable", {}).get(_INTERRUPTS)
     if config is None or theirs is None:
@@ -240,33 +252,38 @@ def _no_answers() -> Iterator[None]:
 
 
 def _has_answers() -> bool:
-    """Whether the present task was given an answer, which is not taken by this."""
+    """Return whether the current task has an answer, without using it up."""
     theirs = get_config()["configurable"].get(_INTERRUPTS)
     return theirs is not None and (bool(theirs.resume) or theirs.get_null_resume(False) is not None)
 
 
 def _is_alone() -> bool:
-    """Whether the present task is one that was sent, as `create_agent` does it for each call."""
+    """Return whether the current task was sent for one call, as `create_agent` does for each call."""
     return bool(get_config().get("metadata", {}).get("langgraph_path", ("",))[0] == _SENT_TASK)
 
 
 def _answered() -> list[str]:
-    """The ids of the calls that are done, by the state of the graph, which a `ToolNode` reads in this way as well. They
-    are the same however often a node is run; the id of its task is another one where a checkpoint was lost."""
+    """Return the ids of the successful calls in the state of the graph, read in the way of a `ToolNode`.
+
+    They are the same in each run of a node, while the id of its task changes if a checkpoint was lost.
+    """
     try:
         messages = get_config()["configurable"]["__pregel_read"]("messages") or ()
-    except (RuntimeError, KeyError):  # outside a graph, or one whose messages are called otherwise
+    except (RuntimeError, KeyError):  # outside of a graph, or the graph's messages have another name
         return []
     return [message.tool_call_id for message in messages if isinstance(message, ToolMessage) and _is_done(message)]
 
 
 def _is_done(message: ToolMessage) -> bool:
-    """A message that a middleware puts in the place of a result that there is not has no artifact of ours."""
+    """Return whether a message is a success of ours.
+
+    A middleware's stand-in for a missing result has no artifact of ours.
+    """
     return isinstance(message.artifact, dict) and message.artifact.get("status") == "ok"
 
 
 def _artifact(result: ToolResult) -> dict[str, Any]:
-    """What the program finds at the message, and the model does not read."""
+    """Return the message's data for the program, hidden from the model."""
     return {"status": result.status, "metadata": to_jsonable(dict(result.metadata))}
 
 
@@ -279,7 +296,7 @@ def _their_content(result: ToolResult) -> str | list[str | dict[str, Any]]:
 def _their_block(block: Text | Media) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
-    kind = "image" if block.kind == "image" else "file"  # a `ToolNode` makes text of what it calls otherwise
+    kind = "image" if block.kind == "image" else "file"  # a `ToolNode` makes text of other types
     if block.data is not None:
         data = base64.b64encode(block.data).decode("ascii")
         return {"type": kind, "base64": data, "mime_type": block.mime_type}
@@ -293,13 +310,13 @@ def _their_block(block: Text | Media) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _AnswerGiven:
-    """What a person said of a call.
+    """A person's answer about a call.
 
     Attributes:
-        answer: For `Adapter.answer`.
-        place: Which of the answers of its node's run it stands in.
-        record: The record that the answer brings along.
-        instead: What the model reads in place of the result, in the person's words.
+        answer: The argument for `Adapter.answer`.
+        place: Its place among the answers of its node's run.
+        record: The record that came with the answer.
+        instead: The person's text for the model, in place of the result.
     """
 
     answer: Decision | bool | ToolResult
@@ -313,10 +330,11 @@ class _Question:
     """A call that waits for a person.
 
     Attributes:
-        record: Takes it up again. Where it was asked before, `record["asked"]` says in which place.
-        after: The place of the answer that it has had.
-        arrived: Which call of its node it is: they are asked about in the order of the message.
-        woken: Ends its wait. The calls of one node may be those of two runners, each on a loop of its own.
+        record: The record to resume it. If it was asked before, `record["asked"]` has the place.
+        after: The place of its previous answer.
+        arrived: Its number among the calls of its node: they are asked about in the order of the message.
+        woken: The future that ends its wait. The calls of one node may belong to two runners, each on a loop of its
+            own.
     """
 
     adapter: Adapter
@@ -329,8 +347,10 @@ class _Question:
     woken: Future[None] = field(default_factory=Future)
 
     def said(self, value: Any, index: int, count: int, place: int) -> _AnswerGiven | None:
-        """What the value says of this call, which was asked about at `index` among `count`; `None` where that cannot
-        be read."""
+        """Return the answer in a value for this call, which was asked about at `index` among `count`.
+
+        Returns `None` if the value cannot be read.
+        """
         decisions = value.get("decisions", [value] if count == 1 else None) if isinstance(value, Mapping) else [value]
         if not isinstance(decisions, list) or len(decisions) != count:
             return None
@@ -356,14 +376,14 @@ class _Question:
 
 
 class _Execution:
-    """The calls that run in one run of a node. LangGraph runs a node again from its start with each answer, and
-    gives the answers to its `interrupt`s by their order.
+    """The calls in one run of a node.
 
-    So the calls of a node ask at once, by one `interrupt`, when all others have ended; each record keeps in which place
-    it was asked, and is answered from this place alone. A record that was made in this run cannot have been answered:
-    all answers that there are are passed over.
+    LangGraph runs a node again from its start with each answer, and matches the answers to its `interrupt`s by their
+    order. So the calls of a node ask at once, by one `interrupt`, when all others have ended. Each record stores the
+    place of its question, and accepts an answer from this place alone. A record made in this run cannot have an answer
+    yet: all present answers are skipped.
 
-    Of a graph that is run by `invoke`, its calls come from threads, and may run on more than one loop.
+    In a graph run by `invoke`, the calls come from threads, and may run on more than one loop.
     """
 
     def __init__(self, task: str) -> None:
@@ -376,13 +396,18 @@ class _Execution:
         self._raised: GraphInterrupt | None = None
 
     def with_message(self, record: Any, message: ToolMessage, place: int) -> Any:
-        """The record with what the call came to by the answer in that place: its node may run again, for the answer to
-        another call."""
+        """Return the record with the call's outcome by the answer in that place.
+
+        Its node may run again, for the answer to another call.
+        """
         came = {name: getattr(message, name) for name in _OF_MESSAGES}
         return {**record, "came": {"task": self.task, "place": place, "message": came}}
 
     def message_in(self, record: Any) -> ToolMessage | None:
-        """What the call came to in an earlier run of this node, where its answer is read again, for its place."""
+        """Return the call's outcome from an earlier run of this node, or None.
+
+        Its answer is read again, to keep the order.
+        """
         came = record.get("came")
         if came is None or came["task"] != self.task:
             return None
@@ -398,23 +423,23 @@ class _Execution:
             return not self._running and not self._waiting
 
     def enter(self) -> int:
-        """Count a call that runs here; which one of the node it is."""
+        """Count a call that runs here, and return its number in the node."""
         with self._lock:
             self._running += 1
             self._arrived += 1
             return self._arrived
 
     async def leave(self) -> None:
-        """Count it no more; where it was the last that ran, those that wait are asked about."""
+        """Remove the call from the count. If it was the last running one, ask about the waiting calls."""
         with self._lock:
             self._running -= 1
         await self._ask_when_all_wait()
 
     async def answer_to(self, question: _Question) -> _AnswerGiven:
-        """What the person said.
+        """Return the person's answer.
 
         Raises:
-            GraphInterrupt: where nothing is said yet, when all calls have ended or wait.
+            GraphInterrupt: There is no answer yet, and all calls have ended or wait.
         """
         try:
             return self._said_before(question)
@@ -454,14 +479,14 @@ class _Execution:
             place += 1
 
     def _answer_at(self, place: int) -> Any:
-        """Raises `GraphInterrupt` where there is none."""
+        """Return the answer in a place. Raise `GraphInterrupt` if there is none."""
         with self._lock:
             while len(self._answers) <= place:
                 self._answers.append(interrupt(None))
             return self._answers[place]
 
     async def _ask_when_all_wait(self) -> None:
-        """Ask about all calls that wait, where no other runs."""
+        """Ask about all waiting calls if no other call runs."""
         with self._lock:
             if self._running or not self._waiting:
                 return
@@ -475,7 +500,7 @@ class _Execution:
 
     async def _ask_about(self, waiting: list[_Question]) -> None:
         with self._lock:
-            if self._raised is not None:  # a run of a node ends by one interrupt; who comes later is asked in the next
+            if self._raised is not None:  # a run of a node ends by one interrupt; later calls wait for the next run
                 return
             self._raised = self._interrupted(_value(waiting))
             place = len(self._answers)
@@ -492,7 +517,10 @@ class _Execution:
 
 
 def _value(waiting: list[_Question]) -> dict[str, Any]:
-    """What the person is shown, as by `HumanInTheLoopMiddleware`; what it has of ours may come back with the answer."""
+    """Return the data to show to the person, in the form of `HumanInTheLoopMiddleware`.
+
+    Our part may come back with the answer.
+    """
     requests, reviews = [], []
     for one in waiting:
         pending = one.record["pending"]
@@ -506,23 +534,23 @@ def _value(waiting: list[_Question]) -> dict[str, Any]:
 
 
 def _brought(value: Any) -> list[Any]:
-    """The records that an answer brings along, one for each decision."""
+    """Return the records that come with an answer, one for each decision."""
     records = value.get(_OURS) if isinstance(value, Mapping) else None
     return records if isinstance(records, list) else []
 
 
 _EXECUTIONS: OrderedDict[Any, _Execution] = OrderedDict()
 _MOST_EXECUTIONS = 1_000
-"""So many are known at least: a call may come when those of its node that came first have ended."""
+"""The least number of runs to remember: a call may come after the first calls of its node have ended."""
 _LOCK = threading.Lock()
 _ARRIVED: ContextVar[int] = ContextVar("ferrule.langchain.arrived", default=0)
-"""Which call of its node the present one is."""
+"""The number of the current call in its node."""
 _WITHIN: ContextVar[tuple[_Execution | None, ...]] = ContextVar("ferrule.langchain", default=())
-"""The runs of nodes that the present code is called in, the innermost last; `None` for a call outside a graph."""
+"""The runs of nodes around the current code, the innermost last; `None` for a call outside of a graph."""
 
 
 def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
-    """The same for all calls of one run of a node, and for no other: not for those of its next run."""
+    """Return the same object for all calls of one run of a node, and a new one for its next run."""
     info = None if runtime is None else runtime.execution_info
     if info is None:
         return None
@@ -538,7 +566,10 @@ def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
 
 @asynccontextmanager
 async def _in_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
-    """A call in the run of its node. One that a tool of the same node makes is none: that tool could not go on."""
+    """Enter a call into the run of its node.
+
+    A call made by a tool of the same node is not counted: that tool could not go on.
+    """
     execution, above = _execution_of(runtime), _WITHIN.get()
     token = _WITHIN.set((*above, execution))
     counted = None if execution in above else execution
@@ -553,7 +584,7 @@ async def _in_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
 
 
 def _execution() -> _Execution | None:
-    """Where the present call may ask a person; `None` where it cannot."""
+    """Return the run in which the current call may ask a person; `None` if it cannot ask."""
     *above, execution = _WITHIN.get() or (None,)
     return None if execution in above else execution
 
@@ -562,10 +593,10 @@ def _execution() -> _Execution | None:
 
 
 def from_tools(tools: Iterable[BaseTool] | BaseToolkit) -> Toolset:
-    """The tools, or a toolkit's, as tools for a runner.
+    """Return the tools, or those of a toolkit, as tools for a runner.
 
     Raises:
-        DefinitionError: for a tool that needs the state, the store or the runtime of a graph, and for what is no tool.
+        DefinitionError: A tool needs the state, the store or the runtime of a graph, or an object is no tool.
     """
     given = tools.get_tools() if isinstance(tools, BaseToolkit) else tools
     if isinstance(given, BaseTool):  # a model of Pydantic, which iterates over its fields
@@ -585,7 +616,8 @@ def _our_tool(theirs: BaseTool) -> Tool:
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> ToolResult:
         assert context.call is not None
         call = {"type": "tool_call", "id": context.call.id, "name": theirs.name, "args": dict(payload)}
-        # Always one of its own: in that of a graph round this runner, `interrupt` finds the answers to other questions.
+        # Always a new one: in the configuration of a graph around this runner, `interrupt` finds answers to other
+        # questions.
         configurable = {} if context.session is None else {"thread_id": context.session}
         stopped = _SeesInterrupts()
         config: RunnableConfig = {
@@ -617,21 +649,23 @@ def _our_tool(theirs: BaseTool) -> Tool:
 
 
 class _SeesInterrupts(GraphCallbackHandler):
-    """Sees whether a graph was interrupted: as a tool, it gives that among its values, of which the text is left."""
+    """A callback that sees whether a graph was interrupted.
+
+    A graph as a tool returns its interrupts as text among its values.
+    """
 
     any = False
-    run_inline = True  # and in no thread, for what it is told besides and does not look at
+    run_inline = True  # no thread is needed: it ignores all other events
 
     def on_interrupt(self, event: Any) -> None:
         self.any = True
 
 
 def _validate_ahead(theirs: BaseTool, payload: Mapping[str, Any], call_id: str) -> None:
-    """Have the tool validate its arguments before it runs, so that a `ValidationError` from then on is one that its
-    function raised, and is told as any.
+    """Let the tool validate its arguments before it runs. Any later `ValidationError` is then its function's own.
 
     Raises:
-        ToolError: where they do not fit, and the tool does not say itself what is told then.
+        ToolError: They do not fit, and the tool has no error text of its own.
     """
     if not theirs.handle_validation_error:
         try:
@@ -641,7 +675,7 @@ def _validate_ahead(theirs: BaseTool, payload: Mapping[str, Any], call_id: str) 
 
 
 def _injected(theirs: BaseTool) -> Iterable[tuple[str, str]]:
-    """The parameters that neither the model nor we can fill, and what they want."""
+    """Yield the parameters that neither the model nor we can fill, each with the type that it needs."""
     annotations = dict(get_all_basemodel_annotations(theirs.get_input_schema()))
     for function in (getattr(theirs, "func", None), getattr(theirs, "coroutine", None), theirs._run, theirs._arun):
         if function is not None:

@@ -2,9 +2,9 @@
 
     agent = Agent("desk", tools=openai_agents.tools(runner))
 
-There a call can wait for a person only before it has begun: the SDK asks `needs_approval`, and calls the tool once the
-person has said yes. So the call is suspended as soon as `needs_approval` is asked, and its record is kept until the
-tool is called: what was not asked about, or with other arguments, is not run.
+In the SDK a call can wait for a person only before it begins: the SDK asks `needs_approval`, and calls the tool after
+the person's yes. So the call is suspended as soon as `needs_approval` is asked, and its record is stored until the tool
+is called. A call without a question, or with other arguments, does not run.
 
 Read in openai-agents 0.24.
 """
@@ -61,9 +61,9 @@ from ferrule.values.result import ToolResult
 log = logging.getLogger("ferrule")
 _FRAMEWORK: Final = "OpenAI Agents"
 _IN_THE_ITEM: Final = frozenset({"input", "output", "error"})
-"""Of the record of a result, what the SDK has in its own items."""
+"""The fields of a result's record that the SDK has in its own items."""
 _MOST_CHARACTERS: Final = 10_000
-"""Of arguments that the model is told to send."""
+"""The most characters of arguments that the model is asked to send."""
 _UNASKED: Final = (
     "%s: a call of tool %r has to be asked about, and a person was not, or about another one, or by a runner with "
     "another resume_key; it was not run. A yes to all calls is none here: ferrule.approval.remembered keeps what a "
@@ -82,17 +82,18 @@ _DATA_URL: Final = re.compile(r"data:(?P<type>[^;,]+)[^,]*;base64,(?P<data>.*)",
 def tools(
     runner: Runner, *, context: Callable[[RunContextWrapper[Any]], ToolContext[Any]] | None = None
 ) -> list[FunctionTool]:
-    """Tools whose calls the runner runs.
+    """Return the runner's tools for an agent.
 
-    What the runner is to ask about interrupts the agent's run, where it has no approver, or one that says by
-    `suspends = True` that it answers nothing at once but what it foresees, as `approval.remembered(approval.later)`.
+    A call that needs a person's answer interrupts the agent's run in two cases: the runner has no approver, or its
+    approver has `suspends = True`, because it answers at once only what it foresees, like
+    `approval.remembered(approval.later)`.
 
     Args:
-        context: What a call is run with; `context_of` where it is left out. The same call has to get the same session
-            from it before and after a person was asked, in another process too.
+        context: Make the context of a call; `context_of` by default. The same call must get the same session from it
+            before and after a person was asked, even in another process.
 
     Raises:
-        DefinitionError: for what is no runner, and for a tool with a private parameter that nobody can fill.
+        DefinitionError: `runner` is no runner, or a tool has a private parameter that nobody can fill.
     """
     adapter = Adapter(runner, _FRAMEWORK, suspends=True)
     for tool in runner.tools:
@@ -103,10 +104,10 @@ def tools(
 
 
 def context_of(ctx: RunContextWrapper[Any]) -> ToolContext[Any]:
-    """`RunConfig(group_id=…)` as session, or the id of the trace where there is none; and the run's context as `deps`.
+    """Return a context: `RunConfig(group_id=…)` or else the trace's id as session, and the run's context as `deps`.
 
-    Both are kept in a `RunState`. With tracing turned off there is no session, so that nobody can be asked: then
-    `tools(runner, context=…)` has to give one.
+    Both are kept in a `RunState`. With tracing off there is no session, so nobody can be asked: then `tools(runner,
+    context=…)` has to provide one.
     """
     trace: Any = get_current_trace()
     session = None if trace is None or trace.export() is None else trace.export()["group_id"] or trace.trace_id
@@ -129,7 +130,7 @@ def _check_fillable(runner: Runner, tool: Tool) -> None:
 
 
 class _TheirTool:
-    """One tool of a runner, as the SDK asks about its calls and runs them."""
+    """One tool of a runner, with the SDK's two steps: the question about a call, and its run."""
 
     def __init__(
         self,
@@ -145,8 +146,11 @@ class _TheirTool:
         self._results: WeakKeyDictionary[TheirContext[Any], ToolResult] = WeakKeyDictionary()
 
     def made(self) -> FunctionTool:
-        """What the SDK gets. Where nothing can ask, arguments that are no JSON reach the runner, which repairs them:
-        of a tool with a callable `needs_approval` the SDK itself has a person asked about them."""
+        """Return the tool for the SDK.
+
+        If nothing can ask, arguments that are no JSON reach the runner, which repairs them. For a tool with a callable
+        `needs_approval`, the SDK itself would ask a person about them.
+        """
         return FunctionTool(
             name=self._tool.wire_name,
             description=self._tool.description,
@@ -158,14 +162,14 @@ class _TheirTool:
         )
 
     def told_to_program(self, extracted: FunctionToolCustomDataContext) -> dict[str, Any] | None:
-        """What the program finds in `custom_data` of the output's item, beside the text that the model reads."""
+        """Return the program's data for `custom_data` of the output's item, beside the model's text."""
         result = self._results.get(extracted.tool_context)
         if result is None:
             return None
         return {"ferrule": {key: value for key, value in result.record().items() if key not in _IN_THE_ITEM}}
 
     async def needs_approval(self, ctx: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
-        """Whether the run is interrupted for this call; it is suspended then, and its record kept."""
+        """Return whether the run is interrupted for this call. If so, the call is suspended, and its record stored."""
         call, context = ToolCall(call_id, self._tool.name, arguments), self._context_of(ctx)
         if (await self._adapter.runner.decide(call, context)).kind != "ask":
             return False
@@ -179,7 +183,7 @@ class _TheirTool:
         return result.pending is not None and self._why_not_shown(result.pending, call) is None
 
     async def invoke(self, ctx: TheirContext[Any], arguments: str) -> Any:
-        """What the model reads of the call."""
+        """Return the model's text or content for the call."""
         call, context = ToolCall(ctx.tool_call_id, self._tool.name, arguments), self._context_of(ctx)
         record = await self._record(ctx, call, context) if self._interrupts else None
         if record is None:
@@ -190,16 +194,21 @@ class _TheirTool:
         return _their_output(result) if result.pending is None else self._not_asked(result, call)
 
     async def _record(self, ctx: TheirContext[Any], call: ToolCall, context: ToolContext[Any]) -> Any:
-        """The record of what a person has said yes to; `None` where that is not this very call. What the SDK says is
-        not enough: a yes to all calls of the tool (`always_approve`) is one that nobody was asked for."""
+        """Return the record of the call that a person approved; `None` if that is not this very call.
+
+        The SDK's approval is not enough: with a yes to all calls of the tool (`always_approve`) nobody was asked about
+        this one.
+        """
         if not any(ctx.is_tool_approved(name, call.id) for name in (ctx.tool_name, ctx.qualified_tool_name)):
             return None
         record = await self._adapter.find(call, context)
         return None if record is None or self._why_not_shown(record["pending"], call) else record
 
     def _why_not_shown(self, pending: Mapping[str, Any], call: ToolCall) -> str | None:
-        """Why a person, who is shown the arguments of this call, would not know what they allow; `None` where they
-        do."""
+        """Return why a person who sees the arguments of this call would not know what they allow.
+
+        The result is `None` if they would.
+        """
         if pending["kind"] != "approval":
             return "it needs input while it runs"
         if pending["into"] is not None:
@@ -212,7 +221,7 @@ class _TheirTool:
         return f"send these arguments: {text}" if len(text) <= _MOST_CHARACTERS else too_long
 
     def _validated(self, call: ToolCall) -> Any:
-        """The arguments as they are judged where no guard changes them."""
+        """Return the arguments to judge if no guard changes them."""
         parameters = self._tool.handling.parameters
         try:
             read = parameters.parse_arguments(self._tool.name, call.raw)
@@ -221,7 +230,7 @@ class _TheirTool:
         return {name: thaw(value) for name, value in read.items() if name not in parameters.hidden}
 
     def _not_asked(self, result: ToolResult, call: ToolCall) -> str:
-        """What the model is told of a call that waits, which it cannot here."""
+        """Return the model's text about a call that would have to wait, which is not possible here."""
         pending: Any = result.pending
         if pending["kind"] == "work":
             return result.text
@@ -234,7 +243,7 @@ class _TheirTool:
 
 
 def _their_output(result: ToolResult) -> Any:
-    """The content of a result as the SDK has it."""
+    """Return the content of a result in the SDK's form."""
     if not result.success or is_text(result):
         return result.text
     return [_their_block(block) for block in result.content]
@@ -258,14 +267,14 @@ def _their_block(block: Text | Media) -> Any:
 
 
 def from_tools(theirs: Iterable[object]) -> Toolset:
-    """A toolset of function tools: their names, descriptions, schemas, approval and time-outs.
+    """Return a toolset of function tools: their names, descriptions, schemas, approval and time-outs.
 
-    A parameter with a default may be left out, as in the function, though a strict schema requires it. What a handler
-    raises is a failure: told with the text of the tool's own `failure_error_function`, where it has one. A tool that is
-    made by hand, and catches what its handler raises, gives a text that looks like any other result.
+    A parameter with a default is optional, as in the function, though a strict schema requires it. An exception of a
+    handler is a failure, with the text of the tool's own `failure_error_function` if it has one. If a tool is made by
+    hand and catches the exceptions of its handler, its text looks like any other result.
 
     Raises:
-        DefinitionError: for what is no function tool, and for what only a run of the SDK can keep.
+        DefinitionError: An object is no function tool, or has settings that only a run of the SDK can apply.
     """
     return Toolset([_our_tool(tool) for tool in listed(_FRAMEWORK, theirs)])
 
@@ -307,7 +316,7 @@ def _our_tool(tool: object) -> Tool:
 
 
 def _needs_their_run(tool: FunctionTool) -> str | None:
-    """Why a tool cannot be taken out of the SDK, and what to do instead."""
+    """Return why a tool cannot be used outside of the SDK, and an alternative; None if it can."""
     if tool.tool_input_guardrails or tool.tool_output_guardrails:
         return "has guardrails, which its agent's run asks: give the runner guards and middleware that do the same"
     if tool.is_enabled is False:
@@ -331,8 +340,10 @@ def _needs_their_run(tool: FunctionTool) -> str | None:
 
 
 def _with_optional(tool: FunctionTool) -> dict[str, Any]:
-    """A strict schema whose parameters with a default may be left out. Null is the default of what may be null, which
-    a strict schema does not say: said here, it is what guards are shown."""
+    """Return a strict schema with optional parameters if they have a default.
+
+    Null is the default of a nullable parameter. A strict schema does not say so; here it does, and guards see it.
+    """
     schema: dict[str, Any] = copy.deepcopy(tool.params_json_schema)
     properties: dict[str, Any] = schema.get("properties", {})
     for one in properties.values():
@@ -348,7 +359,7 @@ def _their_context(tool: FunctionTool, arguments: str, context: ToolContext[Any]
 
 
 def _as_failure(failure: Callable[..., Any]) -> Callable[..., Awaitable[str]]:
-    """A `failure_error_function` whose text is raised, and not returned as if it were a result."""
+    """Return a `failure_error_function` whose text is raised, and not returned like a result."""
 
     async def raised(ctx: RunContextWrapper[Any], error: Exception) -> str:
         text = failure(ctx, error)
@@ -367,7 +378,7 @@ def _approval_guard(tool: FunctionTool, needs_approval: Callable[..., Any]) -> G
 
 
 def _our_output(output: Any) -> Any:
-    """What a tool of theirs gave, as blocks where it is one of theirs or a list of them."""
+    """Return the output of their tool, as blocks if it is one of theirs or a list of them."""
     blocks = [_their_own(one) for one in (output if isinstance(output, list) else [output])]
     if not blocks or None in blocks:
         return output
@@ -375,7 +386,7 @@ def _our_output(output: Any) -> Any:
 
 
 def _their_own(output: Any) -> Any:
-    """A block of theirs, which may be a dict that says its type; `None` for all else."""
+    """Return a block of theirs, which may be a dict with its type; `None` for anything else."""
     if not isinstance(output, dict) or "type" not in output:
         return output if isinstance(output, ToolOutputText | ToolOutputImage | ToolOutputFileContent) else None
     try:

@@ -1,5 +1,7 @@
-"""A handler whose arguments are described by a JSON Schema: `execute(payload)`, `execute(payload, context)`, or a
-function with a parameter for each property."""
+"""Handlers with a JSON Schema for their arguments.
+
+They are `execute(payload)`, `execute(payload, context)`, or a function with a parameter for each property.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,19 @@ from ferrule.values.frozen import JsonObject
 
 
 def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handler:
-    """A handler of `execute(payload)`, `execute(payload, context)` or `execute(one=…, other=…)` with an `input_schema`.
+    """Return a handler of a function with an `input_schema`.
+
+    The function is `execute(payload)`, `execute(payload, context)` or `execute(one=…, other=…)`.
 
     Raises:
-        DefinitionError: for a wrong schema or signature.
+        DefinitionError: The schema or the signature is wrong.
     """
     hidden = frozenset(options.get("private", ()))
     schema = cast("JsonObject", options["input_schema"])
     parameters = SchemaParameters(schema, hidden=hidden)
     call, filled = _caller(execute, parameters)
     named = declared_properties(parameters.schema)
-    if filled and (named is None or filled & named):  # a key of that name would be another value for what is filled
+    if filled and (named is None or filled & named):  # a key of that name would be a second value for the parameter
         parameters = SchemaParameters(schema, hidden=hidden | filled)
     return Handler(
         function=execute,
@@ -40,10 +44,10 @@ def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handle
 
 
 def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> tuple[Call, frozenset[str]]:
-    """How it is called, and the names of its parameters that no model fills."""
+    """Return the call of the function, and the names of its parameters that no model fills."""
     try:
         hints = read_type_hints(execute)
-    except DefinitionError:  # the schema says what the parameters are, so they need no hints that can be resolved
+    except DefinitionError:  # the schema has the types, so the function needs no resolvable hints
         hints = {}
     written = list(read_tool_signature(execute).parameters.values())
     written = written[1:] if has_unfilled_self(execute) else written
@@ -68,7 +72,7 @@ def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> tup
 def _takes_payload(
     taken: list[Parameter], properties: Mapping[str, Mapping[str, object]], hints: Mapping[str, object]
 ) -> bool:
-    """Whether the first parameter takes the whole payload, and the others are the author's own business."""
+    """Return whether the first parameter takes the whole payload, and the author fills the others."""
     first, *others = taken
     if first.kind is first.KEYWORD_ONLY or any(p.default is p.empty or p.name in properties for p in others):
         return False
@@ -80,16 +84,16 @@ def _takes_payload(
 
 
 def _takes_others(schema: JsonObject) -> bool:
-    """Whether keys are taken that are no properties."""
+    """Return whether keys other than the properties are allowed."""
     closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
     return not closed or "patternProperties" in schema
 
 
 def _check_names(execute: Callable[..., object], contexts: list[Parameter], parameters: SchemaParameters) -> None:
-    """Look whether `execute` can be called by keyword with the least and with the most that the schema allows.
+    """Check that `execute` can be called by keyword with the least and with the most that the schema allows.
 
     Raises:
-        DefinitionError: naming what does not fit.
+        DefinitionError: A call does not fit; the message names the keys.
     """
     schema, signature = parameters.schema, read_tool_signature(execute)
     properties, filled = schema["properties"], {*parameters.defaults, *parameters.hidden}

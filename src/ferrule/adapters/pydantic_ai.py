@@ -60,7 +60,7 @@ _URLS: dict[str, type[FileUrl]] = {"image": ImageUrl, "audio": AudioUrl}
 
 @dataclass(kw_only=True)
 class Progress(CustomEvent):
-    """What a tool has told by `context.progress`, among the events of the agent's run."""
+    """The data of a tool's `context.progress`, among the events of the agent's run."""
 
     done: float
     total: float | None = None
@@ -75,20 +75,20 @@ def toolset(
     records: Store | None = None,
     max_retries: int = 3,
 ) -> FunctionToolset[Any]:
-    """A toolset whose calls the runner runs, for `Agent(toolsets=[…])`.
+    """Return a toolset of the runner's tools, for `Agent(toolsets=[…])`.
 
-    A call that waits for a person ends the run as `DeferredToolRequests`: an approval, a question (the handler
-    returned an `InputRequired`) or external work (`Deferred`). The metadata of the call has `reason` and, for
+    A call that waits for a person ends the run as `DeferredToolRequests`: an approval, a question (the handler returned
+    an `InputRequired`) or external work (`Deferred`). The metadata of the call has `reason` and, for
     `build_results(metadata=…)` and `answer`, its sealed record.
 
     Args:
-        id: Of the toolset, by which a durable engine knows its calls.
-        context: Makes the context of a call; `context_of` where it is left out.
-        records: Where records are kept instead of in the metadata, which with instrumentation on is in spans.
-        max_retries: How often a model may send wrong arguments to one tool before the agent's run fails.
+        id: The id of the toolset; a durable engine identifies its calls by it.
+        context: Make the context of a call; `context_of` by default.
+        records: The store of records, instead of the metadata, which are in spans if instrumentation is on.
+        max_retries: The number of times that a model may send wrong arguments to one tool before the agent's run fails.
 
     Raises:
-        DefinitionError: for what is no runner.
+        DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "pydantic-ai", suspends=True, records=records)
     contexts = context_maker("pydantic-ai", context, context_of)
@@ -100,7 +100,10 @@ class _RunnerToolset(FunctionToolset[Any]):
     def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Coro[Any]:
-        """What theirs gives, 2 µs earlier: it casts the function to a `Callable[…]` that is made for each call."""
+        """Return the same as their method, 2 µs faster.
+
+        Theirs casts the function to a new `Callable[…]` for each call.
+        """
         begin: Callable[..., Coro[Any]]
         if not isinstance(tool, FunctionToolsetTool) or tool.tool_def.timeout is not None:
             begin = super().call_tool
@@ -110,7 +113,7 @@ class _RunnerToolset(FunctionToolset[Any]):
 
 
 def context_of(ctx: RunContext[Any]) -> ToolContext[Any]:
-    """The conversation as session, and `deps`. The framework knows no principal."""
+    """Return a context with the conversation as session, and `deps`. The framework has no principal."""
     return ToolContext(session=ctx.conversation_id, deps=ctx.deps)
 
 
@@ -152,8 +155,11 @@ def _their_tool(
 
 
 def _in_history(ctx: RunContext[Any], sent: ToolCall) -> ToolCall:
-    """The call as it stands in the messages, where a person's `override_args` do not, and what a client has changed
-    does; as it comes where the messages do not have it, or are not there, as in an activity of Temporal."""
+    """Return the call with the arguments in the messages.
+
+    These lack a person's `override_args`, and include the changes of a client. The call stays as sent if the messages
+    do not have it, or do not exist, as in an activity of Temporal.
+    """
     try:
         last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
     except UserError:
@@ -167,7 +173,7 @@ async def _emit_progress(ctx: RunContext[Any], done: float, total: float | None,
 
 
 def _answered(ctx: RunContext[Any]) -> Iterator[str]:
-    """The ids of the calls that are done. What a run that was cut off has left behind is `"interrupted"`."""
+    """Yield the ids of the successful calls. The remains of an aborted run are `"interrupted"`."""
     try:
         messages = ctx.messages
     except UserError:  # an activity of Temporal has none
@@ -180,8 +186,10 @@ def _answered(ctx: RunContext[Any]) -> Iterator[str]:
 
 
 def _deferral(result: ToolResult, tool_call_id: str, records: Store | None) -> ApprovalRequired | CallDeferred:
-    """What a call raises that waits, with all that is needed to answer it; its record is there unless it is kept in
-    `records`."""
+    """Return the exception of a waiting call, with all data for an answer.
+
+    It includes the record, unless that is stored in `records`.
+    """
     pending: Any = result.pending
     metadata = {"reason": pending["reason"], "tool": result.tool_name}
     if pending["call"]["id"] != tool_call_id:
@@ -222,18 +230,18 @@ async def answer(
     *,
     records: Store | None = None,
 ) -> ToolReturn[Any] | ToolFailed:
-    """What came of a call of `requests.calls` by this answer, for `requests.build_results(calls={tool_call_id: …})`.
+    """Answer a call of `requests.calls`, and return its outcome for `requests.build_results(calls={tool_call_id: …})`.
 
     Args:
         requests: The output of the agent's run.
-        said: To a question the object that fits `requests.metadata[tool_call_id]["schema"]`, or `False`; of external
-            work the `ToolResult` that it came to, `True`, which has the handler look, or `False`, which gives it up.
+        said: For a question the object that fits `requests.metadata[tool_call_id]["schema"]`, or `False`. For external
+            work its `ToolResult`, `True` to let the handler look again, or `False` to give it up.
         context: As in the run: its session is the run's `conversation_id`.
-        records: As `toolset` was given it.
+        records: The same store as for `toolset`.
 
     Raises:
-        CallDeferred: where the call waits again, with the metadata of what it waits for now.
-        DefinitionError: where no such call waits, and for what is no answer to it.
+        CallDeferred: The call waits again; the metadata describe the new question.
+        DefinitionError: No such call waits, or the answer does not fit it.
     """
     part = next((part for part in requests.calls if part.tool_call_id == tool_call_id), None)
     if part is None:
@@ -267,14 +275,14 @@ async def answer(
 
 
 def from_tools(tools: Iterable[TheirTool[Any] | Callable[..., Any]]) -> Toolset:
-    """Their tools, and functions as their agents take them, as ours: `Runner(from_tools([…]))`.
+    """Return their tools, and functions for their agents, as ours: `Runner(from_tools([…]))`.
 
-    A tool that requires approval asks; one that raises `ApprovalRequired` puts that question, and is called again once
-    it is answered; one that raises `CallDeferred` is suspended until it is resumed with its `ToolResult`. There is no
-    run: `ctx.messages`, `ctx.model` and `ctx.emit` fail the call that reads them.
+    A tool that requires approval asks. A tool that raises `ApprovalRequired` asks that question, and is called again
+    after the answer. A tool that raises `CallDeferred` is suspended until it is resumed with its `ToolResult`. There is
+    no run: a call that reads `ctx.messages`, `ctx.model` or `ctx.emit` fails.
 
     Raises:
-        DefinitionError: for a tool with a `prepare` function, and for what is none.
+        DefinitionError: A tool has a `prepare` function, or an object is no tool.
     """
     if isinstance(tools, AbstractToolset):
         raise DefinitionError("from_tools takes a list of tools; of a toolset: await from_toolset(toolset)")
@@ -292,16 +300,17 @@ def from_tools(tools: Iterable[TheirTool[Any] | Callable[..., Any]]) -> Toolset:
 
 
 async def from_toolset(toolset: AbstractToolset[Any], *, deps: object = None) -> Toolset:
-    """The tools of any of their toolsets as ours, as `from_tools` has it; they are listed once, here.
+    """Return the tools of any of their toolsets as ours, like `from_tools`; they are listed once, here.
 
-    The toolset is entered for each call, which costs a connection where it has one: stay in `async with toolset:`. It
-    is asked again then whether it has the tool: what `filtered` leaves out for the call's own `deps` is not run.
+    The toolset is entered for each call, at the cost of its connection if it has one: stay in `async with toolset:`.
+    Each call checks again that the toolset has the tool: a tool that `filtered` hides for the call's own `deps` does
+    not run.
 
     Args:
-        deps: What wrappers such as `filtered` see as `ctx.deps` while the tools are listed.
+        deps: The `ctx.deps` for wrappers such as `filtered` during the listing.
 
     Raises:
-        DefinitionError: for a `DynamicToolset`, a tool with a `prepare` function, and one that is run elsewhere.
+        DefinitionError: It is a `DynamicToolset`, or a tool has a `prepare` function or runs elsewhere.
     """
     if not isinstance(toolset, AbstractToolset):
         raise DefinitionError(f"from_toolset takes one of pydantic-ai's toolsets, not {toolset!r}")
@@ -326,8 +335,11 @@ def _refuse_prepared(leaf: AbstractToolset[Any]) -> None:
 
 
 def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any], *, may_differ: bool = False) -> Tool:
-    """Args:
-    may_differ: The toolset may have other tools for the context of another call."""
+    """Return one of their tools as ours.
+
+    Args:
+        may_differ: Whether the toolset may have other tools for the context of another call.
+    """
     definition = found.tool_def
     if definition.kind not in ("function", "unapproved"):
         raise DefinitionError(f"the tool {name!r} is of the kind {definition.kind!r}: nothing here can run it")
@@ -337,13 +349,13 @@ def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any],
         now = (await toolset.get_tools(ctx)).get(name) if may_differ else found
         if now is None or now.tool_def.kind != definition.kind:
             raise ToolError(f"{name} is not offered to this call", executed=False)
-        return replace(now, tool_def=replace(now.tool_def, timeout=None))  # our deadline says what was run
+        return replace(now, tool_def=replace(now.tool_def, timeout=None))  # our deadline reports whether something ran
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> Any:
         call: Any = context.call
         ctx = _their_context(call.id, name, context.deps, session=context.session, max_retries=found.max_retries)
         kept: Any = {} if context.answer is None else thaw(context.answer.state)
-        ctx.tool_call_approved = asks or "approved" in kept  # not so where deferred work is looked at
+        ctx.tool_call_approved = asks or "approved" in kept  # false when the handler looks at deferred work
         ctx.tool_call_metadata = kept.get("approved")
         try:
             async with toolset:
@@ -381,7 +393,7 @@ async def _called(
 
 
 class _OfRun:
-    """Stands for what only a run of theirs has, and fails the call that reads it."""
+    """A stand-in for a field that exists only in their runs. A call that reads it fails."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -416,7 +428,7 @@ def _reason_of(raised: ApprovalRequired | CallDeferred, otherwise: str) -> str:
 
 
 def _our_result(value: Any) -> Any:
-    """What their tool returned, with their media as ours, and what else is for the model behind it."""
+    """Return the return value of their tool, with their media as ours, and then their extra content for the model."""
     if not isinstance(value, ToolReturn):
         blocks = list(_our_blocks(value))
         return ToolResult(None, content=blocks) if _has_media(blocks) else value
@@ -452,7 +464,7 @@ def _our_blocks(value: Any) -> Iterator[Block]:
 def _media_type_of(url: FileUrl) -> str:
     try:
         return str(url.media_type)
-    except ValueError:  # nothing in the address says what it is
+    except ValueError:  # the address does not show its type
         return "application/octet-stream"
 
 

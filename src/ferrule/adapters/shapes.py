@@ -1,4 +1,4 @@
-"""A definition in the shape that OpenAI, Anthropic or MCP has for it, as the options of a tool."""
+"""Definitions in the shapes of OpenAI, Anthropic or MCP, as the options of a tool."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _RENAMED = {
     "input_examples": "examples",
 }
 _OF_THE_API = ("cache_control", "defer_loading", "allowed_callers", "eager_input_streaming", "async")
-"""What stands in a definition for one API alone."""
+"""The keys of a definition for one API alone."""
 _OF_MCP = ("annotations", "icons", "execution", "_meta")
 
 
 def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """What a definition says, under the names of a tool's options; one in Ferrule's own shape is as it was.
+    """Return a definition under the names of a tool's options. A definition in Ferrule's own shape stays the same.
 
-    Keys that one API alone knows go into `provider`, and what only MCP knows goes into
-    `metadata`. `strict` is left out: it is said where the definitions are written, `tools(…, strict=…)`.
+    Keys of only one API go into `provider`, and keys of only MCP go into `metadata`. `strict` is left out: it belongs
+    where the definitions are written, `tools(…, strict=…)`.
 
     Raises:
-        DefinitionError: for a tool that an API runs itself, and for what is said twice.
+        DefinitionError: The tool is run by an API itself, or the definition has two keys for one option.
     """
     said, api = dict(definition), "anthropic"
     kind = said.pop("type", None)

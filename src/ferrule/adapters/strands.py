@@ -55,14 +55,15 @@ _DOCUMENT_FORMATS = {
 }
 _MIME_TYPES = {format: mime_type for mime_type, format in (_IMAGE_FORMATS | _DOCUMENT_FORMATS).items()}
 _UNFIT_FOR_NAMES = r"[^a-zA-Z0-9 ()\[\]-]"
-"""What Bedrock refuses in the name of a document."""
+"""The characters that Bedrock refuses in the name of a document."""
 _RESPONSE = {"type": "object", "properties": {"response": {}}, "required": ["response"]}
 _OURS = "ferrule "
-"""How the names of interrupts begin that are made here."""
+"""The beginning of the names of interrupts made here."""
 _CANCELLED = ToolResult(None, "The call was cancelled.", status="cancelled")
 _LOOK_EVERY = 0.05
-"""Seconds between two looks at whether the agent was cancelled: its signal is an event of threads, at which Strands
-looks as often."""
+"""The seconds between two looks at the agent's cancellation: its signal is an event of threads, and Strands looks as
+often.
+"""
 
 
 def tools(
@@ -71,22 +72,22 @@ def tools(
     context: Callable[[StrandsContext], ToolContext[Any]] | None = None,
     records: Store | None = None,
 ) -> list[AgentTool]:
-    """The runner's tools, for an agent.
+    """Return the runner's tools for an agent.
 
-    A call that a person is to be asked about interrupts the agent. The reason of the interrupt is
-    `{"reason": …, "call_id": …, "tool": …, "arguments": …}`, with a `"schema"` where a tool wants to know something.
-    Its response is `True`; or `{"arguments": …}`, a yes to other arguments, or what the tool wants to know. A text is a
-    no with that reason, and everything else a no. An interrupt is for one record: a yes to a question that is not kept
-    any more, or is another one now, answers nothing, and the person is asked again.
+    A call that needs a person's answer interrupts the agent. The reason of the interrupt is `{"reason": …, "call_id":
+    …, "tool": …, "arguments": …}`, with a `"schema"` if a tool asks a question. Its response is `True`; or
+    `{"arguments": …}`, a yes to other arguments, or the answer to the tool. A text is a no with that reason, and
+    everything else a no. An interrupt is for one record: if the record of a question is gone, or the question has
+    changed, a yes has no effect, and the person is asked again.
 
     Args:
-        runner: What runs the calls.
-        context: What a call is made with, out of a context of Strands; `context_of` where it is left out. A call can
-            only wait for a person where it has a `session`.
-        records: Where records are kept until they are answered; the journal's store where it is left out.
+        runner: The runner of the calls.
+        context: Make the context of a call from a context of Strands; `context_of` by default. A call can only wait for
+            a person if it has a `session`.
+        records: The store of records until they are answered; the journal's store by default.
 
     Raises:
-        DefinitionError: for what is no runner.
+        DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "Strands Agents", suspends=True, records=records)
     made = context_maker("Strands Agents", context, context_of)
@@ -94,7 +95,7 @@ def tools(
 
 
 def context_of(context: StrandsContext) -> ToolContext[Any]:
-    """The agent's session, and the invocation state as deps; Strands has no principal."""
+    """Return a context with the agent's session, and the invocation state as deps; Strands has no principal."""
     return ToolContext(session=getattr(context.agent, "session_id", None), deps=context.invocation_state)
 
 
@@ -120,9 +121,9 @@ class _RunnerAgentTool(AgentTool):
     async def stream(
         self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        # One that runs in the background has a context of its own, as the tools of Strands get it.
+        # A call in the background has a context of its own, passed in the same way as to tools of Strands.
         theirs = kwargs.get("_tool_context") or _context_in(tool_use, invocation_state)
-        theirs.tool_use = tool_use  # which a middleware may have replaced
+        theirs.tool_use = tool_use  # a middleware may have replaced it
         result = _CANCELLED
         if not theirs.cancel_signal.is_set():
             steps = _Steps()
@@ -147,16 +148,16 @@ class _RunnerAgentTool(AgentTool):
         yield ToolResultEvent(_strands_result(tool_use, result))
 
     async def _result(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
-        """What came of the call.
+        """Return the outcome of the call.
 
         Raises:
-            InterruptException: where it waits for a person.
+            InterruptException: It waits for a person.
         """
         try:
             return await self._run_or_answer(theirs, tell)
         except InterruptException:
             raise
-        except Exception as error:  # whose text Strands would tell the model
+        except Exception as error:  # Strands would show the model its text
             return failed_outside(self._tool.name, error)
 
     async def _run_or_answer(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
@@ -196,19 +197,22 @@ def _context_in(tool_use: ToolUse, invocation_state: dict[str, Any]) -> StrandsC
 
 
 def _may_run_again(theirs: StrandsContext) -> bool:
-    """Whether its call may be one that was interrupted; no where the agent says that it was not resumed, which spares
-    to look for a record. A context of another kind, of a call in the background, is resumed by itself."""
+    """Return whether the call may be one that was interrupted.
+
+    The answer is no if the agent reports that it was not resumed; this saves the search for a record. A context of
+    another kind, for a call in the background, is resumed by itself.
+    """
     resumed = getattr(getattr(theirs.agent, "_interrupt_state", None), "activated", True)
     return bool(resumed) or type(theirs) is not StrandsContext
 
 
 def _last_interrupt(theirs: StrandsContext) -> Interrupt | None:
-    """The newest interrupt of ours by which this call was asked about."""
+    """Return the newest interrupt of ours that asked about this call."""
     return next((one for one in reversed(_interrupts_of(theirs)) if one.name.startswith(_OURS)), None)
 
 
 def _interrupts_of(context: StrandsContext) -> list[Interrupt]:
-    """Those of this call that its agent has: the id of an interrupt is of its call and of its name."""
+    """Return the interrupts of this call in its agent. The id of an interrupt is made from its call and its name."""
     state = getattr(context.agent, "_interrupt_state", None)
     known = [] if state is None else [*state.interrupts.values()]
     return [one for one in known if one.id == context._interrupt_id(one.name)]
@@ -217,7 +221,10 @@ def _interrupts_of(context: StrandsContext) -> list[Interrupt]:
 if sys.version_info >= (3, 12):
 
     def _begun(work: Coro[ToolResult]) -> asyncio.Task[ToolResult]:
-        """A task that has run until its first wait: most calls have ended by then, a loop's turns (20 µs) earlier."""
+        """Return a task that has run until its first wait.
+
+        Most calls have ended by then, one turn of the loop (20 µs) earlier.
+        """
         return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
 
 else:
@@ -227,7 +234,7 @@ else:
 
 
 class _Steps:
-    """What a call has told, until Strands takes it."""
+    """The progress of a call, until Strands takes it."""
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
@@ -238,12 +245,12 @@ class _Steps:
         self.wake()
 
     def wake(self, work: object = None) -> None:
-        """Wait no longer."""
+        """End the wait."""
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_result(None)
 
     async def next(self) -> list[dict[str, Any]]:
-        """The steps that were told, once there are some or the call has ended."""
+        """Return the new steps, as soon as there are some or the call has ended."""
         if not self.told:
             self._awaited = asyncio.get_running_loop().create_future()
             await self._awaited
@@ -252,7 +259,7 @@ class _Steps:
 
 
 class _Watch:
-    """Cancels the work when the signal is set."""
+    """A watch that cancels the work when the signal is set."""
 
     def __init__(self, signal: threading.Event, work: asyncio.Future[Any]) -> None:
         self._signal, self._work = signal, work
@@ -305,17 +312,17 @@ def _strands_block(block: Block) -> dict[str, Any]:
 
 
 def from_tools(theirs: Iterable[AgentTool], *, agent: Any = None) -> Toolset:
-    """Tools of Strands as tools of ours.
+    """Return tools of Strands as tools of ours.
 
-    What a tool streams is told as progress; a result whose status is `"error"` is a failure. One that interrupts is
-    run again with the answer, whose value is `{"response": …}`. Annotations are hints of whoever serves the tool, and
-    go into `metadata["annotations"]`; `.replace(read_only=True)` says that you trust them.
+    The stream of a tool becomes progress, and a result with the status `"error"` is a failure. A tool that interrupts
+    is run again with the answer, whose value is `{"response": …}`. Annotations are hints of the tool's server, and go
+    into `metadata["annotations"]`; use `.replace(read_only=True)` if you trust them.
 
     Args:
-        agent: The agent that tools get which take a `ToolContext` or the agent.
+        agent: The agent for tools that take a `ToolContext` or the agent.
 
     Raises:
-        DefinitionError: for such a tool without an agent, and for what is no tool of Strands.
+        DefinitionError: Such a tool has no agent, or an object is no tool of Strands.
     """
     return Toolset(_from_strands(tool, agent) for tool in listed("Strands Agents", theirs))
 
@@ -333,7 +340,7 @@ def _from_strands(theirs: Any, agent: Any) -> Tool:
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
         state = {**context.deps} if isinstance(context.deps, Mapping) else {"deps": context.deps}
-        # No other call of the agent's has this id: it is of the principal, the session and the arguments as well.
+        # No other call of the agent has this id: it is made from the principal, the session and the arguments as well.
         used: ToolUse = {"name": theirs.tool_name, "toolUseId": context.idempotency_key, "input": payload}
         if agent is not None:
             state["agent"] = agent
@@ -366,7 +373,7 @@ def _from_strands(theirs: Any, agent: Any) -> Tool:
 
 
 def _injected(theirs: AgentTool, schema: Mapping[str, Any]) -> list[str]:
-    """The parameters of a function that Strands fills."""
+    """Return the parameters of a function that Strands fills."""
     if not isinstance(theirs, DecoratedFunctionTool):
         return []
     parameters = read_signature(theirs).parameters.values()
@@ -375,7 +382,7 @@ def _injected(theirs: AgentTool, schema: Mapping[str, Any]) -> list[str]:
 
 
 async def _last_event(theirs: AgentTool, used: ToolUse, state: dict[str, Any], context: ToolContext[Any]) -> Any:
-    """The result of a tool, or its interrupt; what it streams before is announced."""
+    """Return the result of a tool, or its interrupt. Its stream before that is announced."""
     last: Any = None
     try:
         async for event in theirs.stream(used, state):
@@ -386,13 +393,13 @@ async def _last_event(theirs: AgentTool, used: ToolUse, state: dict[str, Any], c
             last = event
     except InterruptException as raised:
         return raised.interrupt
-    if (error := getattr(last, "exception", None)) is not None:  # its text is for a model only where `expose` says so
+    if (error := getattr(last, "exception", None)) is not None:  # a model sees its text only if `expose` says so
         raise error
     return last.get("tool_result", last)
 
 
 def _give(context: StrandsContext, name: str, reason: object, response: object) -> None:
-    """Have the interrupt of this name give this response."""
+    """Set the response of the interrupt with this name."""
     try:
         context.interrupt(name, reason, response)
     except InterruptException as known:  # in the process that was interrupted
@@ -400,7 +407,10 @@ def _give(context: StrandsContext, name: str, reason: object, response: object) 
 
 
 def _forget_interrupts(context: StrandsContext) -> None:
-    """Leave no interrupt of this call in its agent: an answer is one to the question that was put, and to no other."""
+    """Remove the interrupts of this call from its agent.
+
+    An answer is for the question that was asked, and for no other.
+    """
     for one in _interrupts_of(context):
         context.agent._interrupt_state.interrupts.pop(one.id, None)
 

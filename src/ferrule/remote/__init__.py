@@ -1,14 +1,14 @@
 """Handlers on other machines: `remote.dbos` for calls that survive and are bounded, `remote.ray` for a cluster.
 
-All that judges stays in the program; where a handler runs is a choice. An object for a tool's `isolation=` gives an
-executor for each tool, `_near.RemoteExecutor`, which writes the judged call as an order and reads what is told of it.
-`_far.FarSide` is the other end, the same for all: it makes the tool again, validates the judged arguments once more and
-runs the handler without guards. What lies between is a `Line`:
+All decisions about a call stay in the program; only the place of the handler changes. An object for a tool's
+`isolation=` makes an executor for each tool, `_near.RemoteExecutor`, which writes the judged call as an order and reads
+the messages about it. `_far.FarSide` is the other end, the same for all: it makes the tool again, validates the judged
+arguments once more and runs the handler without guards. Between them is a `Line`:
 
     class Line(Protocol):
-        def send(self, workflow, order, *, repeatable, principal): ...   # what the far side tells, as it comes
+        def send(self, workflow, order, *, repeatable, principal): ...   # yields the messages of the far side
 
-`_seal.py` signs all that crosses, in both directions, and `_wire.py` says what that is.
+`_seal.py` signs all traffic in both directions, and `_wire.py` defines its content.
 """
 
 from __future__ import annotations

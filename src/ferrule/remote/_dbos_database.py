@@ -1,4 +1,4 @@
-"""The database of DBOS: orders go into it, what is told comes out of it, and who runs orders says that it lives."""
+"""The database of DBOS, for orders from programs, messages to them, and heartbeats of workers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ URL_VARIABLE = "DBOS_SYSTEM_DATABASE_URL"
 """DBOS's own variable for the address of its system database."""
 DEFAULT_URL = "sqlite:///ferrule.sqlite"
 VERSION = "ferrule-remote-1"
-"""What workers are as an application of DBOS, and its version: a worker takes the orders of this version alone."""
+"""The name and version of workers as an application of DBOS. A worker accepts only orders of this version."""
 WORKFLOWS = {False: "ferrule_changing", True: "ferrule_repeatable"}
-"""The names of the workflows, by whether they may be run again where a worker dies."""
+"""The names of the workflows, by whether they may run again if a worker dies."""
 STREAM = "ferrule"
-"""The stream of a workflow that has what is told of its call."""
+"""The stream of a workflow with the messages about its call."""
 ALIVE_SECONDS = 5.0
-"""A worker that has not said for so long that it lives is lost."""
+"""The seconds without a heartbeat after which a worker is lost."""
 _READ_AGAIN = {"postgresql": 1.0, "sqlite": 0.02}
-"""Seconds after which a stream is read again: PostgreSQL tells its readers, and this is for what it did not tell."""
+"""Seconds between two reads of a stream. PostgreSQL notifies its readers, and this covers missed notifications."""
 _RETRY = 0.5
 _GIVE_UP_SECONDS = 60.0
-"""How long an answer is waited for while the database fails."""
+"""The seconds to wait for an answer while the database fails."""
 _NOW = {"postgresql": "extract(epoch from clock_timestamp())", "sqlite": "unixepoch('subsec')"}
 _SQLITE = (3, 42)  # DBOS's tables use unixepoch('subsec')
 _TABLE = "CREATE TABLE IF NOT EXISTS ferrule_workers (id text PRIMARY KEY, seen double precision NOT NULL)"
-_NO_SILENCE = {"connect_timeout": 3, "tcp_user_timeout": 2000}  # who says that it lives does not wait for long
+_NO_SILENCE = {"connect_timeout": 3, "tcp_user_timeout": 2000}  # a heartbeat must not wait long
 _KEPT_SECONDS = 3600.0
 _MOST_PRUNED = 1000
 _JSON_ONLY: ContextVar[bool] = ContextVar("ferrule.json_only", default=False)
@@ -45,20 +45,20 @@ _patched = threading.Lock()
 
 
 def imported() -> Any:
-    """The package `dbos`.
+    """Return the package `dbos`.
 
     Raises:
-        DefinitionError: where it is not installed.
+        DefinitionError: It is not installed.
     """
     try:
-        import dbos  # seconds, for the programs that need it
+        import dbos  # takes seconds, so only programs that need it import it
     except ImportError:
         raise DefinitionError("remote.dbos needs DBOS: pip install 'ferrule[dbos]'") from None
     return dbos
 
 
 class Limits(NamedTuple):
-    """What workers keep to, all together; see `queue`."""
+    """The limits of all workers together; see `queue`."""
 
     name: str
     concurrency: int | None
@@ -71,10 +71,10 @@ class Limits(NamedTuple):
     def checked(
         name: object, concurrency: object, per_worker: object, per_principal: object, rate: object, poll: object
     ) -> Limits:
-        """They, where they could work.
+        """Return the limits if they are valid.
 
         Raises:
-            DefinitionError: else.
+            DefinitionError: A limit is invalid.
         """
         if not isinstance(name, str) or not name or name.startswith("_dbos_"):
             raise DefinitionError(f"a queue has a name, which does not begin with '_dbos_', and not {name!r}")
@@ -96,7 +96,7 @@ class Limits(NamedTuple):
         return Limits(name, concurrency, per_worker, per_principal, rate, poll)  # type: ignore[arg-type]
 
     def of_dbos(self) -> dict[str, Any]:
-        """The same in the words of DBOS."""
+        """Return the limits as options of DBOS."""
         rate = None if self.rate is None else {"limit": self.rate[0], "period": self.rate[1]}
         return {
             "global_concurrency": self.concurrency,
@@ -116,16 +116,16 @@ def _is_time(value: object) -> bool:
 
 
 class Database:
-    """A system database of DBOS, for those who send orders and for those who run them.
+    """A system database of DBOS, for senders of orders and for workers.
 
     Args:
-        url: Its address; left out, that of the environment variable, or an SQLite file where the program stands.
+        url: Its address; by default that of the environment variable, or else an SQLite file in the working directory.
 
     Attributes:
         url: The address.
 
     Raises:
-        DefinitionError: for an SQLite that is older than DBOS needs, and for what is no such address.
+        DefinitionError: SQLite is older than DBOS needs, or the address is for no such database.
     """
 
     def __init__(self, url: str | None) -> None:
@@ -146,16 +146,16 @@ class Database:
         self._tending = False
         self._looks: dict[str, tuple[float, float]] = {}
 
-    # -- for who sends -------------------------------------------------------------------------------------------------
+    # -- for senders ---------------------------------------------------------------------------------------------------
 
     async def enqueue(
         self, workflow: str, order: str, limits: Limits, *, repeatable: bool, partition: str | None
     ) -> None:
-        """Put an order into a queue, unless it is there: it is not left half done where this is cancelled.
+        """Put an order into a queue, unless it is there. A cancellation waits until the attempt has ended.
 
         Raises:
-            NotStartedError: where it certainly is not there.
-            UnknownOutcomeError: where it may be.
+            NotStartedError: The order is certainly not in the queue.
+            UnknownOutcomeError: The order may be in the queue.
         """
         options = {
             "queue_name": limits.name,
@@ -169,7 +169,7 @@ class Database:
         def put() -> None:
             client = self._connected(limits)
             try:
-                client.check_connection()  # what breaks after this may have been kept
+                client.check_connection()  # after this check, a failed write may still be stored
             except Exception as error:
                 raise unreachable(error) from error
             client.enqueue(options, limits.name, order)
@@ -190,11 +190,10 @@ class Database:
             ) from error
 
     async def told(self, workflow: str) -> AsyncGenerator[str, None]:
-        """What is told of an order, until there is nothing more to come. Who is cancelled here has the workflow
-        cancelled.
+        """Yield the messages about an order until the last one. A cancellation here also cancels the workflow.
 
         Raises:
-            NotStartedError: in the place of a cancellation, where it is certain that no worker has had it.
+            NotStartedError: The caller was cancelled, and certainly no worker has taken the order.
         """
         try:
             async with aclosing(self._read(workflow)) as messages:
@@ -226,13 +225,15 @@ class Database:
                     await asyncio.sleep(_RETRY)
 
     async def _take_back(self, workflow: str) -> None:
-        """Raises a `NotStartedError` where a cancelled workflow was certainly had by no worker."""
+        """Cancel a workflow. Raise a `NotStartedError` if certainly no worker has taken it."""
         if await self._cancel(workflow):
             raise NotStartedError("it was cancelled before a worker had it")
 
     async def _cancel(self, workflow: str) -> bool:
-        """Have a workflow cancelled, unless it has ended; whether it is certain that no worker has had it. It is
-        forgotten then, and may come again."""
+        """Cancel a workflow, unless it has ended. Return whether certainly no worker has taken it.
+
+        In that case the workflow is deleted, and may be sent again.
+        """
         client = await asyncio.to_thread(self._connected)
         await client.cancel_workflow_async(workflow)
         found = await client.list_workflows_async(workflow_ids=[workflow], load_input=False, load_output=False)
@@ -242,10 +243,10 @@ class Database:
         return untouched
 
     def _connected(self, limits: Limits | None = None) -> Any:
-        """The client, with a queue of these limits in the database where it had none.
+        """Return the client. Create a queue with these limits if the database has none.
 
         Raises:
-            NotStartedError: where the database cannot be reached.
+            NotStartedError: The database cannot be reached.
         """
         with self._lock:
             self._begin_anew_in_a_fork()
@@ -269,10 +270,10 @@ class Database:
                     raise unreachable(error) from error
             return self._client
 
-    # -- for who runs --------------------------------------------------------------------------------------------------
+    # -- for workers ---------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the tables that are missing."""
+        """Make the missing tables."""
         self._make_file()
         imported().DBOS.migrate(self.url)
         with suppress(_database_errors()):  # another program was making it
@@ -280,7 +281,7 @@ class Database:
         self._execute("SELECT 1 FROM ferrule_workers WHERE id = ''")
 
     def _make_file(self) -> None:
-        """An SQLite file, for nobody else to read."""
+        """Make an SQLite file that other users cannot read."""
         import sqlalchemy  # comes with DBOS
 
         file = sqlalchemy.make_url(self.url).database
@@ -288,7 +289,7 @@ class Database:
             os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
 
     def beat(self, worker: str) -> None:
-        """Say that a worker lives."""
+        """Record that a worker is alive."""
         now = _NOW[self._dialect]
         self._execute(
             f"INSERT INTO ferrule_workers (id, seen) VALUES (:id, {now}) "
@@ -297,12 +298,12 @@ class Database:
         )
 
     def bury(self, worker: str) -> None:
-        """Say that a worker has ended, and forget those that have long been lost."""
+        """Record that a worker has ended, and delete the records of workers lost long ago."""
         now = _NOW[self._dialect]
         self._execute(f"DELETE FROM ferrule_workers WHERE id = :id OR seen < {now} - {_KEPT_SECONDS}", id=worker)
 
     def prune(self, days: float) -> bool:
-        """Delete the calls that ended longer ago than that, a thousand at most; whether there may be more."""
+        """Delete at most a thousand calls that ended more than `days` ago. Return whether there may be more."""
         client = self._connected()
         before = datetime.now(UTC) - timedelta(days=days)
         ours = {"name": [*WORKFLOWS.values()], "app_version": VERSION, "load_input": False, "load_output": False}
@@ -312,8 +313,10 @@ class Database:
         return len(ended) == _MOST_PRUNED
 
     def tend(self) -> None:
-        """Take up what lost workers have begun: what may be run again goes back to its queue, all else is cancelled, so
-        that who waits for it knows."""
+        """Recover the calls of lost workers.
+
+        A repeatable call goes back to its queue. All others are cancelled, so their callers learn of it.
+        """
         client = self._connected()
         try:
             running = client.list_workflows(
@@ -321,21 +324,21 @@ class Database:
             )
             lost = self._lost({one.executor_id for one in running})
         except Exception:
-            self._looks.clear()  # who was not looked at meanwhile may live
+            self._looks.clear()  # a worker may have lived between two looks
             raise
         for one in running:
             if one.executor_id not in lost:
                 continue
             if one.name == WORKFLOWS[True]:
-                # As DBOS itself recovers, in one step with the look whether it still is that worker's. Its public
-                # `resume_workflow` looks at nothing: two who tend would have one call run twice at once, and DBOS then
-                # has each of the two wait for the other's outcome.
+                # DBOS itself recovers in this way, in one step with the check that the call is still that worker's. Its
+                # public `resume_workflow` checks nothing: two recovering processes would run one call twice at once,
+                # and DBOS would let each wait for the other's outcome.
                 client._sys_db.reenqueue_for_recovery(one.workflow_id, [one.executor_id], one.queue_name)
             else:
                 client.cancel_workflow(one.workflow_id)
 
     def _lost(self, workers: set[str]) -> set[str]:
-        """Those that are not there, or have not said that they live for as long as this process has looked."""
+        """Return the workers without a record, or without a heartbeat for as long as this process has watched them."""
         seen = dict(self._execute("SELECT id, seen FROM ferrule_workers")) if workers else {}
         now, looks = time.monotonic(), self._looks
         self._looks = {
@@ -362,17 +365,17 @@ class Database:
             return [tuple(row) for row in found] if found.returns_rows else []
 
     def _begin_anew_in_a_fork(self) -> None:
-        """Have connections of its own: a forked process is not to use its parent's."""
+        """Drop the connections in a forked process: it must not use its parent's."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._client = self._engine = None
             self._waiting, self._tending = 0, False
 
-    # -- while somebody waits ------------------------------------------------------------------------------------------
+    # -- recovery during a wait ----------------------------------------------------------------------------------------
 
     @contextmanager
     def _waited_for(self) -> Iterator[None]:
-        """Somebody waits: where no worker is left, nobody else takes up what the lost ones have begun."""
+        """Recover the calls of lost workers during the wait, because there may be no worker left to do it."""
         with self._lock:
             self._waiting += 1
             if not self._tending:
@@ -391,18 +394,18 @@ class Database:
                 if not self._waiting:
                     self._tending = False
                     return
-            with suppress(Exception):  # it is tried again
+            with suppress(Exception):  # the next round tries again
                 self.tend()
 
 
 def unreachable(error: Exception) -> NotStartedError:
-    """What is raised where nothing was sent; without the address, which may hold a password."""
+    """Return the error for an order that was not sent, without the address, because that may hold a password."""
     log.warning("the database of the queues cannot be reached: %s", reason(error))
     return NotStartedError(f"the database of the queue cannot be reached ({type(error).__name__})", limited=True)
 
 
 def reason(error: Exception) -> str:
-    """What a driver says of a connection, in one line; it holds no password."""
+    """Return a driver's text about a connection, in one line; it holds no password."""
     return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).partition("\n")[0]
 
 
@@ -414,11 +417,14 @@ def _database_errors() -> type[Exception]:
 
 
 def refuse_pickles(*, everywhere: bool = False) -> None:
-    """Have DBOS unpickle nothing where this module reads, or nowhere in this process: a row of its tables says itself
-    that it is a pickle, whatever serializer DBOS was given, and whoever writes such a row would run code here.
+    """Keep DBOS from unpickling, in the reads of this module or in the whole process.
+
+    A row of its tables can claim to be a pickle, whatever serializer DBOS was configured with. The author of such a row
+    would run code here.
 
     Raises:
-        DefinitionError: where DBOS has no such place any more, or not what `Database.tend` needs of its inside.
+        DefinitionError: DBOS has changed inside: the function to replace is gone, or the one that `Database.tend`
+            needs.
     """
     imported()
     from dbos import _serialization, _sys_db

@@ -1,4 +1,4 @@
-"""Where the handler runs: an order is verified, its tool made again, its arguments validated, and no guard is asked."""
+"""The side of the handler: verify an order, make its tool again, validate its arguments, and run it without guards."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ log = logging.getLogger("ferrule")
 Place = tuple[str, str]
 _MOST_MADE = 1000
 _GRACE = 2.0
-"""Seconds that a handler may outlive its deadline: the program counts that, and cancels; this ends what it has lost."""
+"""The seconds that a handler may outlive its deadline. The program watches the deadline and cancels; this limit ends
+handlers that the program has lost.
+"""
 _VALID = 30 * 86_400.0
-"""Seconds for which a call that comes again gets what it came to."""
+"""The seconds during which a repeated call gets the earlier outcome."""
 _MOST_IN_MESSAGE = 1000
-"""How much one message holds."""
+"""The most items in one message."""
 
 
 def places_of(tools: Iterable[Tool]) -> set[Place]:
-    """What is imported where these tools are made again: handlers, models of arguments, what adapts them. See
-    docs/beyond-one-machine.md#other-engines.
+    """Return the places to import in order to make these tools again: handlers, argument models and wrappers.
+
+    See docs/beyond-one-machine.md#other-engines.
 
     Raises:
-        DefinitionError: for a tool that no other process could make.
+        DefinitionError: No other process could make a tool.
     """
     return {place for tool in tools for place in _places_in(Recipe(tool).text)}
 
@@ -51,13 +54,13 @@ def _places_in(recipe: str) -> set[Place]:
 
 
 class FarSide:
-    """Runs orders. See docs/beyond-one-machine.md#other-engines.
+    """The runner of orders. See docs/beyond-one-machine.md#other-engines.
 
     Args:
-        places: What may be imported for an order, and nothing else is: `places_of` the tools that may be ordered.
-        seal: What verifies orders, and signs what is told.
-        deps: What the contexts of its handlers have, which no order brings.
-        secrets: The same.
+        places: The only places to import for an order: `places_of` the tools that may be ordered.
+        seal: The seal to verify orders and sign messages.
+        deps: The `deps` of its handlers' contexts. Orders have none.
+        secrets: The `secrets` of the same.
     """
 
     def __init__(
@@ -70,13 +73,15 @@ class FarSide:
         self._tools: dict[str, Tool] = {}
 
     async def run(self, text: str, **about: object) -> AsyncGenerator[str, None]:
-        """What is told of an order, signed message by message; the last one says what it came to. Of what no program
-        has ordered nothing is told: a word of it could be shown as one on the call that it says it is.
+        """Yield the signed messages about an order. The last one has the outcome.
 
-        A caller that closes the iterator, or is cancelled while it waits for the next one, cancels the handler.
+        An order from no known program gets no message: a signed one could be shown as a message about the call that the
+        order names.
+
+        A caller that closes the iterator, or is cancelled while it waits for the next message, cancels the handler.
 
         Args:
-            about: What the order has to be about: `queue=` and `workflow=`, and `repeatable=` where that is known.
+            about: The required subject of the order: `queue=` and `workflow=`, and `repeatable=` if it is known.
         """
         telling = Telling(self._seal, about["queue"], about["workflow"])
         try:
@@ -106,10 +111,10 @@ class FarSide:
             await _end_handling(handling, call)
 
     def _tool(self, recipe: str) -> Tool:
-        """The tool of a recipe, which imports nothing but what may be.
+        """Return the tool of a recipe. Only the allowed places are imported.
 
         Raises:
-            PermissionError: where it would.
+            PermissionError: The recipe needs another import.
         """
         tool = self._tools.get(recipe)
         if tool is None:
@@ -123,7 +128,7 @@ class FarSide:
 
 
 class Telling:
-    """Signs the messages of one run of an order, in their order."""
+    """A signer of the messages about one run of an order, in their order."""
 
     def __init__(self, seal: Seal, queue: object, workflow: object) -> None:
         self._seal = seal
@@ -137,16 +142,16 @@ class Telling:
         self._number = 0
 
     def message(self, kind: Kind, what: object = None) -> str:
-        """The next message."""
+        """Return the next message."""
         self._number += 1
         return self._seal.close(json.dumps([kind, what], default=str), valid=_VALID, number=self._number, **self._about)
 
 
 class RemoteCall(DetachedCall):
-    """The call that is run, as its handler's context and its executor see it: a `RunningCall` and a `StartedCall`.
+    """The running call for its handler's context and its executor: a `RunningCall` and a `StartedCall`.
 
     Attributes:
-        unstarted: Why its handler was not started, as its executor says; a handler may raise the like.
+        unstarted: The executor's reason not to start the handler. A handler may raise a similar error itself.
     """
 
     def __init__(
@@ -161,18 +166,18 @@ class RemoteCall(DetachedCall):
         self._news = asyncio.Event()
 
     def announce(self, data: Mapping[str, Any]) -> None:
-        """Tell the program of progress; from any thread, and nothing after the end."""
+        """Send progress to the program, from any thread. Data after the end is dropped."""
         if not self.ended:
             self._unsent.append(dict(data))
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._news.set)
 
     def wake(self, handling: object) -> None:
-        """The handler has ended."""
+        """Handle the end of the handler."""
         self._news.set()
 
     async def next(self, handling: asyncio.Task[Any]) -> list[Mapping[str, Any]]:
-        """What was told since, as soon as there is something; nothing once the handler has ended."""
+        """Wait for new progress and return it; empty after the handler has ended."""
         while not self._unsent and not handling.done():
             self._news.clear()
             if not self._unsent:
@@ -195,7 +200,7 @@ class RemoteCall(DetachedCall):
 
 
 def _executor(tool: Tool) -> Executor:
-    """What runs the handler here; what is made of its value is the program's."""
+    """Return an executor for the handler in this process. The program converts the value."""
     handler = tool.handling
     if handler.streams:
         return StreamExecutor(handler, text=tool.output.is_text)
@@ -203,7 +208,7 @@ def _executor(tool: Tool) -> Executor:
 
 
 async def _handle(tool: Tool, values: object, call: RemoteCall) -> tuple[Kind, object]:
-    """The last message. Nothing is raised: a `SystemExit` in a task would end the loop."""
+    """Run the handler and return the last message. Raise nothing: a `SystemExit` in a task would end the loop."""
     CURRENT.set(call)
     try:
         seconds = None if (left := call.remaining()) is None else left + _GRACE

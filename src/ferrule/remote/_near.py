@@ -1,4 +1,4 @@
-"""The executor in the program: writes a judged call as an order, and reads what is told of it."""
+"""The executor in the program: write a judged call as an order, and read the messages about it."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from ferrule.values.call import ToolCall
 
 log = logging.getLogger("ferrule")
 VALID = 86_400.0
-"""Seconds after which no worker takes an order any more."""
+"""The seconds after which no worker accepts an order."""
 _WITHDRAW_SECONDS = 5.0
-"""How long it may take to find out whether a handler had begun that is cancelled."""
+"""The seconds to find out whether a cancelled handler had begun."""
 
 
 class Line(Protocol):
-    """How orders get to where handlers run, and what is told of them comes back. See
-    docs/beyond-one-machine.md#other-engines."""
+    """A way to send orders to the far side and to get its messages. See docs/beyond-one-machine.md#other-engines."""
 
     def send(
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
-        """What the far side tells, as it comes, until its last message; `None` where the handler begins with the next
-        word of this program's. `repeatable` says that it may be run again where a worker dies. Who is cancelled while
-        waiting for the next has the handler ended over there.
+        """Yield the messages of the far side, up to its last one.
+
+        `None` means that the order was handed over: the handler counts as begun from then on.
+
+        If `repeatable` is true, the order may run again after the death of a worker. If the caller is cancelled while
+        it waits for the next message, the handler over there is ended.
 
         Raises:
-            NotStartedError: where no handler was started for certain, and none will be; also in the place of a
-                cancellation.
-            UnknownOutcomeError: where nobody will tell what came of it.
-            WorkerDiedError: where what ran it has died.
+            NotStartedError: Certainly no handler was started, and none will be; also instead of a cancellation.
+            UnknownOutcomeError: The outcome will never be known.
+            WorkerDiedError: The process of the handler has died.
         """
         ...
 
 
 class RemoteExecutor(Executor):
-    """Runs the handler of one tool wherever a line leads. See docs/beyond-one-machine.md#other-engines.
+    """The executor of one tool's handler on the far side of a line. See docs/beyond-one-machine.md#other-engines.
 
     Args:
-        tool: It has to be found by its name in its module, as for a process.
-        line: Where orders go.
-        seal: What signs them, and verifies what is told.
-        queue: What the far side is called, which verifies it.
+        tool: Another process must find it by its name in its module.
+        line: The way to send orders.
+        seal: The seal to sign orders and verify messages.
+        queue: The name of the far side, which verifies it.
 
     Raises:
-        DefinitionError: where no other process could make the tool, and for values that no model is to see where
-            nothing encrypts them.
+        DefinitionError: No other process could make the tool, or it has hidden values and the seal does not encrypt.
     """
 
     def __init__(self, tool: Tool, line: Line, seal: Seal, queue: str) -> None:
@@ -73,12 +73,12 @@ class RemoteExecutor(Executor):
         self._queue = queue
 
     async def run(self, values: object, call: StartedCall) -> Any:
-        """The handler's value, as it came back."""
+        """Run the handler remotely and return its value."""
         context = call.context
         workflow = f"ferrule-{context.idempotency_key}-{context.runs}"
         try:
             text = Order.of(self._recipe, call.call, context).text()
-        except Exception as error:  # what is in the context is the caller's own
+        except Exception as error:  # the context holds the caller's own values
             refused = NotStartedError(f"the call cannot be sent: {type(error).__name__}: {error}")
             call.report_not_started(refused)
             raise refused from error
@@ -87,7 +87,7 @@ class RemoteExecutor(Executor):
         messages = self._line.send(workflow, order, repeatable=repeatable, principal=context.principal)
         incoming = Incoming(call, self._seal, about)
         reading = asyncio.ensure_future(incoming.read(messages))
-        reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen, where nobody waits
+        reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen, even if nobody waits
         try:
             if await call.wait_for_start(incoming.begun):
                 return await asyncio.shield(reading)
@@ -99,7 +99,7 @@ class RemoteExecutor(Executor):
                 raise NotStartedError("no worker was free for it in time", limited=True)
             raise UnknownOutcomeError(_untold(call.call.name))
         except NotStartedError as error:
-            if incoming.not_started:  # and not what a handler raised
+            if incoming.not_started:  # not a NotStartedError of the handler itself
                 call.report_not_started(error)
             raise
         except asyncio.CancelledError:
@@ -113,17 +113,17 @@ class RemoteExecutor(Executor):
 
 
 async def _withdraw(reading: asyncio.Future[Any]) -> None:
-    """Have an order taken back, and wait until it is known whether it could be."""
+    """Take an order back, and wait until it is known whether that worked."""
     reading.cancel()
     await asyncio.wait([reading], timeout=_WITHDRAW_SECONDS)
 
 
 class Incoming:
-    """What is told of one order.
+    """The messages about one order.
 
     Attributes:
-        not_started: Whether it is certain that no handler was started.
-        begun: When the handler began, by `time.monotonic()`; `None` where nothing is to be waited for.
+        not_started: Whether certainly no handler was started.
+        begun: The time at which the handler began, by `time.monotonic()`; `None` if there is nothing to wait for.
     """
 
     def __init__(self, call: StartedCall, seal: Seal, about: dict[str, str]) -> None:
@@ -137,12 +137,12 @@ class Incoming:
         self.begun: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
 
     async def read(self, messages: AsyncGenerator[str | None, None]) -> Any:
-        """Take what is told until it ends: the value of the handler.
+        """Read all messages and return the handler's value.
 
         Raises:
-            NotStartedError: where it was not started.
-            UnknownOutcomeError: where what came was not told by who may, or nothing more comes.
-            BaseException: whatever the handler raised.
+            NotStartedError: The handler was not started.
+            UnknownOutcomeError: A message cannot be verified, or no more messages come.
+            BaseException: The handler's own exception.
         """
         try:
             async with aclosing(self._told(messages)) as told:
@@ -159,13 +159,13 @@ class Incoming:
             self._begin(None)
 
     async def _told(self, messages: AsyncGenerator[str | None, None]) -> AsyncGenerator[str | None, None]:
-        """What a line gives; where it breaks, nobody knows what came of the call."""
+        """Yield the messages of a line. If the line breaks, raise that the outcome is unknown."""
         try:
             async with aclosing(messages):
                 async for text in messages:
                     yield text
         except NotStartedError as error:
-            if self._run is not None:  # it was told that it had begun
+            if self._run is not None:  # a message had already arrived
                 raise UnknownOutcomeError(_untold(self._call.call.name)) from error
             self.not_started = True
             raise
@@ -176,7 +176,7 @@ class Incoming:
             raise UnknownOutcomeError(_untold(self._call.call.name, why)) from error
 
     def _opened(self, text: str) -> tuple[str, Any]:
-        """The next message: of a run that begins anew, the first."""
+        """Verify the next message. A run that begins anew starts with its first message."""
         try:
             body, about = self._seal.open(text, kind="message", version=VERSION, **self._about)
             if about["number"] == 1:

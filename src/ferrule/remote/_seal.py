@@ -1,4 +1,4 @@
-"""What signs orders and what is told of them, and encrypts both where there is a key for that."""
+"""Sign orders and messages, and encrypt both if there is a key for that."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from ferrule.errors import DefinitionError, FerruleError
 from ferrule.stores.store import KEY_BYTES
 
 KEY_VARIABLE = "FERRULE_REMOTE_KEY"
-"""The environment variable with the keys that sign, in hexadecimal, several with commas between them."""
+"""The environment variable for the signing keys, in hexadecimal, with commas between several keys."""
 ENCRYPT_VARIABLE = "FERRULE_ENCRYPT_KEY"
-"""The same for those that encrypt."""
-_NONCE_BYTES = 12  # NIST SP 800-38D, 8.2: of a random one so many
+"""The same for the encryption keys."""
+_NONCE_BYTES = 12  # NIST SP 800-38D, 8.2: the length of a random nonce
 
 
 class SealError(FerruleError):
-    """What came was not signed with a known key, is for somebody else, or is too old."""
+    """A text was not signed with a known key, is for another recipient, or is too old."""
 
 
 class Seal:
-    """Signs what crosses between a program and where its handlers run; see docs/beyond-one-machine.md.
+    """A signer of the traffic between a program and its remote handlers; see docs/beyond-one-machine.md.
 
     Args:
-        keys: What signs (HMAC-SHA256): at least 32 bytes, or a list of such keys, of which the first signs and all
-            verify; left out, those of the environment variable FERRULE_REMOTE_KEY.
-        encrypt_key: The same for what encrypts (AES-256-GCM, with the package `cryptography`); left out, those of
+        keys: The signing key (HMAC-SHA256) of at least 32 bytes, or a list of such keys: the first signs and all
+            verify. By default, those of the environment variable FERRULE_REMOTE_KEY.
+        encrypt_key: The same for encryption (AES-256-GCM, with the package `cryptography`). By default, those of
             FERRULE_ENCRYPT_KEY, or none.
 
     Attributes:
-        encrypts: Whether nobody else reads what crosses.
+        encrypts: Whether others cannot read the traffic.
 
     Raises:
-        DefinitionError: for a key that is too short, none that signs, and without `cryptography` where it encrypts.
+        DefinitionError: A key is too short, there is no signing key, or `cryptography` is missing for encryption.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Seal:
         return bool(self._ciphers)
 
     def close(self, body: str, *, valid: float, **about: object) -> str:
-        """`body`, signed together with what it is about, for so many seconds."""
+        """Return `body`, signed together with its subject, valid for `valid` seconds."""
         about["expires"] = time.time() + valid
         if self._ciphers:
             nonce = os.urandom(_NONCE_BYTES)
@@ -66,10 +66,10 @@ class Seal:
         return json.dumps({"about": written, "body": body, "seal": _signature(self._signing[0], written, body)})
 
     def open(self, text: str, **expected: object) -> tuple[str, dict[str, Any]]:
-        """The body, and what it is about, of which `expected` has to be so.
+        """Return the body and its subject. The subject must contain `expected`.
 
         Raises:
-            SealError: where it is not what `close` made with a known key, is about something else, or has expired.
+            SealError: The text is not from `close` with a known key, has another subject, or has expired.
         """
         try:
             sealed = json.loads(text)
@@ -87,7 +87,7 @@ class Seal:
         return (self._decrypted(body) if self._ciphers else body), about
 
     def pseudonym(self, text: str) -> str:
-        """What stands for a text that others are not to read; the same for the same one."""
+        """Return a stand-in for a text that others must not read; the same for equal texts."""
         return hmac.new(self._signing[0], text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
 
     def _decrypted(self, body: str) -> str:
@@ -95,19 +95,19 @@ class Seal:
             try:
                 data = b64decode(body)
                 text: bytes = cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
-            except Exception:  # of the package that is imported where it is needed
+            except Exception:  # from a package that is imported on demand
                 continue
             return text.decode()
         raise SealError("it was not encrypted with a key that is known here")
 
 
 def _signature(key: bytes, about: str, body: str) -> str:
-    """Over both, with the length of the first, so that none of it can be moved to the other."""
+    """Return the signature over both, with the length of the first, so that no part can be moved to the other."""
     return hmac.new(key, f"{len(about)} {about}{body}".encode(), hashlib.sha256).hexdigest()
 
 
 def _seal_keys(name: str, given: object, variable: str) -> tuple[bytes, ...]:
-    """Raises a `DefinitionError` for what is no key."""
+    """Return the keys. Raise a `DefinitionError` for an invalid key."""
     if given is None:
         texts = [text.strip() for text in os.environ.get(variable, "").split(",") if text.strip()]
         try:
@@ -125,7 +125,7 @@ def _seal_keys(name: str, given: object, variable: str) -> tuple[bytes, ...]:
 
 def _cipher(key: bytes) -> Any:
     try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # for the programs that need it
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only for programs that need it
     except ImportError:
         raise DefinitionError("encrypt_key needs the package cryptography: pip install cryptography") from None
     return AESGCM(hashlib.sha256(key).digest())

@@ -1,4 +1,4 @@
-"""What crosses: an order, and what is told of it until it has ended."""
+"""The content of the traffic: an order, and the messages about it until its end."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, ToolContext
 
 VERSION = 1
-"""Of orders and messages: who reads another one refuses it."""
+"""The version of orders and messages. Readers refuse any other version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One judged call, with all that another machine needs to run its handler, and nothing of what it has itself:
-    `deps`, `secrets`, the working directory.
+    """One judged call, with everything that another machine needs to run its handler.
+
+    It has no data that the other machine provides itself: `deps`, `secrets`, the working directory.
 
     Attributes:
-        recipe: How the tool is made again.
-        arguments: The judged ones, as JSON text.
-        id: The call's.
+        recipe: The instructions to make the tool again.
+        arguments: The judged arguments, as JSON text.
+        id: The id of the call.
         parent: The id of the call that made it.
-        key: What the call is known by when it comes again.
-        remaining: Seconds that the handler has once it begins; `None` for no deadline.
-        trace: The headers of the trace that it belongs to (W3C Trace Context).
+        key: The key that identifies a repetition of the call.
+        remaining: The handler's seconds after its beginning; `None` for no deadline.
+        trace: The headers of its trace (W3C Trace Context).
     """
 
     recipe: str
@@ -42,10 +43,10 @@ class Order:
 
     @staticmethod
     def of(recipe: str, call: ToolCall, context: ToolContext) -> Order:
-        """The order of a judged call.
+        """Return the order of a judged call.
 
         Raises:
-            ToolError: where its arguments have no JSON form.
+            ToolError: Its arguments have no JSON form.
         """
         return Order(
             recipe=recipe,
@@ -61,15 +62,15 @@ class Order:
         )
 
     def text(self) -> str:
-        """It as JSON."""
+        """Return the order as JSON."""
         return json.dumps({"version": VERSION, **{name: getattr(self, name) for name in _FIELDS}})
 
     @staticmethod
     def read(text: str) -> Order:
-        """What `text` made.
+        """Return the order from the text of `text`.
 
         Raises:
-            ValueError: for the order of another version.
+            ValueError: The order is of another version.
         """
         fields = json.loads(text)
         if (version := fields.pop("version")) != VERSION:
@@ -77,7 +78,7 @@ class Order:
         return Order(**fields)
 
     def fields(self, deps: object, secrets: dict[str, object]) -> ContextFields:
-        """What the context of its handler has."""
+        """Return the fields for the context of its handler."""
         metadata = unpack_items(self.metadata, "json")
         return ContextFields(self.session, self.principal, None, deps, metadata, secrets)
 
@@ -86,15 +87,15 @@ _FIELDS = tuple(Order.__dataclass_fields__)
 
 
 class Kind(StrEnum):
-    """What a message of the far side says."""
+    """The kind of a message from the far side."""
 
     BEGAN = "began"
-    """The handler begins; anything of it may happen from now on."""
+    """The handler begins; from now on any of its effects may happen."""
     TOLD = "told"
-    """What it told since: a list of the data of `tool:progress` events, chunks among them."""
+    """The progress since the last message: a list of the data of `tool:progress` events, including chunks."""
     VALUE = "value"
-    """What it returned, packed. The last message."""
+    """The return value, packed. The last message."""
     RAISED = "raised"
-    """What it raised, described. The last message."""
+    """A description of the exception. The last message."""
     NOT_STARTED = "not_started"
-    """Why it was not started, described. The last message."""
+    """A description of the reason that it was not started. The last message."""

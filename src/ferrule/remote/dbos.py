@@ -1,10 +1,10 @@
-"""Calls on DBOS: checkpointed, each a workflow of its own, or drained from a queue by workers on other machines.
+"""Calls on DBOS: as checkpoints in a workflow, as workflows of their own, or in a queue for workers on other machines.
 
     @tool(isolation=dbos.queue("tools", concurrency=8))
     def charge(order: int) -> str: ...
 
-`step()` is middleware for a program whose run is a DBOS workflow; `workflows()` and `queue(…)` are for `isolation=`,
-and `worker(tools)` is what `ferrule worker my_tools:tools` runs. See docs/beyond-one-machine.md.
+`step()` is middleware for a program that runs as a DBOS workflow; `workflows()` and `queue(…)` are for `isolation=`.
+`ferrule worker my_tools:tools` runs `worker(tools)`. See docs/beyond-one-machine.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["Queue", "Step", "Worker", "Workflows", "queue", "step", "worker", "w
 
 Keys = bytes | Sequence[bytes] | None
 _FAR_SIDES: dict[str, FarSide] = {}
-"""What runs the orders of this process, by the name of the queue."""
+"""The far sides that run orders in this process, by the name of the queue."""
 _OWN = "this program's workflows "
 _POLL = 0.05
 _PRUNE_EVERY = 600.0
@@ -64,21 +64,23 @@ log = logging.getLogger("ferrule")
 
 
 def step() -> Step:
-    """A middleware for `inside=`: within a DBOS workflow each call is a step of it, whose result is not made again when
-    the workflow is. Outside of one it does nothing. See docs/beyond-one-machine.md.
+    """Return a middleware for `inside=`: each call in a DBOS workflow is a step of it.
 
-    A tool that changes things has two steps: of the first, which is kept before the handler runs, a workflow that is
-    taken up again knows that the handler may have run, and the call is `unknown`. So it is where the workflow makes
-    another call than it made at this place before.
+    When the workflow runs again, the step's stored result is used. Outside of a workflow the middleware does nothing.
+    See docs/beyond-one-machine.md.
+
+    A tool that changes things has two steps. The first is stored before the handler runs. From it a recovered workflow
+    knows that the handler may have run, and the call is `unknown`. The call is also `unknown` if the workflow made
+    another call at this place before.
 
     Raises:
-        DefinitionError: where DBOS is not installed.
+        DefinitionError: DBOS is not installed.
     """
     return Step()
 
 
 class Step:
-    """What `step` makes. See docs/beyond-one-machine.md#a-run-that-is-a-workflow."""
+    """The middleware from `step`. See docs/beyond-one-machine.md#a-run-that-is-a-workflow."""
 
     def __init__(self) -> None:
         self._dbos = imported().DBOS
@@ -94,8 +96,8 @@ class Step:
             return _unknown_now(call.name, why)
 
     async def _as_step(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        # DBOS knows steps by their number and name: without the arguments in it, a call that is made in another order,
-        # or in the place of one that is denied now, would get what another one came to.
+        # DBOS identifies steps by their number and name. The name includes the arguments: without them, a call made in
+        # another order, or instead of one that is denied now, would get the result of another call.
         name = f"{call.name} {hashlib.sha256(judged_text(call).encode()).hexdigest()[:16]}"
         ran: list[ToolResult] = []
         begun = mark = uuid.uuid4().hex
@@ -136,20 +138,21 @@ def _unknown_now(name: str, why: str) -> ToolResult:
 
 
 def workflows(*, key: Keys = None, encrypt_key: Keys = None, url: str | None = None) -> Workflows:
-    """For `isolation=`: each call is a workflow of its own in this program, which has launched DBOS itself. A call that
-    comes again (principal, session, id and arguments the same) gets what it came to before, also in another process.
+    """Return a value for `isolation=`: each call is a workflow of its own in this program, which launches DBOS itself.
 
-    Make the runner before `DBOS.launch()`, which takes up again what was cut off: what is read-only or idempotent runs
-    again, all else is `unknown`. See docs/beyond-one-machine.md#a-call-that-is-a-workflow.
+    A repeated call (principal, session, id and arguments the same) gets the earlier outcome, also in another process.
+
+    Make the runner before `DBOS.launch()`, because that recovers interrupted workflows: a read-only or idempotent call
+    runs again, and any other is `unknown`. See docs/beyond-one-machine.md#a-call-that-is-a-workflow.
 
     Args:
-        key: What signs; see `ferrule.remote.Seal`.
-        encrypt_key: What encrypts.
-        url: The address of DBOS's system database, the one that its own config names; left out, that of the environment
+        key: The signing key; see `ferrule.remote.Seal`.
+        encrypt_key: The encryption key.
+        url: The address of DBOS's system database, the same as in its own config; by default that of the environment
             variable DBOS_SYSTEM_DATABASE_URL.
 
     Raises:
-        DefinitionError: where DBOS is not installed, a key is wrong, or no address is given.
+        DefinitionError: DBOS is not installed, a key is wrong, or there is no address.
     """
     if not (url or os.environ.get(URL_VARIABLE)):
         raise DefinitionError(f"workflows(url=…) is the address that DBOS's own config names; or set {URL_VARIABLE}")
@@ -157,28 +160,28 @@ def workflows(*, key: Keys = None, encrypt_key: Keys = None, url: str | None = N
 
 
 class Workflows:
-    """What `workflows` makes. See docs/beyond-one-machine.md#a-call-that-is-a-workflow."""
+    """The value from `workflows`. See docs/beyond-one-machine.md#a-call-that-is-a-workflow."""
 
     def __init__(self, seal: Seal, database: Database) -> None:
         refuse_pickles()
-        self._name = f"{_OWN}{len(_FAR_SIDES)}"  # the same in a program that is started again, which makes them again
+        self._name = f"{_OWN}{len(_FAR_SIDES)}"  # the same after a restart of the program, which makes them again
         self._seal = seal
         self._database = database
         self._far = FarSide((), seal)
         self._started = register(self._name, self._far)
 
     def executor(self, tool: Tool) -> Executor:
-        """What runs the handler of `tool`.
+        """Return the executor of the handler of `tool`.
 
         Raises:
-            DefinitionError: where no other process could make it, or its values need a key that encrypts.
+            DefinitionError: No other process could make the tool, or its values need an encryption key.
         """
         self._far.places |= places_of([tool])
         return RemoteExecutor(tool, _InProgram(self._name, self._started, self._database), self._seal, self._name)
 
 
 class _InProgram(Line):
-    """Starts workflows in this program."""
+    """A line to workflows in this program."""
 
     def __init__(self, name: str, started: Mapping[bool, Any], database: Database) -> None:
         self._name = name
@@ -198,7 +201,7 @@ class _InProgram(Line):
                 yield message
 
 
-# -- a queue that workers drain ----------------------------------------------------------------------------------------
+# -- a queue for workers -----------------------------------------------------------------------------------------------
 
 
 def queue(
@@ -213,34 +216,35 @@ def queue(
     encrypt_key: Keys = None,
     url: str | None = None,
 ) -> Queue:
-    """For `isolation=`: the handlers of these tools run in workers, `ferrule worker my_tools:tools`, which take calls
-    from a queue in a database. See docs/beyond-one-machine.md.
+    """Return a value for `isolation=`: workers run the handlers of these tools.
+
+    Workers, `ferrule worker my_tools:tools`, take calls from a queue in a database. See docs/beyond-one-machine.md.
 
     Args:
-        name: What the queue is called in the database; not beginning with `_dbos_`.
-        concurrency: How many calls run at once, in all workers together.
-        per_worker: How many run at once in one worker.
-        per_principal: How many of one principal run at once, in all workers together; with it, principals take turns.
-        rate: So many calls begin in so many seconds, such as `(20, 1.0)`.
-        poll: Seconds after which a worker looks for new calls.
-        key: What signs orders and what is told of them; see `ferrule.remote.Seal`. It is the workers', too.
-        encrypt_key: What encrypts them.
-        url: The address of the database, `postgresql://…` or `sqlite:///…` (for one machine); left out, that of the
+        name: The name of the queue in the database. It must not begin with `_dbos_`.
+        concurrency: The most calls at once, in all workers together.
+        per_worker: The most calls at once in one worker.
+        per_principal: The most calls of one principal at once, in all workers together. With it, principals take turns.
+        rate: The most calls to begin in a number of seconds, such as `(20, 1.0)`.
+        poll: The seconds between two looks of a worker for new calls.
+        key: The signing key of orders and messages; see `ferrule.remote.Seal`. The workers have the same.
+        encrypt_key: The encryption key.
+        url: The address of the database, `postgresql://…` or `sqlite:///…` (for one machine). By default that of the
             environment variable DBOS_SYSTEM_DATABASE_URL, or `sqlite:///ferrule.sqlite`.
 
     Raises:
-        DefinitionError: for limits that are no whole numbers from 1, a rate that is none, or a wrong name or time.
+        DefinitionError: A limit is no whole number from 1, or the rate, the name or the time is invalid.
     """
     return Queue(Limits.checked(name, concurrency, per_worker, per_principal, rate, poll), key, encrypt_key, url)
 
 
 class Queue:
-    """What `queue` makes. See docs/beyond-one-machine.md#a-queue-and-its-workers.
+    """The value from `queue`. See docs/beyond-one-machine.md#a-queue-and-its-workers.
 
-    Nothing is connected, and no key is looked for, until a runner has one of its tools.
+    It connects to nothing, and reads no key, until a runner has one of its tools.
 
     Attributes:
-        limits: Its name, and what workers keep to.
+        limits: Its name, and the limits of its workers.
     """
 
     def __init__(self, limits: Limits, key: Keys, encrypt_key: Keys, url: str | None) -> None:
@@ -250,27 +254,27 @@ class Queue:
 
     @cached_property
     def seal(self) -> Seal:
-        """What signs its orders."""
+        """The seal of its orders."""
         return Seal(*self._given)
 
     @cached_property
     def database(self) -> Database:
-        """Where it is."""
+        """Its database."""
         return Database(self._url)
 
     def executor(self, tool: Tool) -> Executor:
-        """What runs the handler of `tool`.
+        """Return the executor of the handler of `tool`.
 
         Raises:
-            DefinitionError: where no other process could make it, there is no key, its values need one that encrypts,
-                DBOS is not installed or is none that is known, or the database cannot be one.
+            DefinitionError: No other process could make the tool, a key is missing (its values may need one for
+                encryption), DBOS is not installed or of an unknown version, or the database cannot be used.
         """
         refuse_pickles()
         return RemoteExecutor(tool, _Queued(self), self.seal, self.limits.name)
 
 
 class _Queued(Line):
-    """Puts orders into a queue."""
+    """A line to a queue."""
 
     def __init__(self, its: Queue) -> None:
         self._queue = its
@@ -286,25 +290,30 @@ class _Queued(Line):
                 yield message
 
 
-# -- what runs orders --------------------------------------------------------------------------------------------------
+# -- running orders ----------------------------------------------------------------------------------------------------
 
 
 def register(name: str, far: FarSide) -> Mapping[bool, Any]:
-    """Have the workflows of this process run the orders of a queue; the workflow functions, by whether they may be run
-    again where a process was cut off."""
+    """Let the workflows of this process run the orders of a queue.
+
+    Return the workflow functions, by whether they may run again after an interruption of the process.
+    """
     _FAR_SIDES[name] = far
     dbos = imported()
     portable = dbos.WorkflowSerializationFormat.PORTABLE
     made = {}
     for repeatable, called in WORKFLOWS.items():
-        again = {} if repeatable else {"max_recovery_attempts": 0}  # its effect may have happened: nobody repeats it
+        again = {} if repeatable else {"max_recovery_attempts": 0}  # its effect may have happened: never repeat it
         options = {"name": called, "serialization_type": portable, **again}
         made[repeatable] = dbos.DBOS.workflow(**options)(_BODIES[repeatable])
     return made
 
 
 async def _workflow(queue_name: str, order: str, repeatable: bool) -> None:
-    """One call. What it tells and comes to is in its stream; a cancelled workflow ends the step, and so the handler."""
+    """Run one call. Its messages and outcome are in its stream.
+
+    A cancelled workflow ends the step, and so the handler.
+    """
     dbos = imported()
     options = {"name": "handler", "preemptible": True}
     await dbos.DBOS.run_step_async(options, _stream_messages, queue_name, order, repeatable)
@@ -329,7 +338,7 @@ async def _repeatable(queue_name: str, order: str) -> None:
 
 
 def _no_cancellation(record: logging.LogRecord) -> bool:
-    """Whether it is worth a line: DBOS logs each cancelled call with a traceback."""
+    """Return whether a record is worth a line: DBOS logs each cancelled call with a traceback."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or "WorkflowCancelled" not in kind.__name__
 
@@ -345,18 +354,19 @@ def worker(
     drain: float = 30.0,
     keep: float = 30.0,
 ) -> Worker:
-    """What runs the calls of these tools, of the queues that they have as `isolation=`; `ferrule worker` runs one.
+    """Return a worker for the calls of these tools, from the queues in their `isolation=`; `ferrule worker` runs one.
+
     See docs/beyond-one-machine.md#a-queue-and-its-workers.
 
     Args:
-        tools: What may be ordered; nothing else is imported for an order.
-        deps: What the contexts of the handlers have as `deps`; programs send none.
-        secrets: The same of `secrets`.
-        drain: Seconds that calls which run have to end when it stops.
-        keep: Days after which calls that have ended are deleted from the database.
+        tools: The tools that may be ordered; nothing else is imported for an order.
+        deps: The `deps` of the handlers' contexts; programs send none.
+        secrets: The same for `secrets`.
+        drain: The seconds for running calls to end when the worker stops.
+        keep: The days after which ended calls are deleted from the database.
 
     Raises:
-        DefinitionError: for wrong times, and where none of them has a queue, or they have some in several databases.
+        DefinitionError: A time is wrong, no tool has a queue, or their queues are in several databases.
     """
     times: dict[str, object] = {"drain": drain, "keep": keep}
     for name, given in times.items():
@@ -366,13 +376,13 @@ def worker(
 
 
 class Worker:
-    """What `worker` makes. See docs/beyond-one-machine.md#a-queue-and-its-workers.
+    """The value from `worker`. See docs/beyond-one-machine.md#a-queue-and-its-workers.
 
-    `start()` and `stop()` block, and `async with` does both; DBOS is one for each process.
+    `start()` and `stop()` block, and `async with` does both; there is one DBOS for each process.
 
     Attributes:
-        queues: What it drains, by name.
-        drain: Seconds that calls which run have to end when it stops.
+        queues: The queues of the worker, by name.
+        drain: The seconds for running calls to end when the worker stops.
     """
 
     def __init__(
@@ -406,11 +416,11 @@ class Worker:
         self._id = uuid.uuid4().hex
 
     def start(self) -> None:
-        """Take calls.
+        """Start to take calls.
 
         Raises:
-            StoreError: where the database cannot be reached.
-            Exception: whatever DBOS raises where it cannot be launched.
+            StoreError: The database cannot be reached.
+            Exception: DBOS cannot be launched; this is its own exception.
         """
         dbos = imported()
         refuse_pickles(everywhere=True)
@@ -439,10 +449,13 @@ class Worker:
         self._beating.start()
 
     def stop(self) -> None:
-        """Take no new calls, and let those that run end; what does not in time is `unknown`, or runs elsewhere."""
+        """Take no new calls, and let running calls end.
+
+        A call that does not end in time is `unknown`, or runs elsewhere.
+        """
         ending = threading.Thread(target=self._end, name="ferrule-worker-end", daemon=True)
         ending.start()
-        ending.join(self.drain + _END_SECONDS)  # a database that is gone would be waited for
+        ending.join(self.drain + _END_SECONDS)  # bounded, because a missing database would block it
 
     def _end(self) -> None:
         imported().DBOS.destroy(workflow_completion_timeout_sec=math.ceil(self.drain))
@@ -464,7 +477,7 @@ class Worker:
                     while self._database.prune(self._keep):
                         pass
                     prune_at = time.monotonic() + _PRUNE_EVERY
-            except Exception as error:  # it is tried again; meanwhile others may take this worker for lost
+            except Exception as error:  # the next round tries again; meanwhile others may regard this worker as lost
                 log.warning("the database of the queues failed: %s", reason(error))
 
     async def __aenter__(self) -> Worker:

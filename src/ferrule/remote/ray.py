@@ -5,7 +5,7 @@
     @tool(isolation=CLUSTER)
     def render(path: str) -> str: ...
 
-`ray.init` is the application's. See docs/beyond-one-machine.md.
+The application itself calls `ray.init`. See docs/beyond-one-machine.md.
 """
 
 from __future__ import annotations
@@ -39,27 +39,29 @@ def actors(
     deps: Callable[[], object] | None = None,
     secrets: Callable[[], Mapping[str, object]] | None = None,
 ) -> Actors:
-    """For `isolation=`: the handlers of these tools run in actors, which are made on the first call and end with the
-    last reference to this. See docs/beyond-one-machine.md#actors-of-a-cluster.
+    """Return a value for `isolation=`: the handlers of these tools run in actors.
+
+    The actors are made on the first call and end with the last reference to this value. See
+    docs/beyond-one-machine.md#actors-of-a-cluster.
 
     A call whose actor dies is `failed`, with `executed=None`; the actor is made again, and the call is not repeated.
 
     Args:
-        count: How many actors; where a tool has `options` of its own, as many again.
-        concurrency: How many calls one actor runs at once.
-        options: What Ray is to give an actor for a tool, by the tool's name, such as `{"render": {"num_gpus": 1}}`:
-            the options of `ray.remote`. `"*"` is for all others.
-        deps: Makes what the contexts of the handlers have as `deps`, once in each actor.
-        secrets: The same of `secrets`.
+        count: The number of actors. Each tool with its own `options` has as many again.
+        concurrency: The number of calls that one actor runs at once.
+        options: The options of `ray.remote` for a tool's actors, by the tool's name, such as `{"render": {"num_gpus":
+            1}}`. `"*"` is for all others.
+        deps: Make the `deps` of the handlers' contexts, once in each actor.
+        secrets: The same for `secrets`.
 
     Raises:
-        DefinitionError: for counts that are no whole numbers from 1, and options that are no mapping of mappings.
+        DefinitionError: A count is no whole number from 1, or `options` is no mapping of mappings.
     """
     return Actors(count, concurrency, options or {}, deps, secrets)
 
 
 class Actors:
-    """What `actors` makes. See docs/beyond-one-machine.md#actors-of-a-cluster."""
+    """The value from `actors`. See docs/beyond-one-machine.md#actors-of-a-cluster."""
 
     def __init__(
         self,
@@ -78,14 +80,14 @@ class Actors:
         self._shape = (count, concurrency)
         self._options = options
         self._made = (deps, secrets)
-        self._key = os.urandom(KEY_BYTES)  # which goes to the actors alone
+        self._key = os.urandom(KEY_BYTES)  # only the actors get it
         self._groups: dict[str, _Group] = {}
 
     def executor(self, tool: Tool) -> Executor:
-        """What runs the handler of `tool`.
+        """Return the executor of the handler of `tool`.
 
         Raises:
-            DefinitionError: where no other process could make it, or Ray is not installed.
+            DefinitionError: No other process could make the tool, or Ray is not installed.
         """
         _ray()
         name = tool.name if tool.name in self._options else "*"
@@ -99,7 +101,7 @@ class Actors:
 
 
 class _Member:
-    """An actor, how many calls it has, and whether it is known to be there."""
+    """An actor, the number of its calls, and whether it is known to be ready."""
 
     def __init__(self) -> None:
         self.actor: Any = None
@@ -108,10 +110,10 @@ class _Member:
 
 
 class _Group:
-    """Actors of the same options, of which each call gets the one with the fewest calls.
+    """Actors with the same options. Each call goes to the one with the fewest calls.
 
     Attributes:
-        slots: As many as they run at once: a call waits for one as for any slot.
+        slots: As many slots as calls can run at once. A call waits for one like for any slot.
     """
 
     def __init__(
@@ -129,21 +131,21 @@ class _Group:
         self._members = [_Member() for _ in range(count)]
 
     def next(self) -> _Member:
-        """The one that the next call goes to."""
+        """Return the member for the next call."""
         return min(self._members, key=lambda member: member.calls)
 
     def made(self) -> Any:
-        """A new actor."""
+        """Return a new actor."""
         return _ray().remote(Actor).options(**self._options).remote(*self._given)
 
     def leave(self, member: _Member) -> None:
-        """Have another one made in the place of an actor that is gone, or cannot be made."""
+        """Replace an actor that is gone or cannot be made."""
         if member in self._members:
             self._members[self._members.index(member)] = _Member()
 
 
 class Actor:
-    """What runs in an actor."""
+    """The object that runs in an actor."""
 
     def __init__(
         self, key: bytes, deps: Callable[[], object] | None, secrets: Callable[[], Mapping[str, object]] | None
@@ -153,23 +155,25 @@ class Actor:
         self._far = FarSide((), Seal(key), **made)
 
     async def ready(self) -> None:
-        """Nothing: who gets an answer knows that it is there."""
+        """Do nothing: an answer shows that the actor is there."""
 
     async def tell(self, order: str, workflow: str, places: list[Place]) -> AsyncGenerator[str, None]:
-        """What is told of an order, as it comes, for which this may be imported: who may call an actor may run whatever
-        they like in the cluster, so the program says it."""
+        """Yield the messages about an order, and allow the imports of `places` for it.
+
+        The caller of an actor may run any code in the cluster anyway, so the program decides about the places.
+        """
         self._far.places.update(places)
         async with aclosing(self._far.run(order, queue=_RAY, workflow=workflow)) as messages:
             async for message in messages:
                 yield message
 
     async def answer(self, order: str, workflow: str, places: list[Place]) -> list[str]:
-        """What is told of an order, at its end: of a handler that has no context to tell of progress."""
+        """Return all messages about an order at its end. For handlers without a context, which report no progress."""
         return [message async for message in self.tell(order, workflow, places)]
 
 
 class _OnActor(Line):
-    """Calls an actor."""
+    """A line to an actor."""
 
     def __init__(self, group: _Group, tool: Tool) -> None:
         self._group = group
@@ -180,7 +184,7 @@ class _OnActor(Line):
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
         ray, sent = _ray(), None
-        if not ray.is_initialized():  # it would start a cluster of its own, for seconds, on this loop
+        if not ray.is_initialized():  # Ray would start its own cluster, for seconds, on this loop
             raise NotStartedError("Ray is not there: call ray.init(…) first")
         member = self._group.next()
         member.calls += 1
@@ -203,17 +207,17 @@ class _OnActor(Line):
             raise
         except Exception as error:
             self._group.leave(member)
-            if not isinstance(error, ray.exceptions.RayError):  # such as of a cluster that was left
+            if not isinstance(error, ray.exceptions.RayError):  # for example an error of a cluster that was left
                 raise
             raise WorkerDiedError(f"the actor that ran it is gone ({type(error).__name__})") from error
         finally:
             member.calls -= 1
 
     async def _await_ready(self, member: _Member) -> None:
-        """Wait until an actor is there: it may have to be made, on a machine that has to be found.
+        """Wait until an actor is there. It may have to be made, on a machine that has to be found.
 
         Raises:
-            NotStartedError: where it cannot be had.
+            NotStartedError: There is no actor.
         """
         try:
             if not member.ready:
@@ -223,13 +227,13 @@ class _OnActor(Line):
                 member.ready = True
         except asyncio.CancelledError as error:
             raise NotStartedError("no actor was there in time", limited=True) from error
-        except Exception as error:  # of Ray, or of the function that makes `deps`
+        except Exception as error:  # from Ray, or from the function that makes `deps`
             self._group.leave(member)
             raise NotStartedError(f"no actor can be had ({type(error).__name__})", limited=True) from error
 
 
 async def _end_there(ray: Any, sent: Any) -> None:
-    """Cancel what was sent until it has ended: Ray forgets a cancellation that comes before the call has."""
+    """Repeat the cancellation until the call has ended: Ray forgets a cancellation that arrives before the call."""
     last = sent.completed() if hasattr(sent, "completed") else sent
     ended = asyncio.ensure_future(_came_to_its_end(last))
     for _ in range(_CANCELS):
@@ -246,7 +250,7 @@ async def _came_to_its_end(ref: Any) -> None:
 
 def _ray() -> Any:
     try:
-        import ray  # seconds, for the programs that need it
+        import ray  # takes seconds, so only programs that need it import it
     except ImportError:
         raise DefinitionError("remote.ray needs Ray: pip install 'ferrule[ray]'") from None
     return ray

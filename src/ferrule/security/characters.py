@@ -1,5 +1,7 @@
-"""What a text does beside saying something, and how it is kept from that: one table for terminals, for the texts of
-servers and for what tools give back."""
+"""Find and neutralize the parts of a text that act on a reader: escapes, invisible characters, HTML, template marks.
+
+One table serves terminals, the texts of servers and the results of tools.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,23 @@ from ferrule.values.invisible_characters import INVISIBLE
 
 __all__ = ["HIDDEN", "REFERENCE", "inert", "reference", "visible"]
 
-# Where emoji and symbols stand that may be followed by U+FE0E or U+FE0F, which say whether they are coloured, and the
-# keycaps: https://www.unicode.org/Public/UCD/latest/ucd/emoji/emoji-variation-sequences.txt
+# The emoji and symbols before an optional U+FE0E or U+FE0F (text or coloured presentation), and the keycaps:
+# https://www.unicode.org/Public/UCD/latest/ucd/emoji/emoji-variation-sequences.txt
 _SYMBOL = (
     "[\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u24c2\u25a0-\u27bf\u2934\u2935\u2b00-\u2bff"
     "\u3030\u303d\u3297\u3299\U0001f000-\U0001f9ff]"
 )
 _KEYCAP = "(?<=[#*0-9])\ufe0f\u20e3"
-# Beside which a joiner shows something: it makes one emoji of two, and shapes the letters of Persian and of India.
+# A joiner beside one of these is visible: it makes one emoji of two, and shapes the letters of Persian and of India.
 _BESIDE_JOINERS = f"[^\x00-\x7f\ufe0e\ufe0f\u200c\u200d\u2028\u2029{INVISIBLE}]"
 _JOINERS = f"(?<!{_BESIDE_JOINERS})(?<!{_SYMBOL}\ufe0f)[\u200c\u200d]|[\u200c\u200d](?!{_BESIDE_JOINERS})"
 HIDDEN = f"[{INVISIBLE}]|(?<!{_SYMBOL})(?!{_KEYCAP})[\ufe0e\ufe0f]|{_JOINERS}"
-"""One such character, as a text for `re`, as all here: to compile them takes milliseconds, and most programs need none.
-Those that say behind a symbol or a key whether that is coloured are none, nor is a joiner between two characters that
-are not ASCII."""
+"""One hidden character, as a pattern text for `re`. The patterns here are not compiled: compiling takes milliseconds,
+and most programs need none.
+
+A presentation selector behind a symbol or a keycap does not match, nor does a joiner between two characters outside
+ASCII.
+"""
 
 
 _LINE_BREAKS = "\r\n|[\r\x0b\x0c\x85\u2028\u2029]"
@@ -36,8 +41,10 @@ _ESCAPES = (
 
 
 def visible(text: str) -> tuple[str, int]:
-    """The text without what nobody sees and what moves a cursor, every line break as `\\n`; and how many characters it
-    had too many."""
+    """Return the text without escapes and invisible characters, and the number of removed characters.
+
+    Every line break becomes `\\n`.
+    """
     text = clean_text(text)
     if text.isascii() and text.isprintable():
         return text, 0
@@ -47,20 +54,22 @@ def visible(text: str) -> tuple[str, int]:
 
 
 REFERENCE = r"&(?:amp;)*+(?:lt|#\d{2,5});"
-"""A first character that was written by `reference` before."""
+"""A first character that `reference` wrote earlier."""
 
 
 def reference(found: re.Match[str]) -> str:
-    """What was found, a character or a `REFERENCE`, as a reference of HTML: `&lt;` for `<`, `&#91;` for `[`, and
-    `&amp;lt;` for what was `&lt;`, so that it can be turned back."""
+    """Return the match, a character or a `REFERENCE`, as a reference of HTML.
+
+    `<` becomes `&lt;`, `[` becomes `&#91;`, and `&lt;` becomes `&amp;lt;`, so the change can be reversed.
+    """
     text = found[0]
     if text.startswith("&"):
         return f"&amp;{text[1:]}"
     return "&lt;" if text == "<" else f"&#{ord(text)};"
 
 
-# A tag stays that runs nothing and loads nothing from elsewhere: without a style, an event, and an address but one
-# beside it. So does a link to a page, as one in Markdown does: nobody but a person follows it.
+# A quiet tag runs nothing and loads nothing from elsewhere: it has no style, no event, and no address except a relative
+# one. A quiet tag stays. A link to a page also stays, like one in Markdown: only a person follows it.
 _QUIET_VALUE = r"""(?:"(?:[^"<>:\\&/\t\n]|/(?!/))*+"|'(?:[^'<>:\\&/\t\n]|/(?!/))*+'|(?:[^\s"'<>:\\&/=`]|/(?![/>]))++)"""
 _QUIET = rf"(?:(?!on|style|srcdoc|http-equiv)[\w-]++(?:\s*+=\s*+{_QUIET_VALUE})?\s*+)*+/?>"
 _TO_A_PAGE = rf"""(?<=<a\s)\s*+href=(?:"https?://[^"<>\\]*+"|'https?://[^'<>\\]*+')\s*+{_QUIET}"""
@@ -77,7 +86,7 @@ _IN_ANGLES = (
 )
 _IN_BRACKETS = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK"
 _ROLE_NAMES = "Human|HUMAN|Assistant|ASSISTANT|SYSTEM|USER"
-# The marks of chat templates, and of what Ferrule itself has left out.
+# The marks of chat templates, and Ferrule's own marks for omitted text.
 _TEMPLATE_MARKS = (
     rf"(?:{REFERENCE}|<)(?=[|\uff5c][^|\uff5c<>\[&\n]{{1,100}}[|\uff5c]>|/?(?:{_IN_ANGLES})>|</?SYS>>)"
     rf"|(?:{REFERENCE}|\[)(?=/?(?:{_IN_BRACKETS})\]|cut(?:\]|: \d))"
@@ -86,7 +95,7 @@ _TEMPLATE_MARKS = (
 
 
 def inert(text: str) -> str:
-    """The text whose HTML and Markdown load and run nothing, and which holds no mark of a chat template."""
+    """Return the text with no HTML or Markdown that loads or runs something, and no mark of a chat template."""
     if "<" in text:
         text = re.sub(_LOADING_TAG, _as_text, text)
     if "![" in text and re.search(_ENDS_IMAGES, text):
@@ -95,6 +104,6 @@ def inert(text: str) -> str:
 
 
 def _as_text(found: re.Match[str]) -> str:
-    """What would have loaded something, as text, with no data in its address."""
+    """Return a loading tag or image as text, with no data in its address."""
     whole = re.sub(_QUERIES, r"\1", found[0])
     return f"!&#91;{whole[2:]}" if whole.startswith("![") else f"&lt;{whole[1:]}"

@@ -1,6 +1,6 @@
-"""Find the shell lines among the arguments of a call, or the parameters of a tool, and what stands beside each line.
+"""Find the shell lines among the arguments of a call or the parameters of a tool, and the arguments beside each line.
 
-The guards, the rules of a policy and remembered answers all use this module, so they agree about what a line is.
+The guards, the rules of a policy and remembered answers all use this module, so they agree about the lines of a call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IsCommand: TypeAlias = Callable[[str, Place], bool]
 
 _LISTS_OF_LINES: Final = frozenset({"commands", "cmds"})
 ARGUMENT_NAMES: Final = frozenset({"args", "arg", "arguments", "argument", "argv", "flags"})
-"""The names of parameters that are a program's arguments. See docs/guards.md#what-stands-beside-a-command."""
+"""The names of parameters for a program's arguments. See docs/guards.md#what-stands-beside-a-command."""
 _ENVIRONMENT_NAMES: Final = frozenset(
     {"env", "envs", "environ", "environment", "envvars", "envvariables", "environmentvariables"}
 )
@@ -34,47 +34,48 @@ _RUNNING_WORDS: Final = COMMAND_NAMES | {
     *("shell", "bash", "sh", "zsh", "powershell", "pwsh", "script", "scripts"),
     *("executable", "exec", "eval", "subprocess", "popen"),
 }
-"""One of these anywhere in a name says that the value is run."""
+"""One of these anywhere in a name means that the value is run."""
 _SHELL_WORDS: Final = frozenset({"shell", "bash", "sh", "ssh", "zsh", "powershell", "pwsh", "exec", "subprocess"})
-"""One of these at the end of a tool's name says that it runs what it is given: `local_shell`, `docker_exec`."""
+"""One of these at the end of a tool's name means that the tool runs its input: `local_shell`, `docker_exec`."""
 _GLUED_COMMAND: Final = re.compile(r"(cmd|command)s?(str|string|text|txt|line|lines)?\Z")
-"""How a word ends that says so too: `cmdstr`, `bashcommand`."""
+"""The endings of a word with the same meaning: `cmdstr`, `bashcommand`."""
 _CODE_WORDS: Final = frozenset(
     {"code", "program", "snippet", "python", "ipython", "javascript", "js", "typescript", "ruby", "perl", "lua", "php"}
     | {"awk", "sed", "ssh", "cli", "repl", "terminal", "interpreter", "run", "execute"}
 )
-"""One of these says so if every other word of the name is one of them, or a filler: a `zip_code` is not run."""
+"""One of these means the same if every other word of the name is one of them, or a filler: a `zip_code` is not run."""
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "to", "of", "in", "raw", "user", "full", "source", "input", "text", "txt", "string", "str"}
     | {"line", "lines", "body", "block", "content", "value", "tool", "call", "do", "ast", "remote", "sandbox"}
     | {"on", "host", "pod", "container", "vm"}
 )
 _IDENTIFIES: Final = frozenset({"id", "ids", "title"})
-"""The last word of a name whose value only says which of the things that are there is meant: `bash_id`."""
+"""The last word of a name whose value only identifies an existing thing: `bash_id`."""
 _CONFINES: Final = frozenset({"sandbox", "sandboxed", "unsandboxed"})
-"""A flag with one of these may lift a bound by false, and by true."""
+"""A flag with one of these words may lift a restriction, whether it is false or true."""
 _CHANGES_READING: Final = _RUNNING_WORDS.union(
     _CONFINES,
     ("sudo", "root", "admin", "elevated", "escalated", "privileged"),
     ("base", "encoded", "decode", "expand", "template", "interpolate"),
 )
-"""A flag says by one of these that it changes what a line means or may do. It can name nothing itself.
-`words_in_name` leaves the digits of `base64` out."""
+"""A flag with one of these words changes what a line means or may do. It can name nothing itself. `words_in_name` drops
+the digits of `base64`.
+"""
 
 
 def is_command_name(name: str, place: Place = ()) -> bool:
-    """Whether the value of a parameter with this name is a shell line. See docs/guards.md#commands."""
+    """Return whether the value of a parameter with this name is a shell line. See docs/guards.md#commands."""
     return has_name_of(name, COMMAND_NAMES)
 
 
 def lines_in(
     arguments: Any, is_command: IsCommand = is_command_name, place: Place = ()
 ) -> Iterator[tuple[Place, Line]]:
-    """The lines in arguments, at any depth, each with the place where it stands. See docs/guards.md#commands.
+    """Yield the lines in the arguments, at any depth, each with its place. See docs/guards.md#commands.
 
     Args:
-        is_command: Whether what stands under a key, at a place, is a shell line.
-        place: Where `arguments` stand themselves.
+        is_command: Return whether the value under a key, at a place, is a shell line.
+        place: The place of `arguments` themselves.
     """
     if isinstance(arguments, Mapping):
         for key, value in arguments.items():
@@ -91,11 +92,13 @@ def lines_in(
 def lines_of(
     name: str, value: Any, beside: Mapping[str, Any], is_command: IsCommand = is_command_name, place: Place = ()
 ) -> list[Line]:
-    """The lines that a value is, under this name: text is one, a list of texts an argument vector, under a name such as
-    `commands` several; of an object they are what its own names say. At least one. See docs/guards.md#commands.
+    """Return the lines in a value with this name, at least one. See docs/guards.md#commands.
+
+    A text is one line. A list of texts is an argument vector, or several lines under a name such as `commands`. In an
+    object, the names of its own entries decide.
 
     Args:
-        beside: The object in which it stands. Its `args` are more words; its `env` and `cwd` change what a line does.
+        beside: The object around the value. Its `args` are more words; its `env` and `cwd` change the effect of a line.
     """
     more = {key: one for key, one in beside.items() if key != name and one}
     arguments = [one for key, one in more.items() if has_name_of(key, ARGUMENT_NAMES)]
@@ -125,8 +128,10 @@ def _lines_under(name: str, value: Any, arguments: list[Any], is_command: IsComm
 
 
 def _lines_with_arguments(command: str | Iterable[str], arguments: str | Iterable[str]) -> Iterator[Line]:
-    """Of a program whose arguments are an argument of their own: as the line that may be made of them, and where they
-    are a list, as they are."""
+    """Yield the readings of a program whose arguments are in an argument of their own.
+
+    The first reading is one line of all words. If the arguments are a list, the second is their argument vector.
+    """
     first = [command] if isinstance(command, str) else list(command)
     words = [arguments] if isinstance(arguments, str) else list(arguments)
     yield read_line(" ".join([*first, *words]))
@@ -138,11 +143,14 @@ def _is_words(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, str) for one in value)
 
 
-# -- what may change a line from beside it -----------------------------------------------------------------------------
+# -- arguments that may change the line beside them --------------------------------------------------------------------
 
 
 def is_harmless_name(name: str) -> bool:
-    """Whether a parameter with this name cannot change what a command beside it runs. See docs/guards.md#commands."""
+    """Return whether a parameter with this name cannot change what a command beside it runs.
+
+    See docs/guards.md#commands.
+    """
     return has_name_of(name, _EXPLAINS)
 
 
@@ -187,7 +195,7 @@ def _find_options(
 
 
 def _names_nothing(key: str, value: Any) -> bool:
-    """Whether a value is a number, or a flag that changes nothing about what a line means."""
+    """Return whether a value is a number, or a flag that does not change the meaning of a line."""
     return isinstance(value, int | float) and not (isinstance(value, bool) and _changes_reading(key))
 
 
@@ -199,12 +207,14 @@ def _changes_reading(flag: str) -> bool:
     return not _CHANGES_READING.isdisjoint(words_in_name(flag))
 
 
-# -- what the names of a tool and its parameters say -------------------------------------------------------------------
+# -- names of tools and of their parameters ----------------------------------------------------------------------------
 
 
 def may_be_code(name: str) -> bool:
-    """Whether a parameter with this name may hold a shell line or a program: `script`, `code`, `cmd_str`.
-    See docs/guards.md#commands."""
+    """Return whether a parameter with this name may hold a shell line or a program: `script`, `code`, `cmd_str`.
+
+    See docs/guards.md#commands.
+    """
     words = words_in_name(name)
     if is_harmless_name(name) or has_name_of(name, _IDENTIFIES):
         return False
@@ -212,8 +222,7 @@ def may_be_code(name: str) -> bool:
 
 
 def may_run_code(name: str) -> bool:
-    """Whether a tool with this name may run the text that it is given: `bash`, `run_python`.
-    See docs/guards.md#commands."""
+    """Return whether a tool with this name may run its text: `bash`, `run_python`. See docs/guards.md#commands."""
     in_order = words_in_name(name)
     words = frozenset(in_order)
     if not _SHELL_WORDS.isdisjoint(in_order[-1:]):
@@ -223,8 +232,10 @@ def may_run_code(name: str) -> bool:
 
 
 def code_in(arguments: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places in arguments, at any depth, whose values may be code by their names.
-    See docs/guards.md#commands."""
+    """Yield the places in the arguments, at any depth, whose values may be code by their names.
+
+    See docs/guards.md#commands.
+    """
     entries: Any = enumerate(arguments) if isinstance(arguments, list | tuple) else ()
     if isinstance(arguments, Mapping):
         entries = arguments.items()
@@ -242,18 +253,18 @@ def _holds_code(name: str, value: Any) -> bool:
 
 @dataclass(slots=True)
 class LineParameters:
-    """The parameters of a tool, at any depth, as its schema has them. See docs/guards.md#commands.
+    """The parameters of a tool, at any depth, from its schema. See docs/guards.md#commands.
 
     Attributes:
         tool: The tool's name.
         schema: Its schema.
-        commands: More names of parameters that are shell lines.
-        texts: Names of parameters that are none.
-        harmless: Names of parameters that change nothing about what a line runs.
-        has_line: Whether one of them is a shell line.
-        is_open: Whether a call may have arguments at any depth that the schema does not name.
-        options: The names of those that may change what a line runs.
-        possible_code: The names of those that may be shell lines or programs, and are not known to be.
+        commands: More names of parameters for shell lines.
+        texts: Names of parameters that are no shell lines.
+        harmless: Names of parameters that do not change what a line runs.
+        has_line: Whether one of the parameters is a shell line.
+        is_open: Whether a call may have arguments at any depth without a name in the schema.
+        options: The names of parameters that may change what a line runs.
+        possible_code: The names of parameters that may be shell lines or programs, and are not known to be.
     """
 
     tool: str
@@ -275,7 +286,7 @@ class LineParameters:
 
     @property
     def free(self) -> list[str]:
-        """The names of the parameters at the top that may hold any text, and are not known to be harmless."""
+        """The names of the top-level parameters for any text that are not known to be harmless."""
         forms = find_forms([self.schema], self.schema)
         entries = ((name, node) for form in forms for name, node in form.get("properties", {}).items())
         known = {*self.texts, *self.harmless}
@@ -331,7 +342,7 @@ class LineParameters:
         return is_command_name(name) and name not in self.texts and any(map(self._may_be_unlisted, nodes))
 
     def _may_be_unlisted(self, node: Any) -> bool:
-        """Whether a value may be another one than those that the schema lists."""
+        """Return whether the schema allows a value outside of its lists (`enum` and `const`)."""
         leaves = self._leaves(node)
         return not leaves or any("enum" not in form and "const" not in form for form in leaves)
 
@@ -343,12 +354,12 @@ class LineParameters:
         return self._may_be_unlisted(node) and not self._has_types(node, _NAMES_NOTHING)
 
     def _has_types(self, node: Any, known: Collection[str]) -> bool:
-        """Whether a schema says types, and these alone."""
+        """Return whether a schema names types, and only types in `known` or `"null"`."""
         types = {str(kind) for form in self._leaves(node) for kind in _types_of(form)}
         return bool(types) and types <= {*known, "null"}
 
     def _names_nothing(self, name: str, nodes: Iterable[Any]) -> bool:
-        """Whether all values are numbers, or flags that change nothing about what a line means."""
+        """Return whether all values are numbers, or flags that do not change the meaning of a line."""
         leaves = [form for node in nodes for form in self._leaves(node)]
         types = {kind for form in leaves for kind in _types_of(form)}
         return bool(leaves) and types <= _NAMES_NOTHING and not ("boolean" in types and _changes_reading(name))
@@ -358,7 +369,7 @@ class LineParameters:
 
 
 def _leaves_open(form: Schema) -> bool:
-    """Whether a form takes objects with names that it does not say, or lists of anything."""
+    """Return whether a form accepts objects with more names than it lists, or lists of anything."""
     if "type" not in form and not form.keys().isdisjoint(_MADE_OF_OTHERS | {"enum", "const"}):
         return False
     types = form.get("type", ("object", "array"))
@@ -369,7 +380,7 @@ def _leaves_open(form: Schema) -> bool:
 
 
 _UNDER_WAY: Final[list[str]] = []
-"""The answer for a schema that stands in itself."""
+"""The answer for a schema that contains itself."""
 _NAMES_NOTHING: Final = frozenset({"integer", "number", "boolean", "null"})
 _MADE_OF_OTHERS: Final = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
@@ -380,5 +391,5 @@ def _types_of(form: Schema) -> Iterable[Any]:
 
 
 def is_elsewhere(values: Mapping[str, object]) -> bool:
-    """Whether arguments that stand beside a command say in which directory it runs. See docs/guards.md#commands."""
+    """Return whether arguments beside a command set its directory. See docs/guards.md#commands."""
     return any(value and value != "." and has_name_of(name, _DIRECTORY_NAMES) for name, value in values.items())

@@ -1,9 +1,9 @@
-"""Which commands a shell line may run, and whether they are among those that somebody named.
+"""Find the commands that a shell line may run, and compare them with patterns.
 
-`read_line` reads; `allowed` and `found` compare, in the two directions that a guard needs. For an allow everything has
-to be known, and each command that stands in the line to match a pattern word by word. For an ask or a deny what is
-asked is whether a command may run, so the arguments of programs that run their arguments are read too, programs count
-by the last part of their path, and what cannot be known may be it.
+`read_line` reads; `allowed` and `found` compare, in the two directions of a guard. `allowed` requires that everything
+is known, and that each command in the line matches a pattern word by word. `found` answers whether a command may run.
+So it also reads the arguments of programs that run their arguments, compares programs by the last part of their path,
+and counts anything unknown as a possible match.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ __all__ = [
 ]
 
 COMMAND_NAMES: Final = frozenset({"command", "commands", "cmd", "cmds", "commandline", "cmdline", "argv"})
-"""The names of parameters that are shell lines, or argument vectors. See docs/guards.md#commands."""
+"""The names of parameters for shell lines or argument vectors. See docs/guards.md#commands."""
 
 _SETS_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 MOST_COMMANDS: Final = 100
-"""How many commands of a line are read, with those that others run. See docs/guards.md#commands."""
+"""The most commands read from a line, including those run by other commands. See docs/guards.md#commands."""
 _MOST_WRAPPERS: Final = 8
 _QUOTE_LENGTH: Final = 120
 _CANNOT_BE_KNOWN: Final = Command((None,))
 
-# -- what bash itself runs, or changes, by the arguments of a builtin --------------------------------------------------
+# -- bash itself: code in the arguments of a builtin, and changes to the shell -----------------------------------------
 
 _READS_CODE: Final = words_of(
     ". source eval trap alias unalias set shopt enable hash let bind complete compgen compopt fc getopts mapfile"
     " readarray read unset export declare typeset local readonly"
 )
-"""Builtins that read an argument as code, or set what the words after them mean (bash 5.2, builtins(1))."""
+"""Builtins that read an argument as code, or change the meaning of the words after them (bash 5.2, builtins(1))."""
 _READS_CODE_BY_OPTION: Final = {"printf": "v", "wait": "p", "jobs": "x", "test": "vR", "[": "vR"}
-"""Those that do with an option: `printf -v 'a[$(touch x)]'` runs `touch`."""
+"""Builtins that do so with an option: `printf -v 'a[$(touch x)]'` runs `touch`."""
 _IN_SHELL: Final = frozenset({"time", "command", "builtin"})
-"""What may stand before a builtin."""
+"""The words that may precede a builtin."""
 _CHANGES_DIRECTORY: Final = frozenset({"cd", "pushd", "popd"})
 
 # -- programs that run their arguments ---------------------------------------------------------------------------------
@@ -100,8 +100,9 @@ _WRAPPERS: Final = {
     "watch": ("nd", 0),
     "caffeinate": ("tw", 0),
 }
-"""Programs whose arguments are a command: the letters of their options that take a value, and how many arguments stand
-before the command. One that is not here, or is used otherwise, makes an ask all the same (`_may_run`)."""
+"""Programs whose arguments are a command: the letters of their options with a value, and the number of arguments before
+the command. A program missing here, or used in another way, still makes an ask (`_may_run`).
+"""
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _RUNS_NO_ARGUMENTS: Final = words_of(
     "echo printf true false : cat tac head tail wc grep egrep fgrep cut tr uniq paste nl od ls pwd cd test ["
@@ -109,12 +110,13 @@ _RUNS_NO_ARGUMENTS: Final = words_of(
     " sha1sum sha256sum sha512sum sleep seq which type id whoami uname date jq exit return break continue shift"
     " wait pushd popd dirs umask"
 )
-"""Programs that run nothing of their arguments, whatever these are."""
+"""Programs that never run any of their arguments."""
 
 
 @lru_cache(maxsize=256)
 def read_line(text: str) -> Line:
-    """The commands that a shell line may run, and what about it cannot be known. Never raises.
+    """Return the commands that a shell line may run, and its unknown parts. Never raises.
+
     See docs/guards.md#commands.
 
         >>> [command.words for command in read_line("git log | head -3").commands]
@@ -124,14 +126,15 @@ def read_line(text: str) -> Line:
 
 
 def read_argv(words: Sequence[str]) -> Line:
-    """The same of an argument vector, which no shell reads. See docs/guards.md#commands."""
+    """Return the same for an argument vector, without a shell. See docs/guards.md#commands."""
     unknown = () if all(map(is_printable, words)) else ("characters that are not printable",)
     return _with_what_runs(Line((Command(tuple(words)),), unknown))
 
 
 def _with_what_runs(line: Line) -> Line:
-    """The line, with what its builtins do and the commands that are arguments of others."""
-    # Of `find -exec find -exec …` each part may be a command of every one before it: the bound holds while it is read.
+    """Return the line with the effects of its builtins, and with the commands in arguments of other commands."""
+    # In `find -exec find -exec …` each part may be a command of every part before it, so the bound holds during the
+    # reading.
     read = tuple(islice((inner for command in line.commands for inner in _unwrapped(command)), MOST_COMMANDS + 1))
     too_many = [f"more than {MOST_COMMANDS} commands"] if len(read) > MOST_COMMANDS else []
     commands = read[:MOST_COMMANDS]
@@ -141,12 +144,12 @@ def _with_what_runs(line: Line) -> Line:
 
 
 def _is_run_by_shell(command: Command) -> bool:
-    """Whether it is run by the shell that reads the line, and so may change what comes after it."""
+    """Return whether the shell of the line itself runs the command, so that it may change the commands after it."""
     return _IN_SHELL.issuperset(command.through)
 
 
 def _code_of(command: Command) -> Iterator[str]:
-    """What a builtin reads as code, or sets for what comes after it."""
+    """Yield the effects of a builtin that reads code, or changes the commands after it."""
     name, *arguments = command.words or ("",)
     letters = _READS_CODE_BY_OPTION.get(name or "", "")
     options = arguments[:1] if name == "printf" else arguments
@@ -159,7 +162,7 @@ def _may_have_option(word: str | None, letters: str) -> bool:
 
 
 def without_relative_paths(line: Line) -> Line:
-    """The line where nobody knows in which directory it runs. See docs/guards.md#commands."""
+    """Return the line as read in an unknown directory. See docs/guards.md#commands."""
     moved = tuple(map(_without_relative_targets, line.commands))
     programs = (command.words[0] for command in moved if command.words and not command.through)
     unknown = [f"where {program!r} is" for program in programs if program and _is_relative(program)]
@@ -167,10 +170,10 @@ def without_relative_paths(line: Line) -> Line:
 
 
 def targets(text: str, elsewhere: bool = False) -> list[str | None]:
-    """The files that redirections of a line open; `None` for one that cannot be known. See docs/guards.md#commands.
+    """Return the files that redirections of a line open, with `None` for an unknown one. See docs/guards.md#commands.
 
     Args:
-        elsewhere: Whether it runs in a directory that is not known.
+        elsewhere: Whether the line runs in an unknown directory.
     """
     line = without_relative_paths(read_line(text)) if elsewhere else read_line(text)
     opened = [one.target for command in line.commands for one in command.redirections]
@@ -194,7 +197,7 @@ def _without_relative_targets(command: Command) -> Command:
 
 
 def _unwrapped(command: Command) -> Iterator[Command]:
-    """The command, and what it runs of its arguments."""
+    """Yield the command, and the commands that it runs from its arguments."""
     yield command
     if not command.words or command.words[0] is None:
         return
@@ -227,7 +230,7 @@ def _run_as_line(text: str | None) -> Iterator[Command]:
 
 
 def _run_by_shell(words: tuple[str | None, ...]) -> Iterator[Command]:
-    """What stands after `-c`; what is in a file, or comes from the standard input, is not known."""
+    """Yield the commands of the text after `-c`. The content of a file or of the standard input is unknown."""
     has_line, at = False, 1
     while at < len(words) and (word := words[at]) is not None and word[:1] in {"-", "+"}:
         at += 1
@@ -287,16 +290,19 @@ _ESCAPED_LETTER = re.compile(r"\\(.)")
 @final
 @dataclass(frozen=True, slots=True)
 class CommandPattern:
-    """Commands, as a person names them: `git status`, `pytest *`, `git * push *`. See docs/guards.md#commands.
+    """A pattern of commands, written by a person: `git status`, `pytest *`, `git * push *`.
 
-    The first word is the program, as it is written in a line. `*` as a word stands for any words, none too; within a
-    word for any characters. Whatever a shell would read otherwise stands in quotes, `*` as itself too.
+    See docs/guards.md#commands.
+
+    The first word is the program, as written in a line. `*` as a word matches any number of words, including none;
+    within a word it matches any characters. Put characters with a meaning for a shell in quotes, and also a literal
+    `*`.
 
         >>> CommandPattern("git log *").covers(CommandPattern("git log --oneline *"))
         True
 
     Raises:
-        DefinitionError: where the text is no such pattern.
+        DefinitionError: The text is no such pattern.
     """
 
     text: str
@@ -306,12 +312,12 @@ class CommandPattern:
         object.__setattr__(self, "words", _read_pattern(self.text))
 
     def matches(self, words: Sequence[str | None]) -> bool:
-        """Whether these words match whatever stands for the unknown ones."""
+        """Return whether these words match for every possible value of the unknown ones."""
         return _match(self.words, words, lambda pattern, word: word is not None and _match_word(pattern, word))
 
     def covers(self, other: CommandPattern) -> bool:
-        """Whether this matches whatever `other` matches; `False` where that cannot be told."""
-        # No pattern has a NUL, so where `other` has a `*` only a `*` matches.
+        """Return whether this pattern matches everything that `other` matches; `False` if that is uncertain."""
+        # No pattern has a NUL, so only a `*` matches a `*` of `other`.
         return _match(
             self.words, other.words, lambda mine, theirs: theirs != _ANY_WORDS and _match_word(mine, "\0".join(theirs))
         )
@@ -346,7 +352,7 @@ def _read_pattern(text: object) -> tuple[_Word, ...]:
 
 
 def _match(pattern: Sequence[_Word], words: Sequence[_T], one: Callable[[_Word, _T], bool]) -> bool:
-    """Whether words match, in steps that grow with the product of both lengths."""
+    """Return whether the words match. The number of steps grows with the product of both lengths."""
     at, done, star, tried = 0, 0, -1, 0
     while done < len(words):
         if at < len(pattern) and pattern[at] == _ANY_WORDS:
@@ -382,10 +388,10 @@ def _match_word(pattern: _Word, word: str) -> bool:
 
 
 def allowed(line: Line, patterns: Iterable[CommandPattern], may_write: Callable[[str], bool]) -> bool:
-    """Whether all that may run is known and matches some pattern. See docs/guards.md#commands.
+    """Return whether all commands that may run are known and match a pattern. See docs/guards.md#commands.
 
-    Wrappers count by their own names, and assignments match nothing. `may_write` is asked about the target of each
-    redirection, those to be read too.
+    Wrappers count by their own names, and assignments match nothing. `may_write` decides about the target of each
+    redirection, including those that only read.
     """
     patterns = tuple(patterns)
     own = [command for command in line.commands if not command.through]
@@ -403,8 +409,10 @@ def _is_named(words: tuple[str | None, ...], patterns: tuple[CommandPattern, ...
 
 
 def found(line: Line, patterns: Iterable[CommandPattern]) -> bool | None:
-    """Whether a command that may run matches some pattern; `None` where that cannot be known.
-    See docs/guards.md#commands."""
+    """Return whether a command that may run matches a pattern; `None` if that is uncertain.
+
+    See docs/guards.md#commands.
+    """
     patterns = tuple(patterns)
     answers = {_finds(pattern, command) for pattern in patterns for command in line.commands}
     if True in answers:
@@ -413,7 +421,7 @@ def found(line: Line, patterns: Iterable[CommandPattern]) -> bool | None:
 
 
 def what_is_unknown(line: Line, patterns: Iterable[CommandPattern]) -> str:
-    """What it is of a line for which `found` answers `None`, as text for a person; empty where it does not."""
+    """Return the part of a line that makes `found` return `None`, as text for a person; empty if `found` is certain."""
     if found(line, patterns := tuple(patterns)) is not None:
         return ""
     commands = (command for command in line.commands if found(Line((command,)), patterns) is None)
@@ -421,7 +429,7 @@ def what_is_unknown(line: Line, patterns: Iterable[CommandPattern]) -> str:
 
 
 def command_text(command: Command) -> str:
-    """A command in quotes, shortened, with what runs it before it; `…` is what is not known."""
+    """Return a command in quotes, shortened, behind the programs that run it. `…` replaces unknown words."""
     words = ("…" if word is None else shlex.quote(word) for word in command.words)
     text = " ".join([*command.through, *(f"{name}=…" for name in command.assignments), *words])
     return repr(text if len(text) <= _QUOTE_LENGTH else text[: _QUOTE_LENGTH - 1] + "…")
@@ -442,8 +450,10 @@ def _finds(pattern: CommandPattern, command: Command) -> bool | None:
 
 
 def _may_be_arranged(pattern: CommandPattern, arguments: Sequence[str | None]) -> bool:
-    """Whether the words of the pattern stand there with others between them. Options are written in many ways (`-rf`,
-    `-r -f`, `--force`), so any option may be one of the pattern's."""
+    """Return whether the arguments contain the words of the pattern in order, possibly with others between them.
+
+    Options have several spellings (`-rf`, `-r -f`, `--force`), so any option may be one of the pattern's.
+    """
     if None in arguments:
         return True
     rest = iter(arguments)
@@ -454,13 +464,13 @@ def _may_be_arranged(pattern: CommandPattern, arguments: Sequence[str | None]) -
 
 
 def _may_run(pattern: CommandPattern, words: tuple[str | None, ...]) -> bool:
-    """Whether a program may run what the pattern names, which stands in its arguments."""
+    """Return whether a program may run the pattern's command because its arguments contain the pattern's words."""
     if (words[0] or "").removeprefix("/usr").removeprefix("/bin/") in _RUNS_NO_ARGUMENTS:
         return False
     if None in words:
         return True
     text = _arguments_as_read_again(words)
-    # Most are not there: to look for the bare text takes a tenth of the time.
+    # Most words are absent: a search for the bare text takes a tenth of the time.
     return all(
         word in text and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", text) for word in _plain_words(pattern)
     )
@@ -468,26 +478,32 @@ def _may_run(pattern: CommandPattern, words: tuple[str | None, ...]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _plain_words(pattern: CommandPattern) -> tuple[str, ...]:
-    """The program of a pattern, and its words that are no options and have no `*`."""
+    """Return the program of a pattern, and its other words that are no options and have no `*`."""
     others = (word[0].casefold() for word in pattern.words[1:] if len(word) == 1 and word[0][:1] != "-")
     return (program_name(pattern.words[0][0]), *others)
 
 
 @lru_cache(maxsize=2 * MOST_COMMANDS)
 def _arguments_as_read_again(words: tuple[str | None, ...]) -> str:
-    """The arguments of a command, which each pattern of a policy is compared with."""
+    """Return the arguments of a command for the comparison with each pattern of a policy."""
     return "\n".join(_as_read_again(word) for word in words[1:] if word is not None)
 
 
 def _as_read_again(word: str) -> str:
-    """A word without the quotes that a second shell would take away, and what may be the value of an option in it."""
+    """Return a word without the quotes that a second shell would remove.
+
+    The possible value of an option in it follows on a line of its own.
+    """
     text = re.sub(r"['\"\\]", "", word).casefold()
     return f"{text}\n{text[2:]}" if text[:1] == "-" and text[1:2] != "-" else text
 
 
 def runs_what_it_says(line: Line) -> bool:
-    """Whether the words of a line say all that it runs: no shell, interpreter or wrapper is among its programs, no
-    redirection, no assignment, and nothing that cannot be known. See docs/approvals.md#remembered-answers."""
+    """Return whether the words of a line show everything that it runs.
+
+    Its programs include no shell, interpreter or wrapper, and it has no redirection, no assignment and nothing unknown.
+    See docs/approvals.md#remembered-answers.
+    """
     return bool(line.commands) and not line.unknown and all(map(_says_what_it_runs, line.commands))
 
 

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, a server or a document, without what nobody sees and a model reads all the same."""
+"""Clean text from a server or a document: remove characters that are invisible to people and legible for models."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import BaseModel
 from ferrule.security.characters import inert, visible
 
 _TEXT_KEYWORDS = ("title", "description", "$comment")
-"""The keywords of a schema whose text is for people and models, and decides nothing."""
+"""The keywords of a schema with text for people and models. They decide nothing."""
 _VALUE_KEYWORDS = ("const", "enum", "default", "examples")
-"""Those that hold values, in which no keyword is one."""
+"""Keywords with values. A keyword inside a value has no meaning."""
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def one_line(text: str, most: int) -> str:
-    """The beginning of the text, at most so many characters, in one line and without what nobody sees."""
+    """Return the beginning of the text, at most `most` characters, in one line and without hidden characters."""
     return " ".join(visible(text[:most])[0].split())
 
 
@@ -26,11 +26,13 @@ def has_hidden(text: str) -> bool:
 
 
 def visible_schema(schema: Any, most: int) -> tuple[Any, int]:
-    """The schema whose titles and descriptions hold nothing hidden and at most `most` characters each, and how many
-    characters they had too many. It judges as the one that was given.
+    """Return the schema with cleaned titles and descriptions, and the number of characters removed from them.
+
+    They have no hidden characters and at most `most` characters each. The result accepts the same values as the
+    original.
 
     Raises:
-        ValueError: for hidden characters anywhere else, where they would have to stay.
+        ValueError: There are hidden characters anywhere else, in a place that must not change.
     """
     if isinstance(schema, list):
         parts = [visible_schema(item, most) for item in schema]
@@ -80,7 +82,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def size_of(value: object, most: int) -> int:
-    """The characters in what a server sent, counted no further than a little over `most`."""
+    """Return the number of characters in a server's data. Counting stops a little above `most`."""
     found, waiting = 0, [value]
     while waiting and found <= most:
         value = waiting.pop()

@@ -1,10 +1,10 @@
-"""HTTP clients that reach allowed hosts only, the twin of `ferrule.security.paths.open_inside`.
+"""HTTP clients that reach only allowed hosts, the twin of `ferrule.security.paths.open_inside`.
 
     async with async_client() as client:
         answer = await client.get(url)
 
-A name is resolved once, every address that it has is checked, and the connection goes to one of these; so does each
-redirect. No proxy and no password of the environment is used.
+The client resolves a name once, checks every address of it, and connects to one of these. It does the same for each
+redirect. It uses no proxy and no password of the environment.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ except ImportError as error:
     raise ImportError('ferrule.security.http needs httpx2: pip install "ferrule[http]"') from error
 
 Resolve: TypeAlias = Callable[[str], Iterable[str]]
-"""The addresses of a name, as text; it may block."""
+"""Return the addresses of a name, as text. It may block."""
 _MOST_REDIRECTS: Final = 5
 _MOST_TRIED: Final = 6
-"""Addresses of a name that are connected to in turn: each may take all the time that a connection may."""
+"""The most addresses of a name to connect to, one after another. Each may take the full time allowed for a
+connection.
+"""
 _FIRST_ORIGIN: Final = "ferrule.first_origin"
-"""Where a chain of redirects began. httpx2 gives the extensions of a request to what it is redirected to."""
+"""The key for the origin of a chain of redirects. httpx2 copies the extensions of a request to its redirects."""
 _GO_ALONG: Final = frozenset(
     {"host", "connection", "user-agent", "accept", "accept-encoding", "accept-language", "range", "cookie"}
     | {"content-type", "content-length", "content-encoding", "content-language", "transfer-encoding"}
 )
-"""The headers that go along where a redirect leads elsewhere: what is wanted, and what the body is. Of cookies the
-client has those that belong there."""
+"""The headers to keep after a redirect to another origin: they describe the request and its body. The client selects
+the cookies that belong to the new origin.
+"""
 _GOES_ROUND: Final = frozenset(
     {"transport", "mounts", "proxy", "trust_env", "verify", "cert", "http2", "limits", "app"}
 )
@@ -72,7 +75,7 @@ def without_http_logs() -> Iterator[None]:
 
 
 class NotReachableError(httpx2.RequestError):
-    """An address that may not be reached; the text says why. See docs/guards.md#hosts."""
+    """A request to an address outside the allowed ones; the text gives the reason. See docs/guards.md#hosts."""
 
 
 def client(
@@ -82,15 +85,15 @@ def client(
     ports: Iterable[int] | None = None,
     **options: Any,
 ) -> httpx2.Client:
-    """A client that reaches allowed hosts only, for handlers that are plain functions. See docs/guards.md#hosts.
+    """Return a client that reaches only allowed hosts, for handlers that are plain functions. See docs/guards.md#hosts.
 
     Args:
         allowed, deny, schemes, ports: As for `guards.hosts`.
-        options: As for `httpx2.Client`; redirects are followed, at most 5, each checked anew. What would lead around
-            the check (`proxy`, `transport` …) is refused, and so are cookies that would go to every host.
+        options: As for `httpx2.Client`. At most 5 redirects are followed, each with a new check. Options that would
+            bypass the check (`proxy`, `transport` …) are refused, and so are cookies for every host.
 
     Raises:
-        DefinitionError: for a pattern, a scheme, a port or an option that is none.
+        DefinitionError: A pattern, a scheme, a port or an option is invalid.
     """
     transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
     return httpx2.Client(transport=transport, trust_env=False, **_checked_options(options))
@@ -103,8 +106,10 @@ def async_client(
     ports: Iterable[int] | None = None,
     **options: Any,
 ) -> httpx2.AsyncClient:
-    """A client that reaches allowed hosts only, for handlers that are coroutines; as `client`.
-    See docs/guards.md#hosts."""
+    """Return a client that reaches only allowed hosts, for handlers that are coroutines. See docs/guards.md#hosts.
+
+    The arguments are those of `client`.
+    """
     transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
     return httpx2.AsyncClient(transport=transport, trust_env=False, **_checked_options(options))
 
@@ -118,20 +123,20 @@ def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
-    """Connects to allowed hosts only, for a client of httpx2 of either kind. See docs/guards.md#hosts.
+    """A transport that connects only to allowed hosts, for a client of httpx2 of either kind. See docs/guards.md#hosts.
 
-    Each request has a connection of its own: one that was opened for a name is never used for another name at the same
-    address, whose certificate nobody has looked at. Where a redirect leads to another origin, the headers stay behind
-    that a key may be in.
+    Each request has its own connection. A connection opened for one name is never used for another name at the same
+    address, because nobody checked that name's certificate. A redirect to another origin drops the headers that may
+    contain a key.
 
     Args:
         allowed, deny, schemes, ports: As for `guards.hosts`.
-        resolve: The addresses of a name; those of the system where there is none.
-        inner: Sends a request to an address; a transport of httpx2 where there is none.
+        resolve: Return the addresses of a name; by default, those of the system.
+        inner: The transport for requests to an address; by default, a transport of httpx2.
         options: As for httpx2's transports, such as `verify`.
 
     Raises:
-        DefinitionError: for a pattern, a scheme or a port that is none.
+        DefinitionError: A pattern, a scheme or a port is invalid.
     """
 
     def __init__(
@@ -150,11 +155,11 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         self._inner: Any = inner
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request to an address that was checked.
+        """Send a request to a checked address.
 
         Raises:
-            NotReachableError: where it may not be reached.
-            httpx2.TransportError: as any transport.
+            NotReachableError: The address is not allowed.
+            httpx2.TransportError: As any transport.
         """
         self._inner = self._inner or httpx2.HTTPTransport(**self._options)
         url = self._checked(request)
@@ -165,7 +170,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         return self._inner.handle_request(last)  # type: ignore[no-any-return]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request to an address that was checked; as `handle_request`."""
+        """Send a request to a checked address, like `handle_request`."""
         self._inner = self._inner or httpx2.AsyncHTTPTransport(**self._options)
         url = self._checked(request)
         try:
@@ -190,12 +195,12 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
             await self._inner.aclose()
 
     def _checked(self, request: httpx2.Request) -> Url:
-        """What the client will open, as it is written."""
+        """Return the URL that the client will open, as written. Raise if it is not allowed."""
         try:
             url, named = read_url(str(request.url)), read_host(request.headers.get("host", ""))
         except ValueError as error:
             raise NotReachableError(f"{str(request.url)!r} cannot be judged: {error}") from None
-        if named.host != url.host or named.port not in {0, url.port}:  # who serves both would answer for the other
+        if named.host != url.host or named.port not in {0, url.port}:  # a server of both would answer for the other
             raise NotReachableError(f"{str(request.url)!r} and its header Host, {named.host!r}, are not of one host")
         kind, why = self._rules.verdict(url)
         if kind != "allow":
@@ -203,7 +208,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         return url
 
     def _look_up(self, url: Url) -> list[str]:
-        """The addresses of a host, each once."""
+        """Return the addresses of a host, each once."""
         if url.address is not None:
             return [url.address]
         try:
@@ -215,8 +220,10 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         return found
 
     def _by_address(self, request: httpx2.Request, url: Url, addresses: list[str]) -> list[httpx2.Request]:
-        """The request to each of the addresses, of which none may be one that is not allowed: who mixes them in has the
-        client try until it comes there."""
+        """Return the request to each of the addresses.
+
+        All of them must be allowed: an attacker who mixes in a forbidden one makes the client try until it gets there.
+        """
         for address in addresses:
             if not self._rules.may_connect(url, address):
                 raise NotReachableError(f"{url.host} leads to {address} ({kind_of(address)}), which is not allowed")
@@ -235,7 +242,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 
 
 def _headers_for(request: httpx2.Request, url: Url) -> httpx2.Headers:
-    """The headers of a request, of which few go along where a redirect leads away from the first origin."""
+    """Return the headers of a request; only a few if a redirect leads away from the first origin."""
     here = url.scheme, url.host, url.port
     first = request.extensions.setdefault(_FIRST_ORIGIN, here)
     upgraded = ("https", first[1], 443) if first == ("http", first[1], 80) else first

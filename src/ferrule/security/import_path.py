@@ -3,8 +3,8 @@
 import sys
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
-    # Python has put the working directory first. If it runs Ferrule itself, and no program that imports Ferrule, all
-    # further imports come from the place where Ferrule was installed.
+    # Python has put the working directory first. If Python runs Ferrule itself, and no program that imports Ferrule,
+    # all further imports come from the place of the installed Ferrule.
     _module = sys.orig_argv[-len(sys.argv)]
     if _module.startswith("-"):  # options in one word, such as `-Bmferrule`
         _module = _module[_module.find("mferrule") + 1 :]

@@ -70,7 +70,7 @@ _BASE64 = r"(?<![\w+/-])[\w+/-]{24,}+={0,2}"
 
 
 def mask_credentials(text: str, most: int = 500) -> str:
-    """Return at most `most` characters of `text` with stars for everything that looks like a credential.
+    """Return at most `most` characters of `text`, with stars for everything that looks like a credential.
 
     These are passwords in URLs, values with telling names, bearer tokens, keys of well-known shapes, and inputs in
     Pydantic's errors.
@@ -88,7 +88,7 @@ def mask_credentials(text: str, most: int = 500) -> str:
 def mask_certain_credentials(text: str) -> str:
     """Return all of `text`, with stars for certain credentials, also if they are in base64.
 
-    It leaves everything that may be something else: program code, commit ids, names and prose.
+    It leaves everything ambiguous: program code, commit ids, names and prose.
     """
     for expression in _ONLY_CREDENTIALS:
         text = re.sub(expression, rf"\1{MASK}", text)

@@ -1,12 +1,12 @@
-"""The safe opening of paths: what was judged is what is opened, whatever is swapped in between.
+"""Open paths safely: the opened file is the file that was judged, even if something is swapped in between.
 
-`open_inside` is `open` for handlers. `real` says what a string names and `contains` whether that lies inside; both only
-look. `open_exactly`, `open_directory` and `write_exactly` take such a canonical path and go down it one component at a
-time, each opened relative to the one before and none of them through a symbolic link. Files that are no files (pipes,
-devices, sockets) are refused, so that nothing here waits for somebody to write.
+`open_inside` is `open` for handlers. `real` resolves a path and `contains` checks whether the result lies inside; both
+only look. `open_exactly`, `open_directory` and `write_exactly` take such a canonical path and descend one component at
+a time. They open each component relative to the one before and never through a symbolic link. They refuse pipes,
+devices and sockets, so nothing here waits for a writer.
 
-No path tells that a file has a hard link elsewhere. What is opened to be read or changed in place may be refused for
-having several; `write_exactly` puts a new file in the place of one of them, and leaves the others.
+A path does not show that a file has a hard link elsewhere. `open_inside` and `open_exactly` can refuse a file with
+several hard links. `write_exactly` replaces one of them by a new file and leaves the others.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from weakref import WeakKeyDictionary
 from ferrule.errors import DefinitionError
 
 Kind: TypeAlias = Literal["file", "directory", "link", "other"]
-"""What is at a path. See docs/guards.md#paths."""
+"""The kind of a path's target. See docs/guards.md#paths."""
 Expected: TypeAlias = os.stat_result | Literal["nothing"] | None
-"""What is to be replaced: a file as it was when it was read, `"nothing"` where there was none, or whatever is there.
-See docs/guards.md#paths."""
+"""The expected state of a file before it is replaced: its stat from the time of reading, `"nothing"` if it must not
+exist, or `None` for any state. See docs/guards.md#paths.
+"""
 
 PATH_NAMES: Final = frozenset(
     {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames"}
     | {"dir", "dirs", "dirname", "directory", "directories", "folder", "folders", "cwd", "workdir"}
 )
-"""The names of paths. A parameter has one of these names where its last word, or its last two, are one: `output_path`,
-`fileName2`. See docs/guards.md#paths."""
+"""The names of paths. A parameter is a path if the last word of its name, or the last two, are one of these:
+`output_path`, `fileName2`. See docs/guards.md#paths.
+"""
 _WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _MOST_DIRECTORIES = 1000
 
@@ -50,31 +52,38 @@ _CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0
 _NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSED_ON_EXEC
 _NO_WAITING: Final = getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
-# O_PATH needs no right to list a directory that is only passed through (Linux).
+# O_PATH needs no right to list the directories on the way (Linux).
 _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | _NO_LINKS
 _NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
-# As Linux has it, path_resolution(7).
+# The limit of Linux, path_resolution(7).
 _MOST_LINKS: Final = 40
 RESERVED: Final[set[tuple[int, int]]] = set()
-"""Files that nothing here opens, by device and number: those of the journals that this process has open, whose locks
-the system drops when the process closes another descriptor of them. See docs/journal.md#where-to-keep-it."""
+"""Files that nothing here opens, by device and number: those of the journals that this process has open. The system
+drops their locks when the process closes another descriptor of them. See docs/journal.md#where-to-keep-it.
+"""
 ALLOWED_PATHS: Final[WeakKeyDictionary[object, frozenset[str]]] = WeakKeyDictionary()
 """The real paths that a `within` guard allows, by the call (`context.running_call`). Handlers that read files only
-under such a guard use them. See docs/openapi.md#uploads."""
+under such a guard use them. See docs/openapi.md#uploads.
+"""
 LONGEST: Final = 32_767
-"""Characters that a path has at most on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
+"""The most characters of a path on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
 
 
 @lru_cache(maxsize=1024)
 def has_name_of(name: str, names: frozenset[str]) -> bool:
-    """Whether the last word of a parameter's name, or its last two, are one of `names`. See docs/guards.md#paths."""
+    """Return whether the last word of a parameter's name, or its last two, are one of `names`.
+
+    See docs/guards.md#paths.
+    """
     words = words_in_name(name)[-2:]
     return bool(words) and (words[-1] in names or "".join(words) in names)
 
 
 def words_in_name(name: str) -> list[str]:
-    """The words of a parameter's name, in small letters: `run_cmdStr2` has `run`, `cmd` and `str`. See
-    docs/guards.md#paths."""
+    """Return the words of a parameter's name, in lower case: `run_cmdStr2` has `run`, `cmd` and `str`.
+
+    See docs/guards.md#paths.
+    """
     return [word.lower() for word in _WORD_OF_NAME.findall(name)]
 
 
@@ -87,15 +96,15 @@ class ReservedError(OSError):
 
 
 class HardLinkError(OSError):
-    """A file has several hard links, of which others may be elsewhere. See docs/guards.md#paths."""
+    """A file has several hard links, and others may be elsewhere. See docs/guards.md#paths."""
 
 
 def checked(path: str) -> str:
-    """`path`, where it can be one. See docs/guards.md#paths.
+    """Return `path` if it can be a path. See docs/guards.md#paths.
 
     Raises:
-        ValueError: for an empty one, one with a NUL or a lone surrogate, one that starts with `~`, and one that is
-            too long on any system.
+        ValueError: The path is empty, contains a NUL or a lone surrogate, starts with `~`, or is too long on any
+            system.
     """
     if not isinstance(path, str):
         raise ValueError(f"a path is text, not {type(path).__name__}")
@@ -115,22 +124,21 @@ def checked(path: str) -> str:
 
 
 def real(path: str, base: str) -> str:
-    """The canonical absolute path that `path` names, seen from `base`: no symbolic links, no `.` or `..`.
-    See docs/guards.md#paths.
+    """Return the canonical absolute path of `path`, seen from `base`: no symbolic links, no `.` or `..`.
 
-    What does not exist is taken as it is written, so that a file can be judged before it is made. Each component is
-    looked up once, and nothing below one that does not exist.
+    Missing components are used as written, so a file can be judged before it exists. Each component is looked up once,
+    and nothing below a missing one. See docs/guards.md#paths.
 
     Raises:
-        ValueError: for what cannot be a path; see `checked`.
-        OSError: where it cannot be told what the path names: a loop of links, a directory that may not be searched,
-            one that is too long to be looked up. (`os.path.realpath` takes these as they are written, CVE-2025-4517.)
+        ValueError: `path` cannot be a path; see `checked`.
+        OSError: The target is uncertain: a loop of links, a directory without the right to search it, or a path too
+            long to look up. (`os.path.realpath` uses these as written, CVE-2025-4517.)
     """
     start = os.path.join(os.getcwd(), base, checked(path))
     if os.name == "nt":  # pragma: no cover
         return _real_on_windows(start)
     done: list[str] = []
-    there = 0  # so many components of `done` exist
+    there = 0  # the number of leading components of `done` that exist
     to_do = start.split("/")[::-1]
     links = 0
     while to_do:
@@ -154,7 +162,7 @@ def real(path: str, base: str) -> str:
 
 
 def _link_target(components: list[str], path: str) -> str | None:
-    """Where a link leads; empty for what is none, nothing where nothing is."""
+    """Return the target of a link; empty for any other file, or None if nothing exists there."""
     try:
         return os.readlink("/" + "/".join(components))
     except OSError as error:
@@ -175,29 +183,32 @@ def _real_on_windows(start: str) -> str:  # pragma: no cover
 
 
 def contains(root: str, path: str) -> bool:
-    """Whether canonical `path` is `root` or lies below it, by components: `notes-secret` is not inside `notes`.
-    See docs/guards.md#paths."""
-    if os.name == "posix":  # five times as fast as by `PurePath`
+    """Return whether canonical `path` is `root` or lies below it, by components: `notes-secret` is not inside `notes`.
+
+    See docs/guards.md#paths.
+    """
+    if os.name == "posix":  # five times as fast as `PurePath`
         return path.startswith("/") and ".." not in path.split("/") and f"{path}/".startswith(f"{root.rstrip('/')}/")
     inner = PurePath(path)  # pragma: no cover
     return ".." not in inner.parts and inner.is_absolute() and inner.is_relative_to(PurePath(root))  # pragma: no cover
 
 
 class Roots:
-    """Folders or files that may be reached, fixed when this is made: no link that is put there later moves them.
+    """Allowed folders or files, resolved at construction: links created later do not move them.
+
     See docs/guards.md#paths.
 
     Args:
-        roots: As text or as paths, with `~` for the home directory; the working directory where there are none.
-            Relative ones start at the working directory of the call where it has one, and else where the program was
-            when this was made.
-        of: What they are given to, for errors.
+        roots: Texts or paths, with `~` for the home directory; by default the working directory. Relative roots start
+            at the working directory of the call if it has one, and otherwise at the program's working directory at
+            construction.
+        of: The receiver of the roots, for errors.
 
     Attributes:
-        given: The roots as they were given.
+        given: The roots as passed in.
 
     Raises:
-        DefinitionError: where one is no path, or cannot be looked up.
+        DefinitionError: A root is no path, or cannot be looked up.
     """
 
     def __init__(self, *roots: str | os.PathLike[str], of: str = "within(…)") -> None:
@@ -211,14 +222,14 @@ class Roots:
         self._seen_from = lru_cache(maxsize=_MOST_DIRECTORIES)(self._look_up)
 
     def base(self, working_directory: str | None) -> str:
-        """Where relative paths start in a call that was given this working directory."""
+        """Return the start of relative paths for a call with this working directory."""
         return self._made_in if working_directory is None else os.path.join(self._made_in, working_directory)
 
     def seen_from(self, working_directory: str | None) -> list[str]:
-        """The canonical paths of the roots for such a call.
+        """Return the canonical paths of the roots for a call with this working directory.
 
         Raises:
-            OSError, ValueError: where one cannot be looked up.
+            OSError, ValueError: A root cannot be looked up.
         """
         return self._fixed if working_directory is None else self._seen_from(self.base(working_directory))
 
@@ -227,23 +238,25 @@ class Roots:
         return [root if os.path.isabs(text) else real(text, base) for text, root in known]
 
     def hold(self, path: str, working_directory: str | None) -> bool:
-        """Whether what `path` names is one of the roots, or lies below one.
+        """Return whether the target of `path` is one of the roots, or lies below one.
 
         Raises:
-            OSError, ValueError: where it cannot be told what it names; see `real`.
+            OSError, ValueError: The target is uncertain; see `real`.
         """
         found = real(path, self.base(working_directory))
         return any(contains(root, found) for root in self.seen_from(working_directory))
 
     def cover(self, other: Roots) -> bool:
-        """Whether all that `other` holds is held too, from wherever it is seen; a relative root is compared as it is
-        written."""
+        """Return whether these roots hold everything that `other` holds, from any working directory.
+
+        Relative roots are compared as written.
+        """
         mine, theirs = (list(zip(one._written, one._fixed, strict=True)) for one in (self, other))
         return all(any(_covers_root(root, inner) for root in mine) for inner in theirs)
 
 
 def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:
-    """Of two roots as they are written and as they were looked up."""
+    """Return whether one root contains another. Each root is a pair: its written form and its resolved path."""
     if os.path.isabs(root[0]) and os.path.isabs(inner[0]):
         return contains(root[1], inner[1])
     return root == inner
@@ -263,10 +276,9 @@ def _quoted(path: str) -> str:
 
 
 class Directory:
-    """An open directory, held by a descriptor where the platform can; whose entries are reached without links.
-    See docs/guards.md#paths.
+    """An open directory, with access to its entries without links. A descriptor holds it if the platform supports that.
 
-    Use it as a context manager. `name` is always one component.
+    Use it as a context manager. `name` is always one component. See docs/guards.md#paths.
     """
 
     __slots__ = ("_fd", "path")
@@ -282,7 +294,7 @@ class Directory:
         self.close()
 
     def close(self) -> None:
-        """Let the descriptor go; more than once does no harm."""
+        """Close the descriptor. Repeated calls do no harm."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -296,14 +308,14 @@ class Directory:
         return os.path.join(self.path, name)
 
     def stat_itself(self) -> os.stat_result:
-        """What this directory is."""
+        """Return the stat of this directory."""
         return os.stat(self.path if self._fd is None else self._fd)
 
     def stat(self, name: str) -> os.stat_result:
-        """What `name` is; a link is a link.
+        """Return the stat of `name`, without following a link.
 
         Raises:
-            OSError: where there is none.
+            OSError: There is no such entry.
         """
         try:
             return os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False)
@@ -311,18 +323,18 @@ class Directory:
             raise self._explained(name, error) from None
 
     def kind(self, name: str) -> Kind | None:
-        """What `name` is, or `None` where there is none."""
+        """Return the kind of `name`, or `None` if there is no such entry."""
         try:
             return _kind_of_mode(self.stat(name).st_mode)
         except FileNotFoundError:
             return None
 
     def enter(self, name: str) -> Directory:
-        """The directory `name` in this one.
+        """Return the directory `name` in this one.
 
         Raises:
-            SymbolicLinkError: where it is a link.
-            OSError: where it is none.
+            SymbolicLinkError: It is a link.
+            OSError: It is no directory.
         """
         place = self._at(name)
         if self._fd is None:
@@ -336,22 +348,22 @@ class Directory:
         return Directory(self._full(name), fd)
 
     def make(self, name: str) -> None:
-        """Make the directory `name` where there is none."""
+        """Make the directory `name` if it does not exist."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._at(name), dir_fd=self._fd)
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard_links: bool = True) -> int:
-        """A descriptor of the regular file `name`, whose close is the caller's.
+        """Return a descriptor of the regular file `name`. The caller closes it.
 
         Raises:
-            SymbolicLinkError: where it is a link.
-            HardLinkError: where it has several hard links, and these are not taken.
-            ReservedError: where it belongs to a journal that is open.
-            OSError: where it is no regular file, or cannot be opened.
+            SymbolicLinkError: It is a link.
+            HardLinkError: It has several hard links, and `hard_links` is false.
+            ReservedError: It belongs to an open journal.
+            OSError: It is no regular file, or cannot be opened.
         """
         place = self._at(name)
         if not flags & os.O_CREAT or self.kind(name) is not None:
-            # Asked before it is opened: opening a device can already do something.
+            # Check before opening: the mere opening of a device can have an effect.
             self._expect(name, "file")
         if self._fd is None:
             _same_on_disk(place)
@@ -375,7 +387,7 @@ class Directory:
         return fd
 
     def entries(self) -> Iterator[tuple[str, Kind]]:
-        """The names in it with what they are, in no order. `.` and `..` are not among them."""
+        """Yield the names in this directory with their kinds, in no order, without `.` and `..`."""
         if self._fd is None:
             with os.scandir(self.path) as found:
                 yield from ((entry.name, _entry_kind(entry)) for entry in found)
@@ -391,16 +403,16 @@ class Directory:
             os.close(fd)
 
     def write(self, name: str, data: bytes, *, expected: Expected = None, mode: int = 0o666) -> bool:
-        """Put `data` in the place of the file `name`, all at once, keeping its mode; whether it is a new file.
+        """Replace the file `name` by `data` atomically, and keep its mode. Return whether the file is new.
 
         Args:
-            expected: What the file was when it was read, or `"nothing"` where there was none; where it has changed
-                since, it stays as it is.
+            expected: The stat of the file when it was read, or `"nothing"` if it did not exist. A file that has changed
+                since then stays as it is.
             mode: The rights of a new file.
 
         Raises:
-            SymbolicLinkError: where it is a link.
-            OSError: where it is no regular file, may not be written, or has changed.
+            SymbolicLinkError: It is a link.
+            OSError: It is no regular file, cannot be written, or has changed.
         """
         before = self._writable(name)
         self._unchanged(name, before, expected)
@@ -426,7 +438,7 @@ class Directory:
         return before is None
 
     def _writable(self, name: str) -> os.stat_result | None:
-        # Replacing a file needs no right to write it, so that right is asked for.
+        # The replacement of a file needs no write permission on it, so check that permission here.
         if self.kind(name) is None:
             return None
         fd = self.open(name, os.O_WRONLY)
@@ -451,7 +463,7 @@ class Directory:
             raise ReservedError(f"{_quoted(self._full(name))} belongs to a journal that is open; tools do not open it")
 
     def _explained(self, name: str, error: OSError, wanted: Kind = "file") -> OSError:
-        """`error` in words that name the whole path, and the link where there is one."""
+        """Return `error` in words that name the whole path, and the link if there is one."""
         full = self._full(name)
         if isinstance(error, FileNotFoundError):
             return FileNotFoundError(f"{_quoted(full)} does not exist")
@@ -497,7 +509,7 @@ def _entry_kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _version(of: os.stat_result) -> tuple[int, ...]:
-    """What differs where a file has changed; the time of the last change of its entry cannot be set back."""
+    """Return values that differ if a file has changed. The change time of its entry cannot be set back."""
     return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
 
 
@@ -510,7 +522,7 @@ def _keep_rights(fd: int, before: os.stat_result) -> None:
 
 
 def _same_on_disk(path: str) -> None:
-    """For platforms that cannot hold a directory open: refuse a path that is not its own real path."""
+    """Refuse a path that is not its own real path, on platforms that cannot hold a directory open."""
     found = os.path.realpath(path)
     if os.path.normcase(found) != os.path.normcase(path):
         raise SymbolicLinkError(
@@ -519,7 +531,7 @@ def _same_on_disk(path: str) -> None:
 
 
 def _components(path: str) -> tuple[str, list[str]]:
-    """The root of a canonical path, and its components."""
+    """Return the root of a canonical path, and its components."""
     checked(path)
     pure = PurePath(path)
     if not pure.is_absolute() or os.path.normpath(path) != path or path.startswith("//"):
@@ -528,13 +540,14 @@ def _components(path: str) -> tuple[str, list[str]]:
 
 
 def open_directory(path: str, *, make: bool = False) -> Directory:
-    """The directory at exactly the canonical absolute `path`, with all that is missing made where `make` is true.
+    """Return the directory at exactly the canonical absolute `path`. If `make` is true, make all missing directories.
+
     See docs/guards.md#paths.
 
     Raises:
-        ValueError: where `path` is not canonical.
-        SymbolicLinkError: where it goes through a link.
-        OSError: where there is no such directory, or it may not be entered.
+        ValueError: `path` is not canonical.
+        SymbolicLinkError: It goes through a link.
+        OSError: There is no such directory, or no right to enter it.
     """
     root, components = _components(path)
     current = Directory(root, os.open(root, _PASSING) if _HOLDS_DIRECTORIES else None)
@@ -568,22 +581,21 @@ def open_inside(
     newline: str | None = None,
     hard_links: bool = True,
 ) -> IO[Any]:
-    """Open the file at `path`, which starts at `root` where it is relative, as `open` does, if it is inside `root`.
-    See docs/guards.md#paths.
+    """Open the file at `path` as `open` does, if it is inside `root`. A relative `path` starts at `root`.
 
-    Symbolic links are followed before it is judged; one that is put there afterwards is refused. A file is emptied only
-    once it is known to be the right one.
+    Symbolic links are resolved before the check; a link created after it is refused. A file is emptied only after this
+    check of its identity. See docs/guards.md#paths.
 
     Args:
-        root: A directory, or the file itself; where it is relative, it starts at the program's working directory.
-        mode, encoding, errors, newline: As for `open`; text is UTF-8 where no encoding is given.
-        hard_links: Whether a file may have several hard links. No path tells where the others are.
+        root: A directory, or the file itself. A relative one starts at the program's working directory.
+        mode, encoding, errors, newline: As for `open`; text is UTF-8 by default.
+        hard_links: Whether a file may have several hard links. No path shows the places of the others.
 
     Raises:
-        ValueError: for what cannot be a path; see `checked`.
-        PermissionError: where it is outside.
-        SymbolicLinkError, HardLinkError: where it goes through a link, or has several.
-        OSError: where there is no such file, it may not be opened, or it is a directory, a pipe or a device.
+        ValueError: `path` cannot be a path; see `checked`.
+        PermissionError: It is outside of `root`.
+        SymbolicLinkError, HardLinkError: It goes through a link, or has several hard links.
+        OSError: There is no such file, no right to open it, or it is a directory, a pipe or a device.
     """
     base = real(os.fspath(root), ".")
     full = real(os.fspath(path), base)
@@ -599,38 +611,40 @@ def open_inside(
 
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return the bytes of a regular file that somebody else may have written, such as one that a repository brings.
+    """Return the bytes of a regular file from an untrusted source, such as a file in a repository.
+
     See docs/guards.md#paths.
 
     Args:
-        path: The file; symbolic links are followed, and `~` is not expanded.
-        most: The number of bytes that it may have.
+        path: The file. Symbolic links are followed, and `~` is not expanded.
+        most: The most bytes of the file.
 
     Raises:
-        ValueError: if it has more, or for what cannot be a path.
-        OSError: if there is no such file, it may not be opened, or it is a directory, a pipe or a device.
+        ValueError: The file has more bytes, or `path` cannot be a path.
+        OSError: There is no such file, no right to open it, or it is a directory, a pipe or a device.
     """
     with os.fdopen(open_exactly(real(os.fspath(path), ".")), "rb") as file:
-        data = file.read(most + 1) or b""  # None for some files of /proc that have nothing yet
+        data = file.read(most + 1) or b""  # it is None for some files of /proc without data yet
     if len(data) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     return data
 
 
 def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard_links: bool = True) -> int:
-    """A descriptor of the regular file at exactly the canonical absolute `path`, whose close is the caller's.
+    """Return a descriptor of the regular file at exactly the canonical absolute `path`. The caller closes it.
+
     See docs/guards.md#paths.
 
     Args:
-        flags: As for `os.open`; links are never followed, and the descriptor is not inherited.
-        mode: The rights of a file that is made.
-        hard_links: Whether it may have several hard links.
+        flags: As for `os.open`. Links are never followed, and the descriptor is not inherited.
+        mode: The rights of a new file.
+        hard_links: Whether the file may have several hard links.
 
     Raises:
-        ValueError: where `path` is not canonical.
-        SymbolicLinkError: where it goes through a link: one put there after the path was judged, for instance.
-        HardLinkError: where it has several hard links, and these are not taken.
-        OSError: where there is no such file, it may not be opened, or it is a directory, a pipe or a device.
+        ValueError: `path` is not canonical.
+        SymbolicLinkError: It goes through a link, for instance one created after the path was judged.
+        HardLinkError: It has several hard links, and `hard_links` is false.
+        OSError: There is no such file, no right to open it, or it is a directory, a pipe or a device.
     """
     _components(path)
     directory, name = _split(path)
@@ -645,18 +659,19 @@ def write_exactly(
     expected: Expected = None,
     make_directories: bool = False,
 ) -> bool:
-    """Put `data` at exactly the canonical absolute `path`, all at once; whether it is a new file.
+    """Put `data` at exactly the canonical absolute `path`, atomically. Return whether the file is new.
+
     See docs/guards.md#paths.
 
     Args:
-        expected: What the file was when it was read, or `"nothing"` where there was none; where it has changed since,
-            it stays as it is.
-        make_directories: Make the directories above it that are missing.
+        expected: The stat of the file when it was read, or `"nothing"` if it did not exist. A file that has changed
+            since then stays as it is.
+        make_directories: Whether to make the missing directories above it.
 
     Raises:
-        ValueError: where `path` is not canonical.
-        SymbolicLinkError: where it goes through a link.
-        OSError: where it cannot or may not be written, or has changed.
+        ValueError: `path` is not canonical.
+        SymbolicLinkError: It goes through a link.
+        OSError: It cannot be written, or has changed.
     """
     _components(path)
     directory, name = _split(path)

@@ -1,9 +1,9 @@
-"""Regular expressions that somebody else wrote, and the bounds of what they may cost.
+"""Regular expressions from outside, and the bounds on their cost.
 
-The engine is Rust's crate `regex`, by way of `jsonschema_rs`. Its time is in proportion to the states that a pattern
-has, its repetitions written out, times the characters of the text. It keeps the interpreter's lock meanwhile, so nobody
-can end it at a deadline: `([^!]{1,250}a){1,30}!` takes 30 s for a line of 20,000 characters. So the engine itself says
-how many bytes its states need, and a text is compared in one go only where the product is within `BUDGET`.
+The engine is Rust's crate `regex`, through `jsonschema_rs`. Its time is proportional to the number of states of a
+pattern (with its repetitions written out), times the characters of the text. It holds the interpreter's lock meanwhile,
+so no deadline can end it: `([^!]{1,250}a){1,30}!` takes 30 s for a line of 20,000 characters. So the engine itself
+reports the bytes of its states, and a text is compared in one go only if the product is within `BUDGET`.
 """
 
 from __future__ import annotations
@@ -16,42 +16,44 @@ from typing import Any, Final
 from ferrule.errors import DefinitionError
 
 BUDGET: Final = 2**26
-"""Bytes of compiled states times characters of text that are compared in one go. The slowest pattern of a hundred
-thousand random ones took 0.7 ns for each, which makes 50 ms.
-See docs/forms.md#a-schema-of-somebody-else."""
+"""The most bytes of compiled states times characters of text in one comparison. The slowest pattern of a hundred
+thousand random ones took 0.7 ns for each, 50 ms in all. See docs/forms.md#a-schema-of-somebody-else.
+"""
 MOST_CHARACTERS: Final = 2_000
-"""Of a pattern. To read one takes at most 17 µs for each: `(?i:\\p{L})` again and again.
-See docs/forms.md#a-schema-of-somebody-else."""
+"""The most characters of a pattern. Reading takes at most 17 µs for each: `(?i:\\p{L})` again and again.
+
+See docs/forms.md#a-schema-of-somebody-else.
+"""
 _SIZES: Final = tuple(2**power for power in range(9, 18))
-"""Bytes of states in which a pattern is tried to fit, 72 for one that takes one character of ASCII."""
+"""The sizes to try for a pattern, in bytes of states; 72 for a pattern of one ASCII character."""
 _COMPILED_SIZES: Final = tuple(2**power for power in range(10, 21))
-"""Those in which one is tried that a text cannot use all at once: a megabyte is compiled in 10 ms."""
+"""The sizes to try for a pattern if a text cannot use all of it at once: a megabyte is compiled in 10 ms."""
 _MOST_COMPILED: Final = 2**25
-"""Bytes of states of all patterns of one list of schemas. Takes up to 0.6 s, and twice as much memory."""
+"""The most bytes of states for all patterns of one list of schemas. They take up to 0.6 s, and twice as much memory."""
 
 _TO_READ: Final = 2**12
-"""Bytes of states that are compiled in the time that a character of a pattern takes which is not taken."""
+"""The bytes of states compiled in the time that one character of a refused pattern takes."""
 
 _ATOM = r"(?:\\(?:[pP]\{[^{}]*\}|[^pPuUx])|\[\^?(?:\\[^pPuUx]|[^\\\[\]&~-]|-(?![-\[]))+\]|[^\\\[\](){}.*+?|^$]|\.)"
 _FIXED = rf"(?:{_ATOM}(?:\{{\d+\}})?)*"
 _ONE_STATE_AT_A_TIME = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$?)", re.DOTALL)
-"""Begins in one place and has one repetition of one class, so that each character of a text is in one state, whatever
-the bounds: `^[\\w-]{1,2048}$`."""
+"""Begins in one place and has one repetition of one class, so each character of a text is in one state for all bounds:
+`^[\\w-]{1,2048}$`.
+"""
 _ENDS_IN_ONE = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
-"""Ends in a repetition, of which the least is enough: `[\\w-]{1,2048}`."""
+"""Ends in a repetition whose least number is enough: `[\\w-]{1,2048}`."""
 _EDGE = re.compile(r"(?<!\[)\^|\$|\\[AzbB<>]")
 _LOOKS_AWAY = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _ESCAPE_OR_BRACKET = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
 _KEYWORDS_OF_VALUES = frozenset({"const", "enum", "default", "examples"})
-"""Keywords with values below, which are no schemas; but a property may be called so, and a reference may lead there."""
+"""Keywords with values below, not schemas. But a property may have such a name, and a reference may lead there."""
 _TURN_ROUND = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems", "dependencies"})
-"""What may refuse a value because a schema below, or beside it, takes one more."""
+"""Keywords that may refuse a value because a schema below or beside them accepts one more."""
 
 
 class PatternError(ValueError):
-    """A pattern that is not compared with anything; the text says why.
-    See docs/forms.md#a-schema-of-somebody-else.
+    """A pattern that is never compared; the text gives the reason. See docs/forms.md#a-schema-of-somebody-else.
 
     Attributes:
         is_none: Whether it is no regular expression at all.
@@ -67,17 +69,17 @@ class Pattern:
 
     Args:
         text: In the syntax of JSON Schema (ECMA 262), without look-around and back-references.
-        unicode: Whether `\\w` and `\\d` take the letters and digits of all languages, not those of ASCII alone.
+        unicode: Whether `\\w` and `\\d` match the letters and digits of all languages, and not only those of ASCII.
 
     Raises:
-        PatternError: for what is none, and for one that is over the bounds.
+        PatternError: The text is no regular expression, or exceeds the bounds.
 
     Attributes:
-        size: Bytes of the states that a text can use, at most.
-        compiled_size: Bytes of all its states, at most.
-        most: Characters that are compared in one go.
-        fits: Whether it is found in a text, of at most so many characters.
-        has_edges: Whether it says where a text, a line or a word begins or ends.
+        size: The most bytes of the states that a text can use.
+        compiled_size: The most bytes of all its states.
+        most: The most characters in one comparison.
+        fits: The function to find the pattern in a text of at most `most` characters.
+        has_edges: Whether it refers to the beginning or end of a text, a line or a word.
     """
 
     def __init__(self, text: str, *, unicode: bool = False) -> None:
@@ -94,13 +96,16 @@ class Pattern:
         self.has_edges = _EDGE.search(text) is not None
 
     def slices(self, text: str) -> Iterator[str]:
-        """The text in parts that may be compared in one go, each of which begins in the middle of the one before."""
+        """Yield the text in parts for one comparison each. Each part begins in the middle of the one before."""
         for start in range(0, max(len(text) - self.most // 2, 1), self.most // 2):
             yield text[start : start + self.most]
 
 
 def _of_unicode(text: str) -> str:
-    """The pattern with `\\d` and `\\w` as Unicode has them. A class in a class is none here, so `\\W` stays in one."""
+    """Return the pattern with the `\\d` and `\\w` of Unicode.
+
+    Classes cannot be nested here, so `\\W` in a class stays.
+    """
     in_class = False
 
     def written(found: re.Match[str]) -> str:
@@ -118,7 +123,7 @@ def _of_unicode(text: str) -> str:
 
 
 def _counted(text: str) -> str:
-    """A pattern with as many states as a text can use of this one."""
+    """Return a pattern with as many states as a text can use in this one."""
     if (found := _ONE_STATE_AT_A_TIME.fullmatch(text)) is not None:
         return f"{found[1]}+{found[2]}"
     if (found := _ENDS_IN_ONE.fullmatch(text)) is not None:
@@ -127,10 +132,10 @@ def _counted(text: str) -> str:
 
 
 def _smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[int, Callable[[Any], bool]]:
-    """The least of some sizes in which a pattern fits, and whether it is found in a text.
+    """Return the smallest of the sizes that holds a pattern, and the function that finds it in a text.
 
     Raises:
-        PatternError: where it does not fit in the largest, said of the pattern that was given.
+        PatternError: The largest size is too small. The error is about the pattern `given`.
     """
     import jsonschema_rs
 
@@ -150,7 +155,7 @@ def _smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[int, Calla
 
 
 def _refused(text: str) -> PatternError:
-    """What is wrong with a pattern that was not compiled."""
+    """Return the error for a pattern that did not compile."""
     import jsonschema_rs
 
     if not jsonschema_rs.is_valid({"format": "regex"}, text, validate_formats=True):  # reads it, and compiles nothing
@@ -166,8 +171,8 @@ class Patterns:
     """The patterns of a list of schemas, each compiled once. See docs/forms.md#a-schema-of-somebody-else.
 
     Args:
-        before: Those of another list, which need not be compiled again.
-        is_late: Whether there is no time for more.
+        before: The patterns of another list, for reuse without compiling.
+        is_late: Return whether the time for compiling is over.
     """
 
     def __init__(self, before: Patterns | None = None, is_late: Callable[[], bool] = bool) -> None:
@@ -177,7 +182,7 @@ class Patterns:
         self._is_late = is_late
 
     def of(self, text: str) -> Pattern | PatternError:
-        """The pattern, or why it is not compared with anything."""
+        """Return the pattern, or the reason not to compare it."""
         if text not in self._known:
             found = self._before.get(text)
             self._known[text] = found = found if isinstance(found, Pattern) else self._compiled(text)
@@ -196,23 +201,23 @@ class Patterns:
 
 
 class ForeignSchema(Mapping[str, Any]):
-    """A JSON Schema that somebody else wrote, such as the server of a tool: `Tool(..., input_schema=ForeignSchema(…))`.
+    """A JSON Schema from outside, such as from the server of a tool: `Tool(..., input_schema=ForeignSchema(…))`.
 
-    It is shown as it is. A pattern in it that is over the bounds is not enforced; nor is any for the rest of a value
-    once `BUDGET` is spent on it. Who runs the tool judges its arguments as well.
-    See docs/forms.md#a-schema-of-somebody-else.
+    It is shown unchanged. A pattern above the bounds is not enforced, and no pattern is for the rest of a value after
+    `BUDGET` is spent on it. The server that runs the tool validates its arguments as well. See
+    docs/forms.md#a-schema-of-somebody-else.
 
     Args:
         schema: The schema, as plain JSON data.
-        patterns: Those of the list that it stands in.
+        patterns: The patterns of its list of schemas.
 
     Raises:
-        DefinitionError: for a pattern that is no regular expression.
+        DefinitionError: A pattern is no regular expression.
 
     Attributes:
         patterns: The texts of its patterns.
-        not_enforced: Those that are not enforced, each with the reason.
-        size_of_names: Bytes of the states of those of names (`patternProperties`).
+        not_enforced: The patterns that are not enforced, each with the reason.
+        size_of_names: The bytes of the states of all patterns for names (`patternProperties`).
     """
 
     def __init__(self, schema: Mapping[str, Any], patterns: Patterns | None = None) -> None:
@@ -249,8 +254,10 @@ class ForeignSchema(Mapping[str, Any]):
         return len(self._schema)
 
     def enforced(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """What is enforced of the schema, or of one that was made of it: all but the patterns over the bounds. Where
-        something might be refused without them that was taken with them, nothing but the type."""
+        """Return the schema, or one derived from it, without the patterns above the bounds.
+
+        If their removal could refuse a value that was valid with them, only the type is enforced.
+        """
         if not self.not_enforced:
             return schema
         if self._refused_in_values or _TURN_ROUND & {*_keywords_of(schema)}:
@@ -273,16 +280,16 @@ class ForeignSchema(Mapping[str, Any]):
         return found
 
     def options(self) -> dict[str, Any]:
-        """How `jsonschema_rs` is to look at its patterns."""
+        """Return the options of `jsonschema_rs` for its patterns."""
         import jsonschema_rs
 
         schema = self
 
         class Compared:
-            """The keyword `pattern`, wherever it stands."""
+            """The keyword `pattern`, anywhere in the schema."""
 
             def __init__(self, parent: object, text: str, path: object) -> None:
-                # What is not known is of a meta-schema, which the library has and a reference may lead to.
+                # An unknown pattern is from a meta-schema of the library; a reference may lead there.
                 found = schema._found.get(text)
                 self._text, self._pattern = text, found if isinstance(found, Pattern) else Pattern(text)
 
@@ -297,12 +304,12 @@ class ForeignSchema(Mapping[str, Any]):
         }
 
     def begin(self, value: object, ways: int) -> bool:
-        """A value is validated from here on; whether its names are few enough to be compared, each in so many ways."""
+        """Start the validation of a value. Return whether its names are short enough to compare each in `ways` ways."""
         self._spent.left = BUDGET
         return not self.size_of_names or self._may(self.size_of_names * ways * _characters_of_names(value))
 
     def _may(self, cost: int) -> bool:
-        """Whether so much may still be spent on the value that is validated in this thread."""
+        """Spend `cost` on the value under validation in this thread. Return False if the budget is too small."""
         left: int = getattr(self._spent, "left", BUDGET) - cost
         if left < 0:
             return False
@@ -315,7 +322,7 @@ def _begin_of(text: str) -> str:
 
 
 def _dicts_of(node: Any) -> Iterator[tuple[dict[str, Any], bool]]:
-    """All dicts in which a schema may stand, and of each whether it may be a value instead."""
+    """Yield all dicts that may be schemas, each with whether it may be a value instead."""
     waiting = [(node, False)]
     while waiting:
         node, may_be_value = waiting.pop()
@@ -332,7 +339,7 @@ def _keywords_of(schema: Any) -> Iterator[str]:
 
 
 def _patterns_of(schema: Any) -> Iterator[tuple[str, bool, bool]]:
-    """The patterns in a schema, and of each whether it is one of names, and whether it may be a value instead."""
+    """Yield the patterns in a schema, each with whether it is for names, and whether it may be a value instead."""
     for node, may_be_value in _dicts_of(schema):
         if isinstance(text := node.get("pattern"), str):
             yield text, False, may_be_value

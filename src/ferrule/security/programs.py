@@ -1,4 +1,4 @@
-"""Say which programs do more with their arguments than their names tell.
+"""List the programs whose arguments can do more than their names tell.
 
 A program is in this table if its arguments can make it run another program, run code, or write a file of the caller's
 choice. A rule that allows such a program with any arguments allows everything that the user of the machine may do. The
@@ -15,12 +15,12 @@ from ferrule.security.shell_syntax import words_of
 
 
 class Risk(NamedTuple):
-    """What the arguments of a program can make it do. See docs/policy.md#check.
+    """The possible effects of a program's arguments. See docs/policy.md#check.
 
     Attributes:
-        text: As a person reads it, after the program's name: "runs the code that it is given".
-        kind: How. An interpreter runs the code in its arguments, or on its standard input; of a runner and of a writer
-            any argument can name a program or a file; with the others, an option is needed.
+        text: The effect for a person, after the program's name: "runs the code that it is given".
+        kind: An interpreter runs the code in its arguments, or on its standard input. Any argument of a runner can name
+            a program, and any argument of a writer a file. The others need an option for that.
     """
 
     text: str
@@ -69,13 +69,16 @@ _RISKS: Final = {name: risk for risk, names in _RISKS_AND_NAMES for name in word
 
 @lru_cache(maxsize=1024)
 def program_name(word: str) -> str:
-    """The last part of a program's path, in small letters, since some file systems do not tell them apart. See
-    docs/guards.md#commands."""
+    """Return the last part of a program's path, in lower case, because some file systems ignore case.
+
+    See docs/guards.md#commands.
+    """
     return posixpath.basename(word).casefold()
 
 
 def risk_of(program: str) -> Risk | None:
-    """What the arguments of a program can make it do, or None if it is not known to do more than its name says.
+    """Return the possible effects of a program's arguments, or None if the program is not in the table.
+
     See docs/policy.md#check.
 
         >>> risk_of("/usr/bin/python3.11").kind

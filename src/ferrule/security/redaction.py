@@ -16,7 +16,7 @@ Redact: TypeAlias = Callable[[str], str]
 _BETWEEN_TEXTS = f"\n\n\n\n\0{urandom(8).hex()}\n"
 """A separator that no secret contains. Searching thousands of texts one by one takes seconds."""
 _LONGEST_CREDENTIAL = 500
-"""Characters of a value that may be a credential because of its name."""
+"""The most characters of a value that may be a credential because of its name."""
 
 
 def redact_value(value: Any, redact: Redact) -> Any:

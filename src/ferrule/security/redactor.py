@@ -19,20 +19,20 @@ _HTML_NAMES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _CREDENTIAL = re.compile(r"[a-z][\w+.-]*://[^/?#@:\s]*:([^/?#@\s]{8,})@|(?:bearer|token) (\S{8,})\Z", re.I).match
 """Match the password of a URL, or the token after the scheme of an `Authorization` header."""
 _READ_AS_NUMBER = re.compile(r"\+?0*+(\d++(?:\.\d*[1-9])?)\.?0*", re.ASCII).fullmatch
-"""Match a number, and in it what is left if a program reads and writes it: `00471147` comes back as `471147`."""
+"""Match a number, and in it the rest after a program reads and writes it: `00471147` comes back as `471147`."""
 _ESCAPED_BREAK = rb"(?i)(?:%(?:25)*|\\u00)(0[ad]|20|2[bf]|3a|5c)"
-"""Matches what stands in base64 and hex, and the breaks in them, as URLs and JSON escape it."""
+"""Matches characters of base64 and hex, and the breaks in them, as URLs and JSON escape them."""
 _LONGEST_ESCAPED = 10_000
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
-"""Characters of a secret that is redacted inside words, too. A shorter one, such as `read`, must not cut `ready`."""
+"""The least length of a secret to redact inside words, too. A shorter one, such as `read`, must not cut `ready`."""
 _WRITTEN_BY_STR = ("uuid", "decimal", "datetime", "ipaddress")
 _BREAK = r"(?:[\s:]|(?:\\|%(?:25)*5[Cc]){1,9}+[nrx]|%(?:25)*(?:0[ADad]|20|3[Aa]))*+"
 """Matches breaks between the characters of base64 and hex, also as JSON, `repr` and URLs escape them."""
 _AND, _HASH, _SEMICOLON = r"(?:&|(?<=[\\Cc])u0026|%(?:25)*26)", r"(?:#|%(?:25)*23)", r"(?:;|%(?:25)*3b)"
 """Match the signs of an HTML escape, also as JSON and URLs escape them."""
 _WORD_BEGINS = r"(?:(?<!\w)|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
-"""Matches where a word begins, also after an escape that ends in a letter or a digit."""
+"""Matches the beginning of a word, also after an escape that ends in a letter or a digit."""
 _NO_UTF8 = "".join(map(chr, range(0xDC80, 0xDD00)))
 """Bytes that are no UTF-8, as `surrogateescape` decodes them."""
 _MANY_STEPS = 20_000_000
@@ -40,7 +40,7 @@ _MANY_STEPS = 20_000_000
 
 
 def make_redactor(secrets: object) -> Callable[[str], str]:
-    """Return a function that puts stars for all secrets of a value into a text; `str` if there are none."""
+    """Return a function that replaces all secrets of a value in a text by stars; `str` if there are none."""
     forms = [_find_written_forms(secret) for secret in set(_iter_secrets(secrets))]
     texts = sorted({one for found, _ in forms for one in found}, key=lambda one: len(one[1]), reverse=True)
     encoded = sorted({one for _, found in forms for one in found}, key=len, reverse=True)
@@ -156,11 +156,11 @@ def _make_character_expression(char: str, slashes: int) -> str:
 
 
 def _make_base64_forms(data: bytes) -> list[str]:
-    """Return the characters that stand for `data` wherever it begins in longer base64, in both alphabets."""
+    """Return the characters for `data` at any offset in longer base64, in both alphabets."""
     forms = []
     for before in range(3):
         encoded = b64encode(bytes(before) + data).decode().rstrip("=")
-        # The first characters hold bits of what comes before, and the last one may hold bits of what follows.
+        # The first characters hold bits of the bytes before, and the last one may hold bits of the bytes after.
         own = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
         forms += [own, own.replace("+", "-").replace("/", "_")]
     return forms
@@ -194,7 +194,7 @@ def _remove_breaks(text: str) -> bytes:
 
 
 def _find_forms(text: bytes, forms: Collection[bytes]) -> list[bytes]:
-    """Return the forms that stand in a text.
+    """Return the forms found in a text.
 
     In a long text, every eighth byte is compared for forms of at least 15 bytes: 5 ms for a megabyte and any number.
     """

@@ -38,7 +38,7 @@ def iter_in_place(node: Schema, root: Schema) -> Iterator[tuple[str, list[Any]]]
 def find_forms(nodes: Iterable[object], root: Schema) -> list[Schema]:
     """Return the schemas `nodes` and all schemas in place below them.
 
-    Each comes once: a recursive union would double their number at every level.
+    Each comes once, because a recursive union would double their number at every level.
     """
     found: dict[int, Schema] = {}
     waiting = list(nodes)
@@ -54,7 +54,7 @@ def find_forms(nodes: Iterable[object], root: Schema) -> list[Schema]:
 def match_forms(value: JsonObject, forms: list[Schema]) -> list[Schema]:
     """Return the possible forms of an object: required keys are there, no key is refused, and tags are equal.
 
-    Returns all if none of them with properties is possible.
+    Returns all if no possible form has properties.
     """
     possible = [form for form in forms if _is_possible(value, form)]
     return possible if any("properties" in form for form in possible) else forms

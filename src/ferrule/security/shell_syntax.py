@@ -1,9 +1,9 @@
-"""Reads a shell line as bash and dash do, and refuses what they might read otherwise.
+"""Read a shell line as bash and dash do, and refuse everything that they might read in another way.
 
-A recursive descent over the grammar of POSIX (2018, XCU 2.10) with bash's redirections and process substitutions:
-simple commands, pipelines, lists, subshells, groups, `if`, `while`, `until`, `for`, functions, here-documents. Whatever
-else there is (`case`, arithmetic, arrays, backquotes, `${x:-y}`, `$'…'`) ends the reading, with what it was; the
-commands before it are kept. A word is known where it is made of letters alone: nothing in it is expanded.
+This is a recursive descent over the grammar of POSIX (2018, XCU 2.10) with bash's redirections and process
+substitutions: simple commands, pipelines, lists, subshells, groups, `if`, `while`, `until`, `for`, functions,
+here-documents. Any other syntax (`case`, arithmetic, arrays, backquotes, `${x:-y}`, `$'…'`) ends the reading, and is
+named as the unknown part; the commands before it count. A word is known if nothing in it is expanded.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 MOST_CHARACTERS: Final = 20_000
-"""Of a line that is read. See docs/guards.md#commands."""
+"""The most characters of a line to read. See docs/guards.md#commands."""
 MOST_LEVELS: Final = 30
-"""Of substitutions, subshells and compound commands in each other, in a line that is read. See docs/guards.md#commands.
-"""
+"""The most levels of nested substitutions, subshells and compound commands in a line. See docs/guards.md#commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,8 @@ class Redirection:
     """A file that a command is connected with. See docs/guards.md#commands.
 
     Attributes:
-        operator: Such as `>`, `>>`, `&>` or `<`.
-        target: The path as literal text; `None` where it cannot be known.
+        operator: For example `>`, `>>`, `&>` or `<`.
+        target: The path as literal text; `None` if it is unknown.
     """
 
     operator: str
@@ -37,10 +36,10 @@ class Command:
     """A simple command. See docs/guards.md#commands.
 
     Attributes:
-        words: The program and its arguments; `None` for one that cannot be known, which may be several words or none.
-            Empty where there are only assignments or redirections.
-        assignments: Names of variables that are set, for this command or for those after it.
-        redirections: Those that open files; `2>&1` and `/dev/null` are not among them.
+        words: The program and its arguments, with `None` for an unknown part of any number of words. Empty if there are
+            only assignments or redirections.
+        assignments: The names of variables that it sets, for itself or for the commands after it.
+        redirections: The redirections that open files, without `2>&1` and `/dev/null`.
         through: The programs that this command is an argument of, such as `env`, the outermost first.
     """
 
@@ -52,11 +51,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a shell line may run. See docs/guards.md#commands.
+    """The commands that a shell line may run. See docs/guards.md#commands.
 
     Attributes:
-        commands: All that may run, those in substitutions, functions and arguments too.
-        unknown: What else may run that cannot be known, as text for a person; empty where nothing else may.
+        commands: All commands that may run, including those in substitutions, functions and arguments.
+        unknown: The parts with unknown effects, as text for a person; empty if everything is known.
     """
 
     commands: tuple[Command, ...]
@@ -64,7 +63,7 @@ class Line:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a table."""
+    """Return the words of a table."""
     return frozenset(text.split())
 
 
@@ -92,8 +91,10 @@ _OF_NETWORK: Final = ("/dev/tcp/", "/dev/udp/")
 
 
 def read_syntax(text: str) -> Line:
-    """The commands that stand in a line, those that are arguments of others left where they are. Never raises.
-    See docs/guards.md#commands."""
+    """Return the commands in a line, without the commands in arguments of others. Never raises.
+
+    See docs/guards.md#commands.
+    """
     if len(text) > MOST_CHARACTERS:
         return Line((), (f"a line of more than {MOST_CHARACTERS} characters",))
     reader = _Reader(text)
@@ -108,8 +109,10 @@ def read_syntax(text: str) -> Line:
 
 
 def is_printable(text: str) -> bool:
-    """Whether a person sees all of it: no control character but newline and tab, no blank but the plain one, nothing
-    that turns the direction. See docs/guards.md#commands."""
+    """Return whether a person sees all of the text. See docs/guards.md#commands.
+
+    It has no control character except newline and tab, no blank except the plain one, and no change of direction.
+    """
     return text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()
 
 
@@ -121,7 +124,7 @@ def _opened(operator: str, target: str | None) -> list[Redirection]:
 
 
 class _NotRead(Exception):
-    """What ends the reading, as text for a person."""
+    """The reason to end the reading, as text for a person."""
 
 
 def _stop_reading(what: str) -> NoReturn:
@@ -129,7 +132,7 @@ def _stop_reading(what: str) -> NoReturn:
 
 
 class _Reader:
-    """A place in a text, and what was read before it. Methods read what they are named after, from that place."""
+    """A position in a text, and the results so far. Each method reads the syntax in its name, from that position."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -151,7 +154,7 @@ class _Reader:
         return taken
 
     def blanks(self) -> None:
-        """Blanks, a comment, and line ends after a backslash, up to the next token."""
+        """Skip blanks, a comment, and line ends after a backslash, up to the next token."""
         while True:
             start = self.at
             match = _BLANKS.match(self.text, self.at)
@@ -170,7 +173,7 @@ class _Reader:
         self.at = len(self.text) if end < 0 else end
 
     def newlines(self) -> None:
-        """All up to the next token that is no newline, with the bodies of here-documents."""
+        """Skip everything up to the next token except a newline, including the bodies of here-documents."""
         self.blanks()
         while self.next() == "\n":
             self.at += 1
@@ -181,7 +184,7 @@ class _Reader:
     # -- lists and pipelines -----------------------------------------------------------------------------------------
 
     def read_list(self, ends: set[str]) -> str:
-        """Commands up to one of `ends`, reserved words or `)`, or to the end of the text where that is `""`."""
+        """Read commands up to one of `ends` (reserved words or `)`), or up to the end of the text for `""`."""
         needed = False
         while True:
             self.newlines()
@@ -210,7 +213,7 @@ class _Reader:
             self.blanks()
 
     def reserved(self) -> str:
-        """The reserved word that stands here as the first of a command."""
+        """Return the reserved word at the position, as the first word of a command; empty if there is none."""
         match = _UNQUOTED_WORD.match(self.text, self.at)
         word = match.group() if match else ""
         return word if word in RESERVED else ""
@@ -273,7 +276,7 @@ class _Reader:
         self.read_list({"done"})
 
     def redirections_alone(self) -> None:
-        """Those of a compound command."""
+        """Read the redirections of a compound command."""
         redirections: list[Redirection] = []
         self.blanks()
         while self.redirection(redirections):
@@ -333,7 +336,7 @@ class _Reader:
     # -- redirections ------------------------------------------------------------------------------------------------
 
     def redirection(self, into: list[Redirection]) -> str:
-        """The operator of the redirection that stands here; empty for none."""
+        """Read a redirection at the position and return its operator; empty if there is none."""
         match = _REDIRECTION.match(self.text, self.at)
         if match is None:
             return ""
@@ -354,8 +357,11 @@ class _Reader:
         return operator
 
     def duplication(self, operator: str, written: str, into: list[Redirection]) -> None:
-        """After `>&` bash takes a `-` alone off what follows it, and expands the name of a file twice: `>&'$(a)'` runs
-        `a`."""
+        """Read the target of `>&` or `<&`.
+
+        After `>&` bash removes a lone `-` from the next word, and expands the name of a file twice: `>&'$(a)'` runs
+        `a`.
+        """
         if _DESCRIPTOR.fullmatch(written):
             return
         if not _PLAIN_TARGET.fullmatch(written):
@@ -370,7 +376,10 @@ class _Reader:
         self.here_documents.append((operator, end, any(character in written for character in "'\"\\")))
 
     def bodies(self) -> None:
-        """Those of the here-documents of the line before. Nothing is expanded where the end is written with quotes."""
+        """Read the bodies of the here-documents of the line before.
+
+        With quotes in the end word, nothing is expanded.
+        """
         for operator, end, is_quoted in self.here_documents:
             start = self.at
             while True:
@@ -390,7 +399,7 @@ class _Reader:
     # -- words -------------------------------------------------------------------------------------------------------
 
     def word(self, before: str = "") -> str | None:
-        """The next word, without its quotes; `None` where it is not known. `before` is what stands right before it."""
+        """Return the next word, without its quotes; `None` if it is unknown. `before` is the text right before it."""
         start = self.at
         if _SUBSCRIPT_OR_SUM.match(self.text, self.at):
             _stop_reading("an array, or a '+='")
@@ -418,7 +427,7 @@ class _Reader:
         return text.removeprefix(before) if is_known else None
 
     def special(self, character: str) -> str | None:
-        """What one character outside of quotes begins."""
+        """Return the text of the piece that begins with a character outside of quotes."""
         if character == "'":
             return self.single_quoted()
         if character == '"':
@@ -484,7 +493,7 @@ class _Reader:
         return following if following in '$`"\\' else f"\\{following}"
 
     def expansion(self, ends: str) -> str | None:
-        """What a `$` begins; itself before one of `ends` and at the end of the text."""
+        """Read an expansion that begins with `$`. Return `$` itself before one of `ends` and at the end of the text."""
         if self.text.startswith("$(", self.at) and not self.text.startswith("$((", self.at):
             self.at += 1
             self.substitution()
@@ -499,7 +508,7 @@ class _Reader:
         return "$"
 
     def substitution(self) -> None:
-        """From a `(` to its `)`."""
+        """Read from a `(` to its `)`."""
         if self.here_documents:
             _stop_reading("a substitution before the body of a here-document")
         self.at += 1

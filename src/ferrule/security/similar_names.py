@@ -70,11 +70,12 @@ def fold_name(name: str) -> str:
 
 _LATIN_LOOKALIKES = str.maketrans("авекмнорстухіјѕԁһԛԝӏαβεζηικμνορτυχı", "abekmhopctyxijsdhqwlabezhikmvoptyxi")
 """Lower-case Cyrillic and Greek letters, and the Latin letters that they or their capitals resemble: the common ones of
-https://www.unicode.org/Public/security/latest/confusables.txt. Python has no such table."""
+https://www.unicode.org/Public/security/latest/confusables.txt. Python has no such table.
+"""
 
 
 def lookalike_key(name: str) -> str:
-    """Return the same key for all names that a reader cannot tell apart.
+    """Return one key for all names that look the same to a reader.
 
     The key has no case, no invisible characters, no extra blanks, and one letter for all its lookalikes.
     """

@@ -1,8 +1,8 @@
-"""What a URL names, read in one way: hosts, kinds of addresses, and patterns of hosts.
+"""Read URLs in one unambiguous way: hosts, kinds of addresses, and patterns of hosts.
 
-`read_url` refuses whatever two parsers could read in two ways (RFC 3986, the WHATWG's URL Standard and the resolvers of
-C libraries differ), so that what was judged is what every client opens. Nothing here asks a resolver:
-`ferrule.security.http` does, and opens what was checked.
+`read_url` refuses any text that two parsers could read in two ways (RFC 3986, the WHATWG's URL Standard and the
+resolvers of C libraries differ), so every client opens the URL that was judged. Nothing here calls a resolver:
+`ferrule.security.http` does, and connects to the checked address.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ferrule.errors import DefinitionError
 
 Kind: TypeAlias = Literal["global", "private", "link-local", "loopback", "metadata", "reserved"]
-"""What an address reaches. See docs/guards.md#hosts."""
+"""The kind of network behind an address. See docs/guards.md#hosts."""
 
 URL_NAMES: Final = frozenset(
     {"url", "urls", "uri", "uris", "iri", "iris", "website", "websites", "webhook", "webhooks"}
@@ -30,7 +30,7 @@ HOST_NAMES: Final = frozenset(
 """The names of hosts, likewise. See docs/guards.md#hosts."""
 
 LONGEST: Final = 65_536
-"""Characters that a URL has at most, as httpx2 has it."""
+"""The most characters of a URL, the same as for httpx2."""
 _LONGEST_HOST, _LONGEST_LABEL = 253, 63  # RFC 1035
 _SHOWN_OF_HOST: Final = 120
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
@@ -40,10 +40,10 @@ _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([1-9][0-9]{0,
 _EVERY_HOST = re.compile(r"\*(?::.*)?")
 _PUNYCODE = re.compile(r"(?:^|\.)xn--")
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""The last label of what the URL Standard takes for an IPv4 address."""
+"""The last label of an IPv4 address by the URL Standard."""
 
 _LOCAL_ZONES: Final = ("localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan")
-"""RFC 6761, RFC 6762 and its appendix G, ICANN's `.internal`: what nobody has in the public DNS."""
+"""Zones outside the public DNS: RFC 6761, RFC 6762 and its appendix G, ICANN's `.internal`."""
 _METADATA_NAMES: Final = frozenset(
     {"metadata.google.internal", "metadata.goog", "metadata.azure.internal", "metadata.tencentyun.com"}
     | {"instance-data.ec2.internal", "metadata.platformequinix.com", "metadata", "instance-data"}
@@ -63,48 +63,48 @@ _PRIVATE: Final = tuple(
     )
 )
 _RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")))
-"""Of IANA's special-purpose registries, what `ipaddress` takes for global in some version of Python."""
+"""Networks of IANA's special-purpose registries that `ipaddress` calls global in some version of Python."""
 _KINDS_OF_NAMES: Final[dict[Kind | None, tuple[Kind, ...]]] = {
     "loopback": ("loopback",),
     "private": ("private", "loopback"),
     "metadata": ("metadata", "link-local"),
 }
-"""What a name that is allowed may lead to besides global addresses, by its kind."""
+"""The kinds of addresses, besides global ones, that an allowed name of each kind may resolve to."""
 _UNICAST: Final = ip_network("2000::/3")
-"""All that IANA gives away as global unicast of IPv6."""
+"""All addresses that IANA assigns as global unicast of IPv6."""
 _IPV4_IN_IPV6: Final = (
     (ip_network("::ffff:0:0/96"), 0),
     (ip_network("64:ff9b::/96"), 0),
     (ip_network("2002::/16"), 80),
 )
-"""What reaches the IPv4 address in it, and where its last bit is: RFC 4291, RFC 6052, RFC 3056."""
+"""Networks that reach an embedded IPv4 address, and the position of its last bit: RFC 4291, RFC 6052, RFC 3056."""
 _OLD_IPV4_IN_IPV6: Final = (ip_network("::/96"), ip_network("::ffff:0:0:0/96"))
-"""What may reach the one in its last bits, and is no longer given away: RFC 4291, RFC 2765."""
+"""Networks that may reach the IPv4 address in their last bits, and are no longer assigned: RFC 4291, RFC 2765."""
 _TEREDO: Final = ip_network("2001::/32")
 _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """What a URL names. See docs/guards.md#hosts."""
+    """The parts of a URL. See docs/guards.md#hosts."""
 
     scheme: str
     """In lower case; empty for a host alone."""
     host: str
-    """A name in lower case and ASCII, without a dot at its end; or an address as Python writes it, without brackets."""
+    """A name in lower case and ASCII, without a final dot; or an address as Python writes it, without brackets."""
     port: int
-    """0 where it is not written, and the scheme's own is not known."""
+    """0 if it is not written, and the scheme has no known port."""
     path: str
-    """As it is written, without query and fragment."""
+    """As written, without query and fragment."""
     address: str | None
-    """The host, where it is an address."""
+    """The host, if it is an address."""
 
 
 def read_url(text: str) -> Url:
-    """What an absolute URL with a host names. See docs/guards.md#hosts.
+    """Return the parts of an absolute URL with a host. See docs/guards.md#hosts.
 
     Raises:
-        ValueError: for whatever two parsers could read in two ways, and what would be right.
+        ValueError: Two parsers could read the text in two ways. The message says how to write it.
     """
     if len(text) > LONGEST:
         raise ValueError(f"it has {len(text)} characters, and a URL has at most {LONGEST}")
@@ -115,7 +115,7 @@ def read_url(text: str) -> Url:
     if parts is None:
         raise ValueError("it is no whole URL; write scheme, host and path, as in https://example.org/path")
     scheme, authority, rest = parts[1].lower(), parts[2], parts[3]
-    if rest[:1] in {"?", "#"} and "@" in rest:  # some took what stands before it for credentials
+    if rest[:1] in {"?", "#"} and "@" in rest:  # some parsers took the text before it for credentials
         raise ValueError("it has a '@' after a host without a path; write a '/' after the host")
     host, port, address = _read_authority(authority)
     return Url(
@@ -124,23 +124,24 @@ def read_url(text: str) -> Url:
 
 
 def read_host(text: str) -> Url:
-    """What a host names that stands alone or with a port: `example.org`, `example.org:8080`, `::1`, `[::1]:8080`.
+    """Return the parts of a host, alone or with a port: `example.org`, `example.org:8080`, `::1`, `[::1]:8080`.
+
     See docs/guards.md#hosts.
 
     Raises:
-        ValueError: as for `read_url`.
+        ValueError: As for `read_url`.
     """
     host, port, address = _read_authority(f"[{text}]" if text.count(":") > 1 and "[" not in text else text)
     return Url("", host, port, "", address)
 
 
 def stays_on_its_host(text: str) -> bool:
-    """Whether a reference names no host: `/path`, `?query`, `#part`. See docs/guards.md#hosts."""
+    """Return whether a reference names no host: `/path`, `?query`, `#part`. See docs/guards.md#hosts."""
     return text[:1] in {"/", "?", "#"} and text[:2] != "//" and "\\" not in text and text.isprintable()
 
 
 def _read_authority(text: str) -> tuple[str, int, str | None]:
-    """Host, port (0 for none), and the host where it is an address."""
+    """Return host, port (0 for none), and the host again if it is an address."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         raise ValueError(_wrong_authority(text))
@@ -188,13 +189,13 @@ def _shown_host(text: str) -> str:
 
 
 def kind_of(address: str) -> Kind:
-    """What an IP address reaches. See docs/guards.md#hosts.
+    """Return the kind of an IP address. See docs/guards.md#hosts.
 
-    An address of IPv6 that has one of IPv4 in it is looked through: v4-mapped and -compatible ones, NAT64, 6to4,
-    Teredo, ISATAP. The translation prefixes of single networks cannot be known.
+    For an IPv6 address with an embedded IPv4 address, that one counts: v4-mapped and -compatible ones, NAT64, 6to4,
+    Teredo, ISATAP. The translation prefixes of single networks are unknown.
 
     Raises:
-        ValueError: for what is no IP address.
+        ValueError: The text is no IP address.
     """
     found = ip_address(address.partition("%")[0])
     own = _kind_itself(found)
@@ -207,13 +208,13 @@ def kind_of(address: str) -> Kind:
 
 
 def _ipv4_reached(address: IPv6Address) -> IPv4Address | None:
-    """The address of IPv4 that one of IPv6 is another way to write or to reach."""
+    """Return the IPv4 address that an IPv6 address is another way to write or to reach."""
     shifts = (shift for network, shift in _IPV4_IN_IPV6 if address in network)
     return next((IPv4Address(int(address) >> shift & 0xFFFF_FFFF) for shift in shifts), None)
 
 
 def _possible_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
-    """The addresses that one may lead to, by a tunnel where there is one."""
+    """Yield the IPv4 addresses that an IPv6 address may lead to through a tunnel."""
     value = int(address)
     if any(address in network for network in _OLD_IPV4_IN_IPV6) or value >> 32 & 0xFFFF_FFFF in _ISATAP:
         yield IPv4Address(value & 0xFFFF_FFFF)
@@ -223,7 +224,7 @@ def _possible_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
 
 
 def _reached(host: str) -> set[str]:
-    """The addresses that one is, or may lead to by another; none for a name."""
+    """Return the address and those that it may lead to; the empty set for a name."""
     try:
         found = ip_address(host)
     except ValueError:
@@ -250,8 +251,9 @@ def _kind_itself(found: IPv4Address | IPv6Address) -> Kind:
 
 
 def kind_of_host(host: str) -> Kind | None:
-    """What a host reaches as it is written: an address, or a name that is of one machine or network by what it is;
-    `None` for any other name, which a resolver knows. See docs/guards.md#hosts.
+    """Return the kind of a host as written: an address, or a name that by itself belongs to one machine or network.
+
+    Returns `None` for any other name; only a resolver knows these. See docs/guards.md#hosts.
 
     Args:
         host: As in `Url`.
@@ -270,11 +272,13 @@ def kind_of_host(host: str) -> Kind | None:
 
 @dataclass(frozen=True, slots=True)
 class HostPattern:
-    """Hosts that a person wrote down: `example.org`, `*.example.org` (all below it, and not itself), `*`; an address,
-    `192.0.2.1` or `[2001:db8::1]`; each with a port, `example.org:8080`, or for every port. See docs/guards.md#hosts.
+    """A pattern of hosts, written by a person. See docs/guards.md#hosts.
+
+    It is `example.org`, `*.example.org` (all names below it, and not itself), `*`, or an address, `192.0.2.1` or
+    `[2001:db8::1]`. Each has a port, `example.org:8080`, or is for every port.
 
     Raises:
-        DefinitionError: for what is no such pattern.
+        DefinitionError: The text is no such pattern.
     """
 
     text: str
@@ -298,23 +302,28 @@ class HostPattern:
         object.__setattr__(self, "port", found.port)
 
     def matches(self, url: Url) -> bool:
-        """Whether an allow of this pattern is one of `url`. What `*` stands for is no address that is not global, no
-        name of one machine or network (`localhost`, `db`, `x.internal`) unless the pattern names such a zone
-        (`*.internal`), none of a metadata service, and has no `xn--`: these are matched by what writes them out."""
+        """Return whether an allow with this pattern applies to `url`.
+
+        `*` does not match an address that is not global, a name of one machine or network (`localhost`, `db`,
+        `x.internal`) unless the pattern names such a zone (`*.internal`), a metadata service, or a name with `xn--`.
+        Only a pattern that writes these out matches them.
+        """
         part = self._starred(url.host)
         if part is None or self.port not in {0, url.port}:
             return False
         return not part or (_PUNYCODE.search(part) is None and self._may_stand_for(kind_of_host(url.host)))
 
     def found(self, url: Url) -> bool | None:
-        """Whether an ask or a deny of this pattern is one of `url`: `*` stands for everything, and an address is found
-        in every form that reaches it. `None` where the port is not known."""
+        """Return whether an ask or a deny with this pattern applies to `url`; `None` if the port is unknown.
+
+        `*` matches everything, and an address matches in every form that reaches it.
+        """
         if self._starred(url.host) is None and not (url.address and _reached(self.host) & _reached(url.address)):
             return False
         return None if self.port and not url.port else self.port in {0, url.port}
 
     def covers(self, other: HostPattern) -> bool:
-        """Whether an allow of this pattern is one of all that an allow of `other` is."""
+        """Return whether an allow with this pattern applies to everything that an allow with `other` applies to."""
         below = other.host.startswith("*.")
         if self.port not in {0, other.port} or (below and self.host[0] != "*"):
             return False
@@ -322,7 +331,10 @@ class HostPattern:
         return self.host == other.host or self.matches(Url("", host, self.port, "", None))
 
     def _starred(self, host: str) -> str | None:
-        """What the `*` stands for in a host that this is a pattern of; empty where the pattern is the host."""
+        """Return the part of a matching host in the place of `*`.
+
+        It is empty if they are equal, and None if the host does not match.
+        """
         if host == self.host:
             return ""
         if self.host == "*":
@@ -336,8 +348,10 @@ class HostPattern:
 
 
 def host_matches(text: str, patterns: Iterable[HostPattern]) -> bool | None:
-    """Whether an allow of one of these patterns is one of a URL, or of a host that stands alone; `None` where it cannot
-    be read. See docs/guards.md#hosts."""
+    """Return whether an allow with one of these patterns applies to a URL or a lone host; `None` if it cannot be read.
+
+    See docs/guards.md#hosts.
+    """
     url = _url_or_host(text)
     if url is None:
         return False if stays_on_its_host(text) else None
@@ -345,8 +359,10 @@ def host_matches(text: str, patterns: Iterable[HostPattern]) -> bool | None:
 
 
 def host_found(text: str, patterns: Iterable[HostPattern]) -> bool | None:
-    """Whether an ask or a deny of one of these patterns is one of a URL, or of a host that stands alone; `None` where
-    it cannot be known. See docs/guards.md#hosts."""
+    """Return whether an ask or a deny with one of these patterns applies to a URL or a lone host.
+
+    Returns `None` if that is uncertain. See docs/guards.md#hosts.
+    """
     url = _url_or_host(text)
     if url is None:
         return False if stays_on_its_host(text) else None
@@ -354,7 +370,7 @@ def host_found(text: str, patterns: Iterable[HostPattern]) -> bool | None:
 
 
 def found_by(patterns: Iterable[HostPattern], url: Url) -> bool | None:
-    """Whether an ask or a deny of one of these patterns is one of `url`; `None` where that cannot be known."""
+    """Return whether an ask or a deny with one of these patterns applies to `url`; `None` if that is uncertain."""
     found = {pattern.found(url) for pattern in patterns}
     return True if True in found else None if None in found else False
 
@@ -368,7 +384,7 @@ def _url_or_host(text: str) -> Url | None:
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Which hosts may be reached, by which schemes and at which ports. See docs/guards.md#hosts."""
+    """The allowed hosts, schemes and ports. See docs/guards.md#hosts."""
 
     allowed: tuple[HostPattern, ...]
     ask: tuple[HostPattern, ...]
@@ -386,10 +402,10 @@ class Destinations:
         schemes: Iterable[str] = ("https", "http"),
         ports: Iterable[int] | None = None,
     ) -> Destinations:
-        """Read what a program wrote; where no host is allowed, `*` is.
+        """Read the options of a program. Without an allowed host, `*` is allowed.
 
         Raises:
-            DefinitionError: where a pattern, a scheme or a port is none.
+            DefinitionError: A pattern, a scheme or a port is invalid.
         """
         names = _several("schemes", schemes, "('https', 'http')")
         if not all(isinstance(name, str) and _SCHEME.fullmatch(name) for name in names):
@@ -406,8 +422,11 @@ class Destinations:
         )
 
     def verdict(self, url: Url) -> tuple[Literal["allow", "ask", "deny"], str]:
-        """What is to be done about a URL, and what is wrong with it. deny > ask > allow, whatever the order; what no
-        pattern allows is denied, and what an ask or a deny may be of is asked about."""
+        """Return the decision about a URL, and the reason.
+
+        deny > ask > allow, in any order of the patterns. A URL without a matching pattern is denied. If an ask or a
+        deny may apply, the decision is to ask.
+        """
         if url.scheme and url.scheme not in self.schemes:
             return "deny", f"goes by {url.scheme}, and allowed is {', '.join(self.schemes) or 'nothing'}"
         if self.ports is not None and url.port not in self.ports:
@@ -424,8 +443,11 @@ class Destinations:
         return "deny", f"leads to {url.host}{_why_written_out(url.host)}; allowed is: {allowed}"
 
     def may_connect(self, url: Url, address: str) -> bool:
-        """Whether an allowed URL may lead to an address that its host resolves to: one that is global and not denied,
-        or written out itself; for the name of one machine or network, one of such a kind."""
+        """Return whether an allowed URL may lead to an address that its host resolves to.
+
+        The address must be global and not denied, or be written out itself. For the name of one machine or network, an
+        address of such a kind is allowed as well.
+        """
         ip = str(ip_address(address.partition("%")[0]))
         there = Url(url.scheme, ip, url.port, url.path, ip)
         if found_by((*self.deny, *self.ask), there) is not False:

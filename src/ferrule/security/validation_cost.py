@@ -31,7 +31,7 @@ class ValidationCost:
             back to it, and Pydantic would try each of them at every level.
 
     Attributes:
-        max_checks: How many schemas check one value. A recursive schema counts once.
+        max_checks: The number of schemas that check one value. A recursive schema counts once.
         recursive: The `id` of each schema with a way back to itself.
     """
 

@@ -1,12 +1,12 @@
-"""Selection: the few tools out of many that a model is offered. A file is one selector.
+"""Selection: offer a model a few tools out of many. Each file is one selector.
 
-A selector is anything of this shape, and one that ranks has `rank` beside it:
+A selector is any object of this shape. A ranker also has `rank`:
 
     class Newest:
         async def select(self, messages, tools):
             return list(tools)[-10:]
 
-Selectors compose: what takes a selector is one again.
+Selectors compose: a selector around other selectors is one again.
 
     chain(pinned("read_*"), keyword(8))                    these always, and those that fit best
     by_budget(8_000, hybrid(keyword(), embedding(embed)))  as many as there are tokens for

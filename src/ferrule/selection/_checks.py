@@ -1,4 +1,4 @@
-"""What selectors that are made of others share: the checks of what they are given, and of what these answer."""
+"""Check the inputs of composed selectors, and the answers of the selectors inside."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from ferrule.security.similar_names import NameIndex
 from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
 
 Tools: TypeAlias = Toolset | list[Tool] | tuple[Tool, ...]
-"""Tools that can be read twice. A toolset stays the one that it is: rankers keep what they know of it."""
+"""Tools that can be read twice. A toolset stays the same object, because rankers cache data about it."""
 
 
 def as_tools(tools: Iterable[Tool]) -> Tools:
-    """The tools themselves where they can be read twice, else a list of them."""
+    """Return the tools themselves if they can be read twice, else a list of them."""
     return tools if isinstance(tools, Toolset | list | tuple) else list(tools)
 
 
 def as_count(who: str, name: str, value: object) -> int:
-    """
+    """Return `value` if it is a whole number above 0.
+
     Raises:
-        DefinitionError: for what is no whole number above 0.
+        DefinitionError: It is no whole number above 0.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise DefinitionError(f"{who}: {name} is a whole number from 1, not {value!r}")
@@ -32,9 +33,10 @@ def as_count(who: str, name: str, value: object) -> int:
 
 
 def as_selector(who: str, thing: object) -> ToolSelector:
-    """
+    """Return `thing` if it is a selector.
+
     Raises:
-        DefinitionError: for what is no selector, or a class that nobody has called yet.
+        DefinitionError: It is no selector, or a class instead of an instance.
     """
     if isinstance(thing, type) or not isinstance(thing, ToolSelector):
         raise DefinitionError(f"{who} takes selectors, such as pinned('read_*') or keyword(8), not {thing!r}")
@@ -42,9 +44,10 @@ def as_selector(who: str, thing: object) -> ToolSelector:
 
 
 def as_ranker(who: str, thing: object) -> Ranker:
-    """
+    """Return `thing` if it is a ranker.
+
     Raises:
-        DefinitionError: for what is no ranker.
+        DefinitionError: It is no ranker.
     """
     if isinstance(thing, type) or not isinstance(thing, Ranker):
         raise DefinitionError(
@@ -54,22 +57,22 @@ def as_ranker(who: str, thing: object) -> Ranker:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'a' or 'b'?`; empty where no name is near."""
+    """Return a suggestion like `; did you mean 'a' or 'b'?`; empty if no name is near."""
     near = NameIndex(known).find_nearest(name)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def always_offered(selector: object, tools: Tools) -> list[Tool]:
-    """The tools that a selector gives for whatever messages there are: what `pinned` pins."""
+    """Return the tools that a selector offers for any messages, such as the pinned ones of `pinned`."""
     always = getattr(selector, "always", None)
     return list(always(tools)) if callable(always) else []
 
 
 async def chosen(selector: ToolSelector, messages: Query, tools: Tools) -> list[Tool]:
-    """What a selector gives, each tool once.
+    """Return the answer of a selector, each tool once.
 
     Raises:
-        DefinitionError: where that is something else than tools, or one that is not among `tools`.
+        DefinitionError: The answer has something else than tools, or a tool that is not among `tools`.
     """
     asked: Any = selector.select(messages, tools)
     if not inspect.isawaitable(asked):
@@ -79,10 +82,10 @@ async def chosen(selector: ToolSelector, messages: Query, tools: Tools) -> list[
 
 
 async def ranked(ranker: Ranker, tools: Tools, query: Query, limit: int) -> list[Match]:
-    """What a ranker finds, by `rank_async` where it has one.
+    """Return the matches of a ranker, by `rank_async` if it has one.
 
     Raises:
-        DefinitionError: as `checked_matches` does.
+        DefinitionError: As for `checked_matches`.
     """
     rank_async = getattr(ranker, "rank_async", None)
     if rank_async is None:
@@ -91,10 +94,10 @@ async def ranked(ranker: Ranker, tools: Tools, query: Query, limit: int) -> list
 
 
 def checked_matches(ranker: Ranker, matches: Iterable[Match], tools: Tools) -> list[Match]:
-    """A ranker's answer, each tool once.
+    """Return a ranker's answer, each tool once.
 
     Raises:
-        DefinitionError: where it has a tool that is not among `tools`.
+        DefinitionError: It has a tool that is not among `tools`.
     """
     found: dict[Tool, Match] = {}
     for match in matches:

@@ -1,4 +1,4 @@
-"""What a conversation is about: the texts in a query, whatever API's messages it is made of."""
+"""Find the texts in a query, which may be messages in the format of any API."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ferrule.values.content import clean_text
 
 
 class Conversation(NamedTuple):
-    """The last texts of a conversation, each empty where nobody said any; the middle of what is long is left out."""
+    """The last texts of a conversation. A missing text is empty, and a long one has no middle."""
 
     user: str
-    """The last thing that the user said: at most 4,000 characters, and of the others 2,000."""
+    """The user's last text, of at most 4,000 characters; the other texts have at most 2,000."""
     user_before: str
-    """What the user said before that."""
+    """The user's text before that."""
     assistant: str
-    """What the model said last, with the plan that Cohere's models write beside their calls; no thoughts, no calls."""
+    """The model's last text, with the plan that Cohere's models write beside their calls; no thoughts, no calls."""
     result: str
-    """What the last call came to: the text blocks, and the strings in structured values."""
+    """The result of the last call: the text blocks, and the strings in structured values."""
 
 
 def read_conversation(query: Query) -> Conversation:
-    """Who said what last, in the messages of any API that Ferrule knows; what is no message is left out."""
+    """Return the last text of each side, in messages of any API that Ferrule knows. Other values are skipped."""
     said = Conversation("", "", "", "")
     for who, value in _newest_first(query):
         place = "user_before" if who == "user" and said.user else who
@@ -43,7 +43,7 @@ _ROLES = {
     "model": "assistant",
     "tool": "result",
     "function": "result",
-    # What Gemini's Interactions and OpenAI's Responses have in place of a role.
+    # The types that Gemini's Interactions and OpenAI's Responses use in place of a role.
     "user_input": "user",
     "model_output": "assistant",
     "function_result": "result",
@@ -53,12 +53,12 @@ _ROLES = {
 _RESULT_FIELDS = ("content", "output", "result", "response")
 _RESULT_PARTS = ("toolResult", "functionResponse", "function_response")
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
-# Base64, addresses and words of the API, in the blocks of a result; `tool_name` stands in Anthropic's references.
+# Base64, addresses and words of the API, in the blocks of a result; `tool_name` is from Anthropic's references.
 _NO_TEXT = frozenset({"data", "bytes", "type", "mime_type", "media_type", "uri", "url", "image_url", "id", "tool_name"})
 
 
 def _newest_first(query: Any) -> Iterator[tuple[str, Any]]:
-    """Who said something, and what: a text, or the texts and other values that it is made of."""
+    """Yield the sender and the content of each message: a text, or the texts and other values in it."""
     if isinstance(query, str):
         yield "user", query
         return
@@ -82,7 +82,10 @@ def _said(message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _said_in_parts(who: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Some APIs send results in a message of the user's; then what the user adds is newer than they are."""
+    """Yield the content of a message with parts.
+
+    Some APIs send results in a user message; then the user's own text in it is newer than they are.
+    """
     content = _first_of(message, ("content", "parts"))
     plan = [message["tool_plan"]] if isinstance(message.get("tool_plan"), str) else []
     texts: list[str] = []
@@ -110,14 +113,14 @@ def _parts_of(value: Any) -> Sequence[Any]:
 
 
 def _fields_of(value: Any) -> Mapping[str, Any]:
-    """What a dict or an SDK's object says by name."""
+    """Return the fields of a dict or of an SDK's object."""
     if isinstance(value, Mapping):
         return value
     return getattr(value, "__dict__", {}) if hasattr(type(value), "model_fields") else {}
 
 
 def _text_in(value: Any, most: int) -> str:
-    """The strings in `value`, the outer ones of nested values in their order; the middle left out where it is long."""
+    """Return the strings in `value`, the outer ones of nested values in their order. A long text loses its middle."""
     pieces: list[str] = []
     waiting = [value]
     for _ in range(_MOST_NODES):

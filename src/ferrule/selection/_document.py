@@ -1,4 +1,4 @@
-"""What a tool says of itself, as weighted terms: the text that a request is compared with."""
+"""Turn a tool's own texts into weighted terms, to compare them with a request."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ WEIGHTS = {
     "examples": 8,
     "worked examples": 6,
 }
-"""In tenths, by field: whole numbers, so that sums are the same in every order. Found by coordinate ascent on the data
-of `benchmarks/selection.py`; 0.7 or 1.4 times one of them changes the means by less than half a point."""
+"""In tenths, by field: with whole numbers, sums are equal in every order. Found by coordinate ascent on the data of
+`benchmarks/selection.py`; 0.7 or 1.4 times one of them changes the means by less than half a point.
+"""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _LONGEST_FIELD = 20_000
 _MOST_NODES = 2_000
 _MOST_NESTED = 8
 _LONGEST_VALUE = 100
 _MOST_ALIKE = 8
-"""How often a term counts that stands in so many worked examples of one tool."""
+"""The most often that a term counts if it appears in several worked examples of one tool."""
 _EXAMPLES_IN_LENGTH = 0.75
-"""The share of the worked examples that counts as the length of a tool: wholly, those with many would be punished."""
+"""The share of the worked examples in the length of a tool. With the whole, tools with many examples would be
+punished.
+"""
 _ALTERNATIVES = frozenset({"anyOf", "oneOf", "allOf"})
 
 
 def fields_of(tool: Tool) -> Iterator[tuple[str, str]]:
-    """The name of a field, and its text: what each of the weights counts for."""
+    """Yield each field with a weight: its name, and its text."""
     yield "name", tool.name
     description = tool.description[:_LONGEST_FIELD].strip()
     end = _SENTENCE_END.search(description)
@@ -51,7 +54,7 @@ def fields_of(tool: Tool) -> Iterator[tuple[str, str]]:
 
 
 class Document(NamedTuple):
-    """What an index keeps of a tool."""
+    """The terms of a tool for an index."""
 
     terms: dict[str, int]
     """The weights of each term, added up, in tenths."""
@@ -60,7 +63,7 @@ class Document(NamedTuple):
 
 
 def document_of(tool: Tool, worked_examples: Iterable[str] = ()) -> Document:
-    """What a tool says of itself, and what people said who needed it."""
+    """Return the document of a tool: its own texts, and the requests of people that needed it."""
     terms: dict[str, int] = {}
     for field, text in fields_of(tool):
         weight = WEIGHTS[field]
@@ -74,7 +77,7 @@ def document_of(tool: Tool, worked_examples: Iterable[str] = ()) -> Document:
 
 
 def terms_of_examples(texts: Iterable[str]) -> dict[str, int]:
-    """The terms of worked examples with their weights: once for each example, eight times at most."""
+    """Return the terms of worked examples with their weights: once for each example, eight times at most."""
     found: dict[str, int] = {}
     for text in texts:
         for term in dict.fromkeys(terms_of(text)):
@@ -83,15 +86,15 @@ def terms_of_examples(texts: Iterable[str]) -> dict[str, int]:
 
 
 def document_of_example(text: str) -> Document:
-    """A worked example by itself: each of its terms counts the same."""
+    """Return the document of a single worked example. Each of its terms counts the same."""
     terms = dict.fromkeys(terms_of(text), 10)
     return Document(terms, sum(terms.values()))
 
 
 class _Schema:
-    """The names and descriptions of parameters and the values that they may have, the outer ones first.
+    """The names, descriptions and possible values of parameters, the outer ones first.
 
-    References are read once each, where they are pointed at; so recursive schemas come to an end.
+    Each reference is read once, at its first use, so recursive schemas come to an end.
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
@@ -134,7 +137,7 @@ class _Schema:
 
 
 def _strings_in(values: Any) -> Iterator[str]:
-    """The strings in JSON values."""
+    """Yield the strings in JSON values."""
     waiting = [values]
     for _ in range(_MOST_NODES):
         if not waiting:

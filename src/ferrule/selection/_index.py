@@ -1,11 +1,11 @@
-"""An index of weighted terms, to which documents are added and from which they are taken one by one.
+"""An index of weighted terms. Documents are added and removed one by one.
 
-How well a document fits is BM25's sum over the terms of a request, with the length of the whole document as its norm:
+The score of a document is BM25's sum over the terms of a request, with the length of the whole document as its norm:
 
     weight of the term in the request · idf · w / (w + K · length / mean length)
 
-where `w` is the weight of the term in the document. Robertson and Zaragoza, "The probabilistic relevance framework:
-BM25 and beyond", 2009; b is 1.
+`w` is the weight of the term in the document. Robertson and Zaragoza, "The probabilistic relevance framework: BM25 and
+beyond", 2009; b is 1.
 
 numpy does the same sums in the same order, so scores are the same numbers with it and without it.
 """
@@ -22,9 +22,9 @@ from ferrule.selection._document import Document
 from ferrule.selection._numeric import numpy
 
 _K = 30.0
-"""In the tenths that weights are given in; by the benchmark, 22 and 40 are half a point worse in one of the means."""
+"""In tenths, like the weights; by the benchmark, 22 and 40 are half a point worse in one of the means."""
 _FEWEST = 300
-"""Documents from which on numpy is faster; below, its calls take longer than the sums."""
+"""The number of documents that makes numpy faster. With fewer, its calls take longer than the sums."""
 _MOST_WEIGHT = 65_535
 _MOST_KEPT_PARTS = 500_000
 Scores: TypeAlias = Any
@@ -32,7 +32,7 @@ Scores: TypeAlias = Any
 
 
 class Index:
-    """Documents by number, in the order in which they were added."""
+    """Documents by number, in the order of their addition."""
 
     def __init__(self) -> None:
         self.terms: dict[str, int] = {}
@@ -48,11 +48,11 @@ class Index:
         self._kept_size = 0
 
     def __len__(self) -> int:
-        """How many numbers were given, also to documents that were taken out."""
+        """Return how many numbers exist, including those of removed documents."""
         return len(self._lengths)
 
     def add(self, document: Document) -> int:
-        """Add a document, and give its number."""
+        """Add a document, and return its number."""
         number = len(self._lengths)
         terms = array("I")
         for term, weight in document.terms.items():
@@ -74,7 +74,7 @@ class Index:
         return number
 
     def remove(self, number: int) -> None:
-        """Take a document out; what it leaves behind is found by nobody, because its length is infinite."""
+        """Remove a document. Its remaining postings are never found, because its length is infinite."""
         for at in self._documents[number]:
             self._holding[at] -= 1
         self._documents[number] = array("I")
@@ -84,7 +84,7 @@ class Index:
         self._changed()
 
     def idf(self, term: str) -> float:
-        """How telling a term is: that of one which no document has where nothing is known of it."""
+        """Return how distinctive a term is. An unknown term counts like a term in no document."""
         found = self._known_idf.get(term)
         if found is None:
             at = self.terms.get(term)
@@ -93,12 +93,12 @@ class Index:
         return found
 
     def has(self, number: int, term: str) -> bool:
-        """Whether a document has a term."""
+        """Return whether a document has a term."""
         at = self.terms.get(term)
         return at is not None and at in self._documents[number]
 
     def added_by(self, term: str, number: int) -> float:
-        """What one unit of a term in a request adds to the score of a document."""
+        """Return the share of one unit of a request's term in the score of a document."""
         found = self._parts(term)
         numbers = [] if found is None else list(found[0])
         return float(found[1][numbers.index(number)]) if found and number in numbers else 0.0
@@ -107,10 +107,10 @@ class Index:
         return _K * self.count / self._total if self._total else 0.0
 
     def scores(self, requests: Sequence[Mapping[str, float]]) -> list[Scores]:
-        """How well each document fits each of the requests, by its number.
+        """Return the scores of all documents for each request, by document number.
 
         Args:
-            requests: Terms with their weights. Those of all the others are among the first one's.
+            requests: Terms with their weights. The first request has all the terms of the others.
         """
         np = self._numpy()
         add, empty = (_add_by_numpy, np.zeros) if np else (_add, _zeros)
@@ -126,8 +126,10 @@ class Index:
         return numpy() if len(self) >= _FEWEST else None
 
     def _parts(self, term: str) -> tuple[Any, Any] | None:
-        """The documents that have a term, and what one unit of it adds to their scores; kept until the index changes,
-        for the terms that were asked for last."""
+        """Return the documents with a term, and the share of one unit of it in their scores.
+
+        The result is cached for the most recent terms until the index changes.
+        """
         kept = self._kept_parts
         if (found := kept.pop(term, None)) is None:
             at = self.terms.get(term)
@@ -135,7 +137,7 @@ class Index:
                 return None
             found = self._weighed(self.idf(term), self._postings[at], self._weights[at])
             self._kept_size += len(found[0])
-        kept[term] = found  # now the last one
+        kept[term] = found  # now the most recent
         while self._kept_size > _MOST_KEPT_PARTS and len(kept) > 1:
             self._kept_size -= len(kept.pop(next(iter(kept)))[0])
         return found
@@ -145,7 +147,7 @@ class Index:
         np = self._numpy()
         if np is None:
             return numbers, [idf * w / (w + norm * lengths[n]) for n, w in zip(numbers, weights, strict=True)]
-        copied = np.array(numbers, dtype=np.uint32)  # an array that numpy looks into cannot grow
+        copied = np.array(numbers, dtype=np.uint32)  # numpy's view of an array would keep it from growing
         weighed = np.array(weights, dtype=np.float64)
         return copied, idf * weighed / (weighed + norm * np.array(lengths)[copied])
 
@@ -169,7 +171,7 @@ def _add_by_numpy(scores: Any, weight: float, numbers: Any, parts: Any) -> None:
 
 
 def combined(lists: Sequence[Scores], factors: Sequence[float], share: float) -> Scores:
-    """`(1 - share)` of the first list, and `share` of the highest of the others times their factors."""
+    """Return `(1 - share)` of the first list, and `share` of the highest of the others times their factors."""
     first, *others = lists
     if not isinstance(first, list):
         np = numpy()
@@ -181,13 +183,17 @@ def combined(lists: Sequence[Scores], factors: Sequence[float], share: float) ->
 
 
 def highest_of(scores: Scores) -> float:
-    """The highest score; 0 where there is none."""
+    """Return the highest score; 0 if there is none."""
     return max(scores, default=0.0) if isinstance(scores, list) else float(scores.max())
 
 
 def best(scores: Scores, most: int) -> list[int]:
-    """The numbers of at least `most` documents with the highest scores above 0, with all that are as good as the last
-    of them; fewer where there are fewer."""
+    """Return the numbers of at least `most` documents with the highest scores above 0.
+
+    All ties with the last one are included.
+
+    Returns fewer if fewer have such a score.
+    """
     if isinstance(scores, list):
         found = [number for number, score in enumerate(scores) if score > 0]
         if len(found) > most:

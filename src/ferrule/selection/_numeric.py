@@ -1,4 +1,4 @@
-"""numpy, where it is installed: the extra `ferrule[selection]`."""
+"""numpy, if it is installed: the extra `ferrule[selection]`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def numpy() -> Any:
-    """The module, or `None`; imported when it is needed, because that takes a tenth of a second."""
+    """Return the module, or `None`. It is imported on demand, because that takes a tenth of a second."""
     try:
         return import_module("numpy")
     except ImportError:

@@ -1,4 +1,4 @@
-"""What is looked for: a conversation as weighted terms, all together and each thing that is asked for by itself."""
+"""Turn a conversation into weighted terms: one set for the whole request, and one for each thing in it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ _CLAUSE_END = re.compile(
 _MOST_CLAUSES = 8
 _MOST_TERMS = 120
 _BEFORE, _BEFORE_A_SHORT_ONE = 0.1, 0.3
-"""What the terms of the turns before count for. A last message of fewer terms than `_FEW_TERMS` is about them."""
+"""The weights of terms from earlier turns. A last message with fewer terms than `_FEW_TERMS` refers to them."""
 _FEW_TERMS = 3
 _MOST_BEFORE = 60
 
 
 class Request(NamedTuple):
-    """Terms with their weights; a term that was said in the last message counts 1."""
+    """Terms with their weights; a term of the last message has weight 1."""
 
     whole: dict[str, float]
     clauses: list[dict[str, float]]
-    """Where the last message asks for several things, each of them; empty where it asks for one."""
+    """The terms of each request in the last message if it has several; empty if it has one."""
     said: list[str]
     """The terms of the last message."""
 
 
 def request_of(query: Query) -> Request:
-    """The terms of a text, or of a conversation: the last message, weakly what stands for its words, and weaker what
-    was said before it, what the model said last and what its last calls came to."""
+    """Return the terms of a text or a conversation.
+
+    The last message counts most. Its synonyms count less, and the user's text before it, the model's last text and the
+    results of its last calls count least.
+    """
     spoken, *before = read_conversation(query)
     said = list(dict.fromkeys(terms_of(spoken)))[:_MOST_TERMS]
     whole = _with_synonyms(said)

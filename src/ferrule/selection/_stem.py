@@ -13,7 +13,7 @@ _EXCEPTIONS = {
     **dict(pair.split(":") for pair in _CHANGED.split()),
     **{word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")},
 }
-"""Words that the rules would get wrong, with what they give."""
+"""Words with a wrong result by the rules, and the right result."""
 _STAY_AFTER_1A = frozenset(
     ("inning", "evening", "outing", "canning", "herring", "earring", "proceed", "exceed", "succeed")
 )
@@ -41,10 +41,12 @@ _DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 
 @lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
-    """What English words of one family share: `"prices"`, `"priced"` and `"pricing"` give `"price"` or `"pric"`.
+    """Return the common stem of English words of one family.
+
+    For example, `"prices"`, `"priced"` and `"pricing"` give `"price"` or `"pric"`.
 
     Args:
-        word: One word in small letters; one of other letters than a to z stays as it is.
+        word: One word in lower case. A word with letters other than a to z stays as it is.
     """
     if len(word) < 3 or not word.isascii() or not word.isalpha():
         return word
@@ -65,7 +67,7 @@ def stem(word: str) -> str:
 
 
 def _mark_consonants(word: str) -> str:
-    """`Y` where y is a consonant: at the beginning, and behind a vowel."""
+    """Return the word with `Y` for each y that is a consonant: at the beginning, and behind a vowel."""
     if "y" not in word:
         return word
     marked = "Y" + word[1:] if word[0] == "y" else word
@@ -73,7 +75,7 @@ def _mark_consonants(word: str) -> str:
 
 
 def _regions(word: str) -> tuple[int, int]:
-    """Where the two parts begin in which endings are taken off."""
+    """Return the beginnings of the two regions for the removal of endings."""
     begun = _LONG_START.match(word) or _REGION.search(word)
     first = begun.end() if begun else len(word)
     again = _REGION.search(word, first)

@@ -1,6 +1,6 @@
-"""Words that people use for one another, where they ask for a tool and where somebody describes one.
+"""Words that people use for one another, in requests for a tool and in descriptions of one.
 
-They count for little beside the words themselves: a group says that two words may mean the same, not that they do.
+They count little beside the words themselves: a group says that two words may mean the same, not that they do.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from math import sqrt
 from ferrule.selection._stem import stem
 
 SYNONYMS_SHARE = 0.45
-"""What another word of a group counts for beside the one that was said, divided by the root of how many there are. By
-the benchmark 0.3 and 0.6 are a third of a point worse, and none and 0.9 more than half a point."""
+"""The weight of another word of a group beside the original one, divided by the root of their number. By the benchmark
+0.3 and 0.6 are a third of a point worse, and none and 0.9 more than half a point.
+"""
 _GROUPS = """
 weather forecast temperature climate rain sunny umbrella snow humidity
 stock share equity ticker investment invest investor portfolio trading dividend
@@ -230,6 +231,6 @@ def _by_term() -> dict[str, tuple[str, ...]]:
 
 
 def synonyms_of(term: str) -> tuple[tuple[str, ...], float]:
-    """The terms that may stand for `term`, and what each of them counts for."""
+    """Return the synonyms of `term`, and the weight of each."""
     others = _by_term().get(term, ())
     return others, SYNONYMS_SHARE / sqrt(len(others)) if others else 0.0

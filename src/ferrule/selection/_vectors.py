@@ -1,4 +1,4 @@
-"""Vectors of an embedding model: read from what it gives, kept on disk, compared."""
+"""Vectors of an embedding model: read them from its answers, cache them on disk, compare them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ferrule.selection._numeric import numpy
 log = logging.getLogger("ferrule")
 
 Vector: TypeAlias = "array[float]"
-"""Of length 1, as 32-bit floats; or of zeros alone, which is like nothing."""
+"""A vector of length 1, as 32-bit floats; or of zeros alone, and then similar to nothing."""
 
 _ROUNDED = 6
-"""The decimals of a score: services give numbers that differ by less for the same text, and equal scores are a tie."""
+"""The decimals of a score. The numbers of a service for the same text differ by less, and equal scores are a tie."""
 _MOST_KEYS = 500  # SQLite takes 999 parameters in its oldest builds
 _SCHEMA = "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
-_WAIT = 10.0  # seconds for another process, which writes for milliseconds
+_WAIT = 10.0  # seconds for another process; its writes take milliseconds
 
 
 class Reader:
-    """Makes vectors of an embedding's answers; all have to have one length.
+    """A reader of an embedding's answers. All its vectors must have one length.
 
     Args:
-        who: Names the embedding in errors.
+        who: The name of the embedding in errors.
     """
 
     def __init__(self, who: str) -> None:
@@ -41,10 +41,11 @@ class Reader:
         self._length: int | None = None
 
     def vectors(self, answer: Any, texts: Sequence[str]) -> list[Vector]:
-        """One vector for each text.
+        """Return one vector for each text.
 
         Raises:
-            DefinitionError: for what is no list of vectors, not one for each text, or of another length than before.
+            DefinitionError: The answer is no list of vectors, has not one for each text, or has vectors of a new
+                length.
         """
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             raise DefinitionError(
@@ -68,10 +69,10 @@ class Reader:
         return self.fitting(array("f", [value / length for value in values] if length else values))
 
     def fitting(self, vector: Vector) -> Vector:
-        """The vector, where it is as long as those before it.
+        """Return the vector if it is as long as those before it.
 
         Raises:
-            DefinitionError: where it is not.
+            DefinitionError: It has another length.
         """
         if not vector:
             raise DefinitionError(f"{self._who} gave an empty vector")
@@ -86,12 +87,12 @@ class Reader:
 
 
 class Disk:
-    """Vectors in an SQLite file, which several processes may use at once and which survives a crash of each (WAL).
+    """Vectors in an SQLite file. Several processes may use it at once, and it survives a crash of each (WAL).
 
-    Texts are not kept, only a hash of the model's name and the text.
+    It stores no texts, only a hash of the model's name and the text.
 
     Args:
-        path: The file; it is made where there is none.
+        path: The file; it is created if it does not exist.
         model: The name of the model.
     """
 
@@ -100,10 +101,10 @@ class Disk:
         self._model = hashlib.sha256(model.encode("utf-8", "replace")).digest()
 
     def read(self, texts: Iterable[str]) -> dict[str, Vector]:
-        """Those vectors that there are, by text.
+        """Return the stored vectors of these texts, by text.
 
         Raises:
-            DefinitionError: where the file is no cache, or has something else than vectors.
+            DefinitionError: The file is no cache, or has something else than vectors.
         """
         by_key = {self._key(text): text for text in texts}
         found: dict[str, Vector] = {}
@@ -120,10 +121,10 @@ class Disk:
         return found
 
     def write(self, vectors: Mapping[str, Vector]) -> None:
-        """Keep these, by text.
+        """Store vectors, by text.
 
         Raises:
-            DefinitionError: where the file is no cache.
+            DefinitionError: The file is no cache.
         """
         rows = [(self._key(text), vector.tobytes()) for text, vector in vectors.items()]
         try:
@@ -147,7 +148,10 @@ class Disk:
         return hashlib.sha256(self._model + text.encode("utf-8", "replace")).digest()
 
     def _go_without(self, error: Exception) -> None:
-        """A cache that is full, locked or read-only costs time, and is no reason to end a conversation."""
+        """Log an error of the cache and continue without it, or raise if the file is no cache.
+
+        A cache that is full, locked or read-only costs time, and is no reason to end a conversation.
+        """
         if not isinstance(error, sqlite3.OperationalError | OSError):
             raise DefinitionError(
                 f"embedding: the cache {str(self._path)!r} cannot be used: {error}; name another file, or delete it"
@@ -156,10 +160,10 @@ class Disk:
 
 
 class Rows:
-    """Vectors to compare with others: by numpy where it is installed, else in Python, with the same answers.
+    """Vectors to compare with others: by numpy if it is installed, else in Python, with the same answers.
 
-    Each score is the exact sum of the exact products, rounded. numpy sums in 32 bits and in an order of its own, and
-    only says which rows can be among the best.
+    Each score is the exact sum of the exact products, rounded. numpy sums in 32 bits and in its own order, and only
+    finds the candidates for the best rows.
     """
 
     def __init__(self, rows: Sequence[Vector]) -> None:
@@ -170,8 +174,10 @@ class Rows:
             self._matrix = self._numpy.frombuffer(b"".join(rows), self._numpy.float32).reshape(len(rows), -1)
 
     def best(self, asked: Vector, limit: int) -> list[tuple[int, float]]:
-        """The positions of the rows that are most like `asked`, the best first, and their cosines. Those of 0 or less
-        are left out, and equal ones stand in their order."""
+        """Return the positions of the rows most similar to `asked`, the best first, and their cosines.
+
+        Rows with 0 or less are left out, and ties stay in their order.
+        """
         scores = ((at, round(fsum(map(mul, self._rows[at], asked)), _ROUNDED)) for at in self._candidates(asked, limit))
         return heapq.nsmallest(limit, (one for one in scores if one[1] > 0), key=lambda one: (-one[1], one[0]))
 
@@ -180,7 +186,7 @@ class Rows:
             return range(len(self._rows))
         scores = self._matrix @ self._numpy.frombuffer(asked, self._numpy.float32)
         least = self._numpy.partition(scores, -limit)[-limit]
-        # The sum of n products of 32-bit floats, of vectors of length 1, is wrong by at most about n * 2**-24. What is
-        # to be among the best is at most twice that below the last of numpy's best, and twice what rounding takes.
+        # For vectors of length 1, numpy's sum of n products of 32-bit floats is wrong by at most about n * 2**-24. A
+        # row among the best is below the last of numpy's best by at most twice that, plus twice the rounding.
         slack = len(asked) * 2**-22 + 2 * 10**-_ROUNDED
         return self._numpy.flatnonzero(scores >= least - slack).tolist()  # type: ignore[no-any-return]

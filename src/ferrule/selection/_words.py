@@ -1,4 +1,4 @@
-"""A text as the terms that are compared: words, split as names are written, without endings and without stop words."""
+"""Split a text into terms for the comparison: words, split at the joints of names, without endings and stop words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import unicodedata
 from ferrule.selection._stem import stem
 
 _ONE_WORD = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[^\W\d_A-Z]+|[0-9]+")
-"""A word of small letters, of any alphabet, perhaps with a capital before it; capitals; or digits."""
+"""A word of lower-case letters in any alphabet, with an optional capital before it; capitals; or digits."""
 _STOP_WORDS = """
 a able about above additional additionally after again all already also always am an and another any appreciate
 appreciated are as assist assistance at based be been before being below bit both but by can certain come comes
@@ -25,7 +25,7 @@ using various ve very via want wanted wants was way we well were what when where
 why will wish with within wondering working would yes yet you your yours yourself
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""Words that say nothing of what is wanted: those of English grammar, and those with which people ask for things."""
+"""Words without information about the request: those of English grammar, and those of polite requests."""
 _MOST_KNOWN = 200_000
 
 
@@ -35,7 +35,7 @@ def _term(word: str) -> str | None:
 
 
 class _Known(dict[str, str | None]):
-    """The term of each word, as it was written; looked up, it takes a tenth of the time that making it takes."""
+    """The term of each written word. A look-up takes a tenth of the time to make it."""
 
     def __missing__(self, word: str) -> str | None:
         if len(self) >= _MOST_KNOWN:
@@ -48,11 +48,11 @@ _known = _Known()
 
 
 def terms_of(text: str) -> list[str]:
-    """The terms of a text in their order, each as often as it stands there.
+    """Return the terms of a text in their order, with repetitions.
 
     The words in `readMyFile2`, `READ_MY_FILE` and `read-my-file` are words by themselves.
     """
-    if not text.isascii():  # accents count for nothing: people leave them out
+    if not text.isascii():  # accents are ignored: people omit them
         text = "".join([one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one)])
     known = _known
     return [term for word in _ONE_WORD.findall(text) if (term := known[word]) is not None]

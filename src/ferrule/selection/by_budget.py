@@ -14,31 +14,31 @@ from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Query, ToolSelector
 
 _MOST_RANKED = 200
-"""How many tools the default selector gives, from which those are taken that fit."""
+"""The number of tools from the default selector, before the budget is applied."""
 
 
 def by_budget(
     tokens: int, selector: ToolSelector | None = None, *, count: Callable[[Tool], int] | None = None
 ) -> ToolSelector:
-    """Tools whose definitions take at most so many tokens. See docs/selection.md#by_budget.
+    """Return a selector for tools with definitions of at most `tokens` tokens. See docs/selection.md#by_budget.
 
         selector = by_budget(8_000, chain(pinned("read_*"), keyword(50)))
 
-    Where all tools fit, all are offered, in the order of the toolset, and no search tool (one with the tag
-    `tool_search`). Where they do not, the search tools come first, then what `selector` gives, in its order; a tool
-    that is too large for what is left is passed over, and smaller ones behind it may fit. Search tools, and what
-    `pinned` pins in a `chain`, always have their place.
+    If all tools fit, it offers all in the order of the toolset, and no search tool (one with the tag `tool_search`).
+    Otherwise the search tools come first, then the tools of `selector`, in its order. A tool that is too large for the
+    rest is skipped, and smaller ones behind it may fit. Search tools, and the tools that `pinned` pins in a `chain`,
+    always have their place.
 
     Args:
-        tokens: How many all definitions together may take.
-        selector: What is offered first; `keyword()` where it is left out.
-        count: The tokens of a tool's definition; `definition_tokens` where it is left out. It is asked once for each.
+        tokens: The most tokens of all definitions together.
+        selector: The selector of the first tools to offer; `keyword()` by default.
+        count: Return the tokens of a tool's definition; `definition_tokens` by default. Called once for each tool.
 
     Raises:
-        DefinitionError: for a wrong `tokens`, what is no selector, and a `count` that cannot be called.
+        DefinitionError: `tokens` is wrong, `selector` is no selector, or `count` cannot be called.
 
-    Its `select` raises `DefinitionError` where the search tools and the pinned ones alone take more than `tokens`,
-    where `selector` gives a tool that it did not get, and where `count` gives no whole number from 0.
+    Its `select` raises `DefinitionError` if the search tools and the pinned ones alone take more than `tokens`, if
+    `selector` returns a tool from outside, and if `count` returns no whole number from 0.
     """
     if count is not None and not callable(count):
         raise DefinitionError(f"by_budget: count is a function of a tool that gives its tokens, not {count!r}")
@@ -70,7 +70,7 @@ class _ByBudget:
         return list(offered)
 
     def always(self, tools: Iterable[Tool]) -> list[Tool]:
-        """The tools that are offered for whatever messages there are."""
+        """Return the tools that are offered for any messages."""
         return always_offered(self._selector, as_tools(tools))
 
     def _left_after(self, reserved: list[Tool]) -> int:

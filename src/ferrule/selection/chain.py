@@ -1,4 +1,4 @@
-"""`chain`: what one selector gives, then what the next one adds."""
+"""`chain`: the tools of several selectors, one selector after the other."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ferrule.selection.matching import Query, ToolSelector
 
 
 def chain(*selectors: ToolSelector) -> ToolSelector:
-    """What each of these gives, in their order, each tool once. See docs/selection.md#chain.
+    """Return a selector for the tools of each of these, in their order, each tool once. See docs/selection.md#chain.
 
         selector = chain(pinned("read_*"), keyword(8))
 
     Raises:
-        DefinitionError: for what is no selector, and where there is none.
+        DefinitionError: An argument is no selector, or there is none.
 
-    Its `select` raises `DefinitionError` where a selector gives a tool that it did not get.
+    Its `select` raises `DefinitionError` if a selector returns a tool from outside.
     """
     if not selectors:
         raise DefinitionError("chain() selects nothing: give it selectors, such as chain(pinned('read_*'), keyword(8))")
@@ -37,7 +37,7 @@ class _Chain:
         return list(found)
 
     def always(self, tools: Iterable[Tool]) -> list[Tool]:
-        """The tools that are offered for whatever messages there are."""
+        """Return the tools that are offered for any messages."""
         every = as_tools(tools)
         return list(dict.fromkeys(tool for one in self._selectors for tool in always_offered(one, every)))
 

@@ -1,4 +1,4 @@
-"""`embedding`: the tools whose texts an embedding model finds most like what is asked."""
+"""`embedding`: the tools with the texts most similar to the question, by an embedding model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ferrule.selection._vectors import Disk, Reader, Rows, Vector
 from ferrule.selection.matching import Match, Query, Ranker
 
 Vectors: TypeAlias = Iterable[Iterable[float]]
-"""What an embedding gives: a list of lists, or an array of two dimensions. See docs/selection.md#embedding."""
+"""The answer of an embedding: a list of lists, or an array of two dimensions. See docs/selection.md#embedding."""
 Embed: TypeAlias = Callable[[list[str]], Vectors] | Callable[[list[str]], Awaitable[Vectors]]
-"""What gives a vector for each text, sync or async. See docs/selection.md#embedding."""
+"""A function from texts to one vector for each, sync or async. See docs/selection.md#embedding."""
 
 _LONGEST_TEXT = 8_000
 _NO_SCHEMAS = frozenset({"default", "const", "enum", "examples"})
 _MOST_ASKED = 64
-"""Questions whose vectors are kept: a loop asks the same one turn after turn."""
+"""The number of questions with cached vectors: a loop asks the same one turn after turn."""
 
 
 def embedding(
@@ -38,27 +38,27 @@ def embedding(
     batch: int = 256,
     name: str | None = None,
 ) -> Ranker:
-    """The tools whose texts are most like the last thing that the user said, by the cosine of their vectors.
-    See docs/selection.md#embedding.
+    """Return a ranker by the cosine between a tool's text and the user's last text. See docs/selection.md#embedding.
 
-    Each tool's text (its name, its description, and its parameters' names and descriptions) is embedded once, and
-    so is the question. `select` awaits an async `embed`, and runs a sync one in a thread; `rank` does the same in a
-    loop of its own, and waits for it. Scores are rounded to 6 decimals, and tools with equal ones stand in the order
-    of the toolset. numpy (`pip install ferrule[selection]`) makes it faster; the answers are the same.
+    Each tool's text (its name, its description, and its parameters' names and descriptions) is embedded once, and so is
+    the question. `select` awaits an async `embed`, and runs a sync one in a thread; `rank` does the same in a loop of
+    its own, and waits for it. Scores are rounded to 6 decimals, and ties are in the order of the toolset. numpy (`pip
+    install ferrule[selection]`) makes it faster; the answers are the same.
 
     Args:
-        embed: Gives a vector for each of a list of texts, sync or async.
-        limit: How many tools `select` gives at most.
-        cache: An SQLite file that keeps the vectors of tools; several processes may use it at once. What users say is
-            not kept there.
-        batch: How many texts `embed` gets at most.
-        name: The model's name, which a cache needs: vectors of another name are not used.
+        embed: Return a vector for each of a list of texts, sync or async.
+        limit: The most tools from `select`.
+        cache: An SQLite file for the vectors of tools; several processes may use it at once. User messages are not
+            stored there.
+        batch: The most texts in one call of `embed`.
+        name: The model's name, required with a cache: vectors of another name are not used.
 
     Raises:
-        DefinitionError: for an `embed` that cannot be called, wrong numbers, and a `cache` without a `name`.
+        DefinitionError: `embed` cannot be called, a number is wrong, or there is a `cache` without a `name`.
 
-    Its `select` and `rank` raise `DefinitionError` where `embed` gives something else than one vector for each text,
-    all of one length, without NaN or infinity; and for a cache that is no SQLite file. What `embed` raises, they raise.
+    Its `select` and `rank` raise `DefinitionError` if `embed` returns anything except one vector for each text, all of
+    one length, without NaN or infinity; and if the cache is no SQLite file. An exception from `embed` passes through
+    them.
     """
     if not callable(embed):
         raise DefinitionError(f"embedding: embed is a function of a list of texts, not {embed!r}")
@@ -93,7 +93,7 @@ class _Embedding:
         return run_on_loop(self._background_loop.get(), lambda: self.rank_async(tools, query, limit=limit))
 
     async def rank_async(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
-        """What `rank` gives, without keeping the loop waiting."""
+        """Return the same as `rank`, without blocking the loop."""
         every, text = list(dict.fromkeys(tools)), read_conversation(query).user
         if not every or not text:
             return []
@@ -103,11 +103,11 @@ class _Embedding:
         return self._nearest(every, await self._vector_of(text), limit)
 
     async def _learn(self, tools: list[Tool]) -> None:
-        """Embed what is new among the tools."""
+        """Embed the new tools."""
         texts = {tool: text_of_tool(tool) for tool in tools if tool not in self._known}
         if not texts:
             return
-        # In a thread: another process may hold the file for seconds.
+        # In a thread: another process may lock the file for seconds.
         vectors = await asyncio.to_thread(self._disk.read, set(texts.values())) if self._disk else {}
         self._keep(texts, vectors)
         left = list(dict.fromkeys(text for text in texts.values() if text not in vectors))
@@ -124,7 +124,7 @@ class _Embedding:
                 self._known[tool] = self._reader.fitting(vectors[text])
 
     async def _vector_of(self, text: str) -> Vector:
-        """The vector of a question."""
+        """Return the vector of a question."""
         vector = self._asked.get(text)
         if vector is None:
             (vector,) = await self._vectors_of([text])
@@ -149,7 +149,7 @@ class _Embedding:
 
 
 def text_of_tool(tool: Tool) -> str:
-    """What of a tool is embedded: its name, its description, and its parameters, those within others too."""
+    """Return the text of a tool to embed: its name, its description, and its parameters, including nested ones."""
     lines = [f"{tool.name}: {tool.description}", *_parameter_lines(tool.input_schema)]
     return "\n".join(lines)[:_LONGEST_TEXT]
 

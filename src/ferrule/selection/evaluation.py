@@ -1,4 +1,4 @@
-"""How well a ranker finds what was labelled as right: recall, NDCG, what it mixes up, and what a prompt would cost."""
+"""Measure a ranker on labelled queries: recall, NDCG, confused tools, and the cost of a prompt."""
 
 from __future__ import annotations
 
@@ -19,82 +19,82 @@ from ferrule.selection._checks import as_ranker, as_tools, did_you_mean
 from ferrule.selection.matching import Query, Ranker
 
 _DEPTH = 10
+"""The number of places for NDCG."""
 _MOST_CASES = 100_000_000
-"""Places that NDCG looks at."""
+"""The most bytes of a file of cases."""
 
 
 @dataclass(frozen=True)
 class LabelledQuery:
-    """A request, and the tools that are right for it. See docs/selection.md#measuring."""
+    """A request, and the right tools for it. See docs/selection.md#measuring."""
 
     text: str
     relevant: tuple[str, ...]
-    """Names of tools, or the `id` of their rows where they come from a tools.jsonl."""
+    """Names of tools, or the `id` of their rows if they come from a tools.jsonl."""
     id: str = ""
     messages: tuple[Mapping[str, Any], ...] | None = None
-    """The conversation that ends with the request, where there is one; it is ranked instead of the text."""
+    """The conversation that ends with the request, or None. If present, it is ranked instead of the text."""
 
     @property
     def asked(self) -> Query:
-        """What a ranker is given."""
+        """The query for a ranker."""
         return self.text if self.messages is None else self.messages
 
 
 class Ranks(NamedTuple):
-    """Where the right tools of one query stand. See docs/selection.md#measuring."""
+    """The places of the right tools of one query. See docs/selection.md#measuring."""
 
     query: LabelledQuery
     places: Mapping[str, int | None]
-    """For each right tool its place, from 1; `None` where it was not among those found."""
+    """For each right tool its place, from 1; `None` if it was not found."""
     found: tuple[str, ...]
     """The names of the tools found, the best first."""
 
 
 class Confusion(NamedTuple):
-    """A wrong tool that stands above the right one. See docs/selection.md#measuring."""
+    """A wrong tool ranked above the right one. See docs/selection.md#measuring."""
 
     right: str
     wrong: str
     queries: int
-    """In how many queries."""
+    """The number of queries with this confusion."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a ranker did on labelled queries; all measures are means over the queries, from 0 to 1.
+    """The measures of a ranker on labelled queries; all are means over the queries, from 0 to 1.
 
     See docs/selection.md#measuring.
     """
 
     tools: int
     recall: Mapping[int, float]
-    """For each k, the share of a query's right tools that are among the first k."""
+    """For each k, the share of a query's right tools among the first k."""
     ndcg: float
-    """NDCG of the first 10, where a tool is right or wrong and nothing between."""
+    """NDCG of the first 10, with only two grades: right and wrong."""
     ranks: tuple[Ranks, ...]
     """One for each query, in their order."""
     confusable: tuple[Confusion, ...]
-    """The most frequent first; a right tool that was not found stands below all that were."""
+    """The most frequent first. A right tool that was not found counts as below all that were."""
     tokens: int
-    """An estimate of what the definitions of all tools cost in a prompt."""
+    """An estimate of the tokens of all tools' definitions in a prompt."""
     tokens_of_first: Mapping[int, float]
-    """For each k, what the definitions of the first k cost, as the mean over the queries."""
+    """For each k, the tokens of the first k definitions, as the mean over the queries."""
 
 
 def evaluate(
     ranker: Ranker, tools: Iterable[Tool], queries: Iterable[LabelledQuery], *, k: Sequence[int] = (1, 5, 10)
 ) -> Evaluation:
-    """Rank `tools` for each of `queries`, and say how well that went. See docs/selection.md#measuring.
+    """Rank `tools` for each of `queries`, and return the measures. See docs/selection.md#measuring.
 
     Args:
-        ranker: Anything with `rank(tools, query, limit=…)`.
-        tools: A toolset, or tools that need not be one: two may have one name, and are then called by their `id`.
+        ranker: Any object with `rank(tools, query, limit=…)`.
+        tools: A toolset, or any tools. If two have one name, their `id` names them.
         queries: See `read_queries`.
-        k: How many of the first places recall and costs are given for.
+        k: The numbers of first places for recall and costs.
 
     Raises:
-        DefinitionError: where there is no query, one has no right tool or names a tool that is not there, and for what
-            is no ranker.
+        DefinitionError: There is no query, a query has no right tool or names an unknown one, or `ranker` is no ranker.
     """
     ranker, offered = as_ranker("evaluate(…)", ranker), as_tools(tools)
     shown = _shown_names(offered)
@@ -122,26 +122,28 @@ def evaluate(
 
 
 def read_queries(path: str | os.PathLike[str]) -> list[LabelledQuery]:
-    """The labelled queries of a JSONL file, one object a line. See docs/selection.md#measuring.
+    """Return the labelled queries of a JSONL file, one object a line. See docs/selection.md#measuring.
 
-    `{"text": "…", "relevant": ["read_file"], "id": "q1", "messages": […]}`; `id` and `messages` may be left out.
+    `{"text": "…", "relevant": ["read_file"], "id": "q1", "messages": […]}`; `id` and `messages` are optional.
 
     Raises:
-        DefinitionError: naming file and line.
-        OSError: if the file cannot be read.
+        DefinitionError: A line is invalid, or the file is too large. The message names file and line.
+        OSError: The file cannot be read.
     """
     return [_query_of_row(row, where) for where, row in read_rows(path)]
 
 
 def read_tools(path: str | os.PathLike[str]) -> list[Tool]:
-    """The tools of a JSONL file, one definition a line, to be looked for and not run. See docs/selection.md#measuring.
+    """Return the tools of a JSONL file, one definition a line, to search and not to run.
 
-    `{"id": "fs:read_file", "name": "read_file", "description": "…", "parameters": {…}}`, or in any form that
-    `build_tool` takes. An `id` goes into the tool's metadata. Two tools may have one name, so it is no toolset.
+    See docs/selection.md#measuring.
+
+    `{"id": "fs:read_file", "name": "read_file", "description": "…", "parameters": {…}}`, or any form that `build_tool`
+    accepts. An `id` goes into the tool's metadata. Two tools may have one name, so the result is no toolset.
 
     Raises:
-        DefinitionError: naming file and line.
-        OSError: where the file cannot be read.
+        DefinitionError: A line is invalid, or the file is too large. The message names file and line.
+        OSError: The file cannot be read.
     """
     return [_tool_of_row(row, where) for where, row in read_rows(path)]
 
@@ -154,13 +156,13 @@ def _read_lines(path: str | os.PathLike[str]) -> list[bytes]:
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSONL file, each with the words that say where it stands; empty lines are passed over.
+    """Yield the objects of a JSONL file, each behind a text with its file and line. Empty lines are skipped.
 
     Raises:
-        DefinitionError: naming file and line.
-        OSError: where the file cannot be read.
+        DefinitionError: A line is invalid, or the file is too large. The message names file and line.
+        OSError: The file cannot be read.
     """
-    # Of bytes, because a text's splitlines() also splits at U+2028, which JSON may hold.
+    # In bytes, because a text's splitlines() also splits at U+2028, and JSON may contain that.
     for number, line in enumerate(_read_lines(path), 1):
         if not line.strip():
             continue
@@ -211,14 +213,18 @@ def _is_list_of(value: object, kind: type) -> bool:
 
 
 def _shown_names(tools: Iterable[Tool]) -> dict[Tool, str]:
-    """What each tool is called here: its name; of those that share one, the `id` of the row, where it has one."""
+    """Return the name of each tool here: its own, or the `id` of its row if several tools share the name."""
     counts = Counter(tool.name for tool in tools)
     return {tool: tool.name if counts[tool.name] == 1 else _id(tool) or tool.name for tool in tools}
 
 
 def _names_by_label(shown: Mapping[Tool, str]) -> dict[str, str | None]:
-    """What tools are called here by what a query may call them: the id of a row, the wire name, above all the name;
-    `None` for a name of several."""
+    """Return the names of tools here by the labels in a query.
+
+    A label is the id of a row, the wire name, or first of all the name.
+
+    The value is `None` for a name of several tools.
+    """
     labels: dict[str, str | None] = {}
     for label in (_id, lambda tool: tool.wire_name, lambda tool: tool.name):
         labels.update((found, name) for tool, name in shown.items() if (found := label(tool)) is not None)

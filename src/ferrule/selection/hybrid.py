@@ -1,4 +1,4 @@
-"""`hybrid`: several rankings as one, by the places that a tool has in them."""
+"""`hybrid`: several rankings as one, by a tool's places in them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from ferrule.selection.matching import Match, Query, Ranker
 
 _K = 60
 _DEPTH = 100
-"""How far each ranking is read, at least: a tool that is low in one may be high in another."""
+"""The least number of tools to read from each ranking: a tool that is low in one may be high in another."""
 
 
 def hybrid(*rankers: Ranker, limit: int = 8) -> Ranker:
-    """The tools that stand high in several rankings, by reciprocal rank fusion. See docs/selection.md#hybrid.
+    """Return a ranker for tools that are high in several rankings, by reciprocal rank fusion.
+
+    See docs/selection.md#hybrid.
 
         selector = hybrid(keyword(), embedding(embed), limit=8)
 
-    A score is the sum of 1 / (60 + place) over the rankings that have the tool; scores of one ranker and of another
-    are not compared. Tools with equal scores in a ranking share the place of the first of them; in the answer they
-    stand in the order of the toolset.
+    A score is the sum of 1 / (60 + place) over the rankings that have the tool; scores of different rankers are not
+    compared. Tools with equal scores in a ranking share the place of the first of them; in the answer, ties are in the
+    order of the toolset.
 
     Args:
-        rankers: Each is asked for its first 100. One that waits for something has, beside `rank`,
-            `async rank_async(tools, query, *, limit)`, which `select` awaits.
-        limit: How many tools `select` gives at most.
+        rankers: Each returns its first 100. A ranker that has to wait also has `async rank_async(tools, query, *,
+            limit)`, and `select` awaits it.
+        limit: The most tools from `select`.
 
     Raises:
-        DefinitionError: for what does not rank, where there is none, and a wrong `limit`.
+        DefinitionError: An argument is no ranker, there is none, or `limit` is wrong.
     """
     if not rankers:
         raise DefinitionError("hybrid() ranks nothing: give it rankers, such as hybrid(keyword(), embedding(embed))")
@@ -51,7 +53,7 @@ class _Hybrid:
         return _fused(every, lists, limit)
 
     async def rank_async(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
-        """What `rank` gives, without keeping the loop waiting."""
+        """Return the same as `rank`, without blocking the loop."""
         every, depth = as_tools(tools), max(_DEPTH, limit)
         return _fused(every, [await ranked(one, every, query, depth) for one in self._rankers], limit)
 
@@ -67,6 +69,6 @@ def _fused(tools: Tools, lists: list[list[Match]], limit: int) -> list[Match]:
             if match.score != last:
                 place, last = position, match.score
             shares.setdefault(match.tool, []).append(1 / (_K + place))
-    # fsum: the same places give one score, in whichever order the rankings come; before Python 3.12 `sum` does not.
+    # fsum: the same places give one score in any order of the rankings; before Python 3.12 `sum` does not.
     fused = [Match(tool, fsum(shares[tool])) for tool in dict.fromkeys(tools) if tool in shares]
     return sorted(fused, key=lambda match: -match.score)[:limit]

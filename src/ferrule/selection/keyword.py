@@ -1,4 +1,4 @@
-"""`keyword`: the tools whose words fit best."""
+"""`keyword`: the tools with the best matching words."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from ferrule.selection._words import terms_of
 from ferrule.selection.matching import Match, Query
 
 _CLAUSES = 0.5
-"""The share of the score that is for the best of the things that were asked for, and not for all together."""
+"""The share of the score for the best single part of the request. The rest is for all parts together."""
 _EVENNESS = 0.8
-"""How far each of them counts as much as the others, whatever is known of its words: 0 not at all, 1 wholly."""
+"""How evenly the parts of the request count: 0 by their scores, 1 all the same."""
 _RERANKED = 60
-"""How many of the best are looked at again."""
+"""The number of the best tools to score a second time."""
 _WHOLE_NAME, _INSIDE = 0.1, 0.3
-"""What it counts, in parts of the best score, that all of a tool's name was said, and that what was said stands inside
-the words of its name."""
+"""The bonuses, as parts of the best score, for a request with the whole name of a tool, and for a request whose words
+are inside the words of the name.
+"""
 _SHORTEST_INSIDE = 4
 _WORKED = 1.2
-"""What it counts, in parts of the best score, that worked examples have what was said: the share that each of them has,
-added up."""
+"""The bonus, as a part of the best score, for worked examples with words of the request: the sum of the shares in
+each.
+"""
 _MOST_WORKED = 8
 _UNLIKE = 6
-"""So many examples that have nothing of it are taken to stand beside a tool's own: one alone says little."""
+"""The number of unrelated examples to assume beside a tool's own: a single example proves little."""
 _MOST_INDEXES = 8
 _LOW = 1 / 3
 _FEW_CHANGES = 16
-"""So many tools, and one in twenty, may come and go before a toolset gets an index of its own."""
+"""The number of tools, plus one in twenty, that may come and go before a toolset gets its own index."""
 _INEXACT = 1e-9
 
 
 class Contribution(NamedTuple):
-    """A part of a score: what a term in one field of a tool added to it. See docs/selection.md#why."""
+    """A part of a score: the share of one term in one field of a tool. See docs/selection.md#why."""
 
     term: str
     field: str
@@ -52,29 +54,29 @@ class Contribution(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """A match, and what its score comes from, the largest first. See docs/selection.md#why."""
+    """A match, and the parts of its score, the largest first. See docs/selection.md#why."""
 
     match: Match
     parts: list[Contribution]
 
 
 def keyword(limit: int = 8, *, examples: Mapping[str, Iterable[str]] | None = None, least: float = 0.0) -> Keyword:
-    """The tools whose words fit best; the default ranker. See docs/selection.md#keyword.
+    """Return a ranker by matching words; the default ranker. See docs/selection.md#keyword.
 
         matches = keyword().rank(tools, "What is the weather in Oslo?", limit=3)
 
-    It compares names, descriptions, parameters, the values that they may have, tags and worked examples with what the
-    user asks for. Nothing is learned from use, and the same question has the same answer.
+    It compares names, descriptions, parameters and their possible values, tags and worked examples with the user's
+    request. It learns nothing from use, and the same question has the same answer.
 
     Args:
-        limit: How many tools `select` gives at most.
-        examples: Requests as people word them, by the name of the tool that is right for them.
-        least: The share of what was said, by how telling its words are, that a tool has to have: 0 to 1. Above 0, what
-            has less than a third of the best score is left out too. It suits short requests, such as a model's:
-            `search_tool` takes 0.2. Of a story that somebody tells, tools have less.
+        limit: The most tools from `select`.
+        examples: Requests in people's own words, by the name of the right tool.
+        least: The least share of the request, weighted by how distinctive its words are, that a tool must match: 0 to
+            1. Above 0, tools with less than a third of the best score are left out too. It suits short requests, such
+            as a model's: `search_tool` uses 0.2. In a long story, tools match less.
 
     Raises:
-        DefinitionError: for a wrong `limit` or `least`, and examples that are not lists of texts by name.
+        DefinitionError: `limit` or `least` is wrong, or `examples` are not lists of texts by name.
     """
     given: Any = least
     if not isinstance(given, int | float) or not 0 <= given <= 1:
@@ -96,10 +98,10 @@ def _as_examples(given: Any) -> dict[str, tuple[str, ...]]:
 
 
 class Keyword:
-    """What `keyword` makes. See docs/selection.md#keyword.
+    """The ranker from `keyword`. See docs/selection.md#keyword.
 
-    It keeps an index for each toolset that it was given, the last eight of them; a toolset that has nearly all
-    its tools in common with one of these changes that index, by the tools that came and went.
+    It caches an index for each of the last eight toolsets. For a toolset with nearly the same tools as one of these, it
+    updates that index by the difference.
     """
 
     def __init__(self, limit: int, examples: dict[str, tuple[str, ...]], least: float) -> None:
@@ -110,19 +112,19 @@ class Keyword:
         self._lock = Lock()
 
     async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
-        """The `limit` tools that fit best, the best first; ranked in a thread, because a first index takes long."""
+        """Return the `limit` best tools, the best first. Ranks in a thread, because a first index takes long."""
         every = as_tools(tools)
         return [match.tool for match in await asyncio.to_thread(self.rank, every, messages, limit=self._limit)]
 
     def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
-        """The `limit` tools that fit best, the best first; equal ones in the order of `tools`."""
+        """Return the `limit` best tools, the best first; ties in the order of `tools`."""
         as_count("keyword", "limit", limit)
         request = request_of(query)
         with self._lock:
             return self._catalogue(as_tools(tools)).rank(request, limit)
 
     def explain(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Explanation]:
-        """What `rank` gives, with what each score comes from."""
+        """Return the matches of `rank`, with the parts of each score."""
         as_count("keyword", "limit", limit)
         request = request_of(query)
         with self._lock:
@@ -171,7 +173,7 @@ class _Catalogue:
         return len(tools) == len(self._order) and all(map(is_, tools, self._order))
 
     def is_near(self, tools: list[Tool]) -> bool:
-        """Whether few tools would have to come and go."""
+        """Return whether the difference between these tools and the own ones is small."""
         if tools[: len(self._order)] == self._order and self._order:
             changes = len(tools) - len(self._order)
         else:
@@ -179,9 +181,9 @@ class _Catalogue:
         return changes <= _FEW_CHANGES + len(tools) // 20
 
     def become(self, given: Tools, tools: list[Tool]) -> None:
-        """Have these tools, by adding and removing what is not the same."""
+        """Change the index to these tools, by adding and removing the difference."""
         before = len(self._order)
-        if not before or tools[:before] != self._order:  # to look at each of 100,000 tools takes 50 ms
+        if not before or tools[:before] != self._order:  # a look at each of 100,000 tools takes 50 ms
             before, wanted = 0, set(tools)
             for tool in [tool for tool in self._numbers if tool not in wanted]:
                 self.remove(tool)
@@ -232,7 +234,7 @@ class _Catalogue:
         return self._places[self._tool(number)]
 
     def _lists(self, request: Request) -> tuple[list[Scores], list[float]]:
-        """The scores for all that was said, and for each thing that was asked for; and by what these are multiplied."""
+        """Return the scores for the whole request and for each part of it, and the factors for the parts."""
         lists = self._index.scores([request.whole, *request.clauses])
         return lists, _factors(list(map(highest_of, lists)))
 
@@ -248,7 +250,7 @@ class _Catalogue:
         return scores
 
     def _alike(self, request: Request) -> dict[int, float]:
-        """What tools get for worked examples that have what was said, in parts of the best score."""
+        """Return the bonuses of tools with worked examples like the request, as parts of the best score."""
         asked = dict.fromkeys(request.said, 1.0)
         if not asked or not self._worked.count:
             return {}
@@ -265,7 +267,7 @@ class _Catalogue:
         return own / (own + _UNLIKE)
 
     def _looked_at_again(self, request: Request, scores: Scores, numbers: list[int]) -> dict[int, float]:
-        """The scores of some tools, with what their names add."""
+        """Return the scores of some tools, with the bonuses for their names."""
         top = max((float(scores[number]) for number in numbers), default=0.0)
         telling = {term: self._index.idf(term) for term in request.said}
         total = sum(sorted(telling.values(), reverse=True)[:8])
@@ -281,7 +283,7 @@ class _Catalogue:
         return found
 
     def _fits(self, request: Request, number: int) -> bool:
-        """Whether a tool has enough of what was said, or of what stands for it."""
+        """Return whether a tool has enough of the request's terms, or of their synonyms."""
         whole = held = 0.0
         for term in request.said:
             value = self._index.idf(term)
@@ -293,7 +295,7 @@ class _Catalogue:
         return held >= self._least * whole
 
     def parts(self, request: Request, match: Match) -> list[Contribution]:
-        """What a score comes from: each term by the fields that it stands in, the name, and the worked examples."""
+        """Return the parts of a score: each term by the fields with it, the name, and the worked examples."""
         number = self._numbers[match.tool]
         by_term = self._by_term(request, number, self._lists(request)[1])
         weights = self._weights(match.tool, by_term)
@@ -319,7 +321,7 @@ class _Catalogue:
         return {term: (1 - _CLAUSES) * score + _CLAUSES * best_clause.get(term, 0.0) for term, score in whole.items()}
 
     def _weights(self, tool: Tool, terms: Iterable[str]) -> dict[str, dict[str, int]]:
-        """The weights of terms in a tool, by its fields."""
+        """Return the weights of terms in a tool, by its fields."""
         fields = [(field, terms_of(text)) for field, text in fields_of(tool)]
         asked = terms_of_examples(self._examples.get(tool.name, ()))
         return {
@@ -330,7 +332,7 @@ class _Catalogue:
 
 
 def _factors(highest: list[float]) -> list[float]:
-    """By what the scores of each clause are multiplied, so that each has its say."""
+    """Return the factors for the scores of each clause, so that each has its say."""
     whole, *clauses = highest
     return [(whole / one) ** _EVENNESS if one else 0.0 for one in clauses]
 
@@ -344,6 +346,6 @@ def _letters(name: str) -> str:
 
 
 def _shared(term: str, score: float, weights: dict[str, int]) -> list[Contribution]:
-    """The part of a term in a score, by the fields that it stands in."""
+    """Split a term's share of a score among the fields with the term."""
     whole = sum(weights.values())
     return [Contribution(term, field, score * weight / whole) for field, weight in weights.items() if weight]

@@ -1,4 +1,4 @@
-"""The shapes: what selects tools, what ranks them, and what a ranker finds."""
+"""The shapes of a selector, a ranker and a ranker's match."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from ferrule.definition.tool import Tool
 
 Query: TypeAlias = str | Sequence[Mapping[str, Any]]
-"""What tools are looked for: a text, or the messages of a conversation in any API's form. See docs/selection.md."""
+"""The request to find tools for: a text, or the messages of a conversation in any API's form. See docs/selection.md."""
 
 
 class Match(NamedTuple):
-    """A tool that was found, and how well it fits. See docs/selection.md."""
+    """A tool found by a ranker, and its score. See docs/selection.md."""
 
     tool: Tool
     score: float
@@ -21,17 +21,17 @@ class Match(NamedTuple):
 
 @runtime_checkable
 class ToolSelector(Protocol):
-    """What chooses the tools that a model is offered. See docs/selection.md."""
+    """A selector: it chooses the tools to offer to a model. See docs/selection.md."""
 
     async def select(self, messages: Query, tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Those of `tools` to offer for these messages, the best first; never others."""
+        """Return those of `tools` to offer for these messages, the best first; never others."""
         ...
 
 
 @runtime_checkable
 class Ranker(ToolSelector, Protocol):
-    """A selector that can also say how well each tool fits. See docs/selection.md."""
+    """A selector that can also score each tool. See docs/selection.md."""
 
     def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
-        """The `limit` tools that fit best, the best first; fewer where fewer fit at all."""
+        """Return the `limit` best tools, the best first; fewer if fewer fit at all."""
         ...

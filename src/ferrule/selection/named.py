@@ -1,4 +1,4 @@
-"""`named`: a selector by a text, as a command line has it; `discover_selectors`: all plug-ins by their entry points."""
+"""`named`: a selector from a text, for command lines; `discover_selectors`: all plug-ins by their entry points."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _WRITTEN_AS = "'keyword:8', 'pinned:read_*,write', 'by_budget:8000', the name of
 
 
 def named(text: str) -> ToolSelector:
-    """The selector that a text names. See docs/selection.md#by-name.
+    """Return the selector that a text names. See docs/selection.md#by-name.
 
         selector = chain(named("pinned:read_*"), named("keyword:8"))
 
     Args:
-        text: `keyword` or `keyword:LIMIT`, `pinned:NAMES` with commas between them, `by_budget:TOKENS`; the name of an
-            entry point of the groups `ferrule.selectors` and `axio.selector`, where the path of imports led when
-            Ferrule was imported; or `MODULE:ATTRIBUTE`. An entry point, and an attribute, is a selector, or what makes
-            one when it is called without arguments. Nothing else is imported.
+        text: `keyword` or `keyword:LIMIT`, `pinned:NAMES` with commas between them, or `by_budget:TOKENS`; the name of
+            an entry point of the groups `ferrule.selectors` and `axio.selector`, on the import path from the time of
+            Ferrule's import; or `MODULE:ATTRIBUTE`. An entry point or an attribute is a selector, or makes one when
+            called without arguments. Nothing else is imported.
 
     Raises:
-        DefinitionError: for a name that nobody has, which names the nearest; a number that is none; what cannot be
-            imported, and what is no selector.
+        DefinitionError: The name is unknown (the message has the nearest), a number is invalid, the import fails, or
+            the result is no selector.
     """
     if not isinstance(text, str) or not text.strip():  # type: ignore[redundant-expr]
         raise DefinitionError(f"a selector is named by {_WRITTEN_AS}, not {text!r}")
@@ -49,11 +49,11 @@ def named(text: str) -> ToolSelector:
 
 
 def discover_selectors() -> dict[str, ToolSelector]:
-    """The selectors of all plug-ins by their names, each imported and made. See docs/selection.md#plug-ins.
+    """Return the selectors of all plug-ins by their names, each imported and made. See docs/selection.md#plug-ins.
 
-    They are the entry points that `named` finds. The first of a name keeps it, those of `ferrule.selectors` before
-    those of `axio.selector`; one that cannot be imported or is no selector is left out, with a warning in the log, and
-    so is one with the name of a built-in selector.
+    They are the entry points that `named` finds. The first of a name wins, and `ferrule.selectors` come before
+    `axio.selector`. An entry point is left out, with a warning in the log, if it cannot be imported, is no selector, or
+    has the name of a built-in selector.
     """
     found: dict[str, ToolSelector] = {}
     seen = {*_BUILT_IN, *_NEED_CODE}
@@ -70,7 +70,7 @@ def discover_selectors() -> dict[str, ToolSelector]:
 
 
 def module_of(text: str) -> str | None:
-    """The module that `named` would import for a text; `None` where it names something else."""
+    """Return the module that `named` would import for a text; `None` for any other kind of name."""
     name, colon, _ = text.strip().partition(":")
     return name if colon and name not in _BUILT_IN and name not in _NEED_CODE else None
 
@@ -150,10 +150,10 @@ def _said(error: Exception) -> str:
 
 
 def selector_from(text: str, found: object) -> ToolSelector:
-    """The selector that `text` named and that was found there: itself, or what a class or a function makes.
+    """Return the selector for `text`: the object found there, or the result of its class or function.
 
     Raises:
-        DefinitionError: where it is none.
+        DefinitionError: It is no selector.
     """
     made = found
     if isinstance(found, type) or (callable(found) and not isinstance(found, ToolSelector)):

@@ -1,4 +1,4 @@
-"""`pinned`: these tools, whatever the messages say."""
+"""`pinned`: the same tools for any messages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _WILDCARDS = frozenset("*?[")
 
 
 def pinned(*names: str, tags: Iterable[str] | None = None) -> ToolSelector:
-    """These tools always, in the order of the toolset. See docs/selection.md#pinned.
+    """Return a selector that always offers these tools, in the order of the toolset. See docs/selection.md#pinned.
 
         selector = chain(pinned("read_*", "search"), keyword(8))
 
     Args:
         names: Names, or globs of names.
-        tags: The tool has one of these tags. Where names are given too, both have to fit, as in `Toolset.only`.
+        tags: Select tools with one of these tags. With names as well, both must match, as in `Toolset.only`.
 
     Raises:
-        DefinitionError: for names and tags that are no texts, and where there are neither.
+        DefinitionError: A name or a tag is no text, or there are neither.
 
-    Its `select` raises `DefinitionError` for a name, not a glob, that no tool has; it names the nearest.
+    Its `select` raises `DefinitionError` for a name (not a glob) without a tool; the message has the nearest.
     """
     for name in names:
         if not isinstance(name, str):
@@ -55,7 +55,7 @@ class _Pinned:
         return self.always(tools)
 
     def always(self, tools: Iterable[Tool]) -> list[Tool]:
-        """The tools that are offered for whatever messages there are."""
+        """Return the tools that are offered for any messages."""
         found = self._found.get(tools) if isinstance(tools, Toolset) else None
         if found is None:
             found = self._pick(dict.fromkeys(tools))

@@ -1,4 +1,4 @@
-"""`search_tool`: one small tool with which a model finds the others."""
+"""`search_tool`: one small tool that finds the others for a model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _LONGEST_QUERY = 1000
 _LONGEST_SENTENCE = 300
 _SHORTEST_BEGINNING = 3
 _LEAST_SHARE = 0.2
-"""Of queries for tools of another catalogue, the best match has less in one half of the cases; of queries for one of
-these tools, the right one has less in one of thirty."""
+"""For queries about tools of another catalogue, the best match scores less in one half of the cases; for queries about
+one of these tools, the right one scores less in one of thirty.
+"""
 _NAME_WORD = re.compile(r"[\w.-]*\w")
 _WRITTEN_AS_NAME = re.compile(r"[\w]*[_.-]\w")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n\s*\n")
@@ -35,49 +36,52 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n\s*\n")
 def search_tool(
     toolset: Toolset | Iterable[Tool], ranker: Ranker | None = None, *, name: str = "search_tools", limit: int = 5
 ) -> Tool:
-    """A tool with which a model finds others by words; see docs/selection.md#the-search-tool.
+    """Return a tool that finds others by words; see docs/selection.md#the-search-tool.
 
         tools = Toolset([*catalogue, search_tool(catalogue)])
         await run(model, messages, Runner(tools), selector=keyword(8))
 
-    It has one parameter, `query`. A tool whose name is in the query, or begins with it, always gets a place. Where
-    nothing fits, it says so. What was found stands in the result's `metadata["found"]`, as a list of
-    `{"name", "description", "input_schema"}`, and `found` has the tools themselves.
+    It has one parameter, `query`. A tool always gets a place if the query contains its name, or a beginning of it. If
+    nothing fits, the result says so. The result's `metadata["found"]` is a list of `{"name", "description",
+    "input_schema"}`, and `found` returns the tools themselves.
 
     Args:
-        toolset: What it searches: nothing else, and no tool that searches.
-        ranker: What ranks them, in a thread, one query at a time; `keyword(least=0.2)` where it is left out.
-        name: Its name. OpenAI's Responses API gets one that is called `search_tools` as its own tool search.
-        limit: How many it finds at most: 1 to 50.
+        toolset: The tools to search. Search tools among them are ignored.
+        ranker: The ranker, called in a thread, one query at a time; `keyword(least=0.2)` by default.
+        name: Its name. OpenAI's Responses API gets a tool with the name `search_tools` as its own tool search.
+        limit: The most tools to find: 1 to 50.
 
     Raises:
-        DefinitionError: for what is no toolset or no ranker, a wrong name, and another `limit`.
+        DefinitionError: `toolset` is no toolset, `ranker` is no ranker, or `name` or `limit` is wrong.
     """
     if limit not in range(1, _MOST_FOUND + 1):
         raise DefinitionError(f"search_tool: limit is a whole number from 1 to {_MOST_FOUND}, not {limit!r}")
     ranker = keyword(least=_LEAST_SHARE) if ranker is None else as_ranker("search_tool", ranker)
-    given = toolset if isinstance(toolset, Toolset) else Toolset(toolset)  # which says what is wrong
+    given = toolset if isinstance(toolset, Toolset) else Toolset(toolset)  # raises if it is wrong
     searched = Toolset(tool for tool in given if not finds_tools(tool)) if any(map(finds_tools, given)) else given
     handler = SearchTools(searched, ranker, limit)
     return Tool(name, handler, read_only=True, idempotent=True, open_world=False, tags=[SEARCH_TAG])
 
 
 def finds_tools(tool: Tool) -> bool:
-    """Whether `search_tool` made it, also where it was renamed, bound or mounted since. See docs/selection.md."""
+    """Return whether `search_tool` made this tool, even if it was renamed, bound or mounted since.
+
+    See docs/selection.md.
+    """
     return isinstance(tool.handler, SearchTools)
 
 
 def searched_by(tool: Tool) -> Iterable[Tool]:
-    """What a search tool searches; nothing for any other tool."""
+    """Return the tools that a search tool searches; nothing for any other tool."""
     return tool.handler.toolset if isinstance(tool.handler, SearchTools) else ()
 
 
 def found(results: Iterable[ToolResult], tools: Toolset | Iterable[Tool]) -> list[Tool]:
-    """The tools that search tools among `tools` found, in the order of `results`: what they made callable.
+    """Return the tools that search tools among `tools` found and so made callable, in the order of `results`.
 
-    For a loop of your own: `offered = Toolset([*offered, *found(results, runner.tools)])`, without those that are
-    offered already. What other tools write into their results counts for nothing, and so does a name that is not among
-    `tools`, or that the search tool does not search. See docs/selection.md#the-search-tool.
+    For a loop of your own: `offered = Toolset([*offered, *found(results, runner.tools)])`, without the tools offered
+    already. Results of other tools are ignored, and so is a name that is not among `tools`, or that the search tool
+    does not search. See docs/selection.md#the-search-tool.
     """
     known = tools if isinstance(tools, Toolset) else Toolset(tools)
     return list(dict.fromkeys(tool for result in results for tool in _found_by(result, known)))
@@ -94,7 +98,7 @@ def _found_by(result: ToolResult, known: Toolset) -> Iterator[Tool]:
 
 
 class SearchTools:
-    # No docstring: the one of `__call__` is what models read.
+    # No docstring: models read the one of `__call__`.
 
     def __init__(self, toolset: Toolset, ranker: Ranker, limit: int) -> None:
         self.toolset = toolset
@@ -137,7 +141,7 @@ class SearchTools:
 
 
 class _ByName:
-    """The tools by their names, read without case and without what stands between words."""
+    """The tools by their names. Case, and separators between words, are ignored."""
 
     def __init__(self, toolset: Toolset) -> None:
         self._tools: dict[str, list[Tool]] = {}
@@ -147,20 +151,22 @@ class _ByName:
         self._sorted = sorted(self._tools)
 
     def named(self, words: list[str]) -> list[Tool]:
-        """Those whose whole name is one of the words, or all of them together."""
+        """Return the tools whose whole name is one of the words, or all of them together."""
         keys = dict.fromkeys(map(_squeezed, ("".join(words), *words)))
         return [tool for key in keys for tool in self._tools.get(key, ())]
 
     def begun(self, words: list[str], most: int) -> list[list[Tool]]:
-        """Those whose name begins with all the words together, and with each word that is written as names are; none
-        of these lists is empty."""
+        """Return lists of tools whose names begin with all the words together, or with a word in the form of a name.
+
+        No list is empty.
+        """
         written = ("".join(words), *(word for word in words if _WRITTEN_AS_NAME.match(word)))
         keys = [key for key in dict.fromkeys(map(_squeezed, written)) if len(key) >= _SHORTEST_BEGINNING]
         begun = ([tool for name in self._beginning(key, most) for tool in self._tools[name]] for key in keys)
         return [tools for tools in begun if tools]
 
     def _beginning(self, key: str, most: int) -> list[str]:
-        """Names that begin with `key`, the shortest first."""
+        """Return names that begin with `key`, the shortest first."""
         at = bisect_left(self._sorted, key)
         names = [name for name in self._sorted[at : at + 20 * most] if name.startswith(key)]
         return sorted(names, key=len)[:most]
@@ -177,5 +183,5 @@ def _first_sentence(tool: Tool) -> str:
 
 
 def _definition(tool: Tool) -> dict[str, object]:
-    """What a provider needs to define it in a result."""
+    """Return the parts of a definition that a provider needs in a result."""
     return {"name": tool.wire_name, "description": tool.description, "input_schema": thaw(tool.input_schema)}
