@@ -340,7 +340,8 @@ class Endpoint(NamedTuple):
                     about,
                     retryable=False,
                 )
-            return self._made(status, about, words, [_media_of_answer(media, answer.body)])
+            block = _without_credentials(_media_of_answer(media, answer.body), hidden)
+            return self._made(status, about, words, [block])
         text = _without_credentials(answer.text, hidden, answer.is_whole)
         note = "" if answer.is_whole else f"\n[cut after {MOST_ANSWER:,} bytes]"
         return self._made(f"{text}{note}", about, words)
@@ -487,8 +488,8 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 
 
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
-    """The value without what was sent to show who calls, in its texts and keys: some servers give back what they
-    got. Of a text that is cut off, what may be the beginning of it goes too."""
+    """The value without what was sent to show who calls, in its texts, keys and bytes: some servers give back what
+    they got. Of a text that is cut off, what may be the beginning of it goes too."""
     value = redact_value(value, make_redactor(hidden))
     return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
 
