@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -225,6 +227,26 @@ def test_a_secret_is_found_wherever_it_stands_and_whatever_was_cut_off(
     for text in (before + secret + after, before + repr(secret) + after, (before + secret)[: len(before) + most]):
         shown = said.told(text, 1000)
         assert secret not in shown
+
+
+KEY = "9x/Blue+Horse=7"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"Authorization: Basic {base64.b64encode(f'ann@example.com:{KEY}'.encode()).decode()}",
+        f"GET /v1?key={quote(KEY, safe='')}",
+        KEY.encode().hex(),
+        json.dumps(KEY).replace("/", "\\/"),
+    ],
+    ids=["base64", "URL", "hex", "JSON of PHP"],
+)
+def test_a_secret_that_a_server_writes_otherwise_is_stars(said: str) -> None:
+    for secret in (KEY, f"Bearer {KEY}"):
+        shown = ServerLog("s", [secret]).told(f"before {said} after")
+        assert "**********" in shown and shown.startswith("before ") and shown.endswith(" after")
+        assert said not in shown
 
 
 def test_what_signs_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:

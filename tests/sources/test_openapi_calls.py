@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openapi_wire import Wire, answer, called, document, imported, operation, run, trusting
 from pydantic import SecretStr
 
-from ferrule import DefinitionError, Journal, Runner, Sizes, ToolContext, ToolResult
+from ferrule import DefinitionError, Journal, Media, Runner, Sizes, ToolContext, ToolResult
 from ferrule.approval import later
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import retry
@@ -318,6 +318,10 @@ def test_what_a_server_says_back_of_a_credential_is_stars(scheme: Any, secret: s
         assert "****" in result.text
     result, _ = signed(scheme, secret, answer("200 OK", said.encode(), content_type="text/plain"))
     assert said not in result.text
+    result, _ = signed(scheme, secret, answer("200 OK", b"\xff\x00" + said.encode(), content_type="application/x-y"))
+    [block] = result.content
+    assert isinstance(block, Media) and block.data is not None
+    assert said.encode() not in block.data and b"****" in block.data and block.data.startswith(b"\xff\x00")
     result, _ = signed(scheme, secret, answer("200 OK", b"", x_echo=said, set_cookie="sid=7"), method="head")
     assert said not in str(result.output) and "set-cookie" not in result.output
 

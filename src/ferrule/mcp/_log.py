@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from ferrule import ToolError
 from ferrule.security.characters import visible
 from ferrule.security.masking import MASK, format_masked_error
+from ferrule.security.redactor import make_redactor
 from ferrule.values.content import truncate_text
 from ferrule.values.log import LogLines, make_logger
 
@@ -52,7 +53,9 @@ class ServerLog:
 
     def __init__(self, label: str, secrets: Iterable[str] = ()) -> None:
         self._label = label
-        self._given = _forms_of(secrets)
+        parts = _parts_of(secrets)
+        self._given = _forms_of(parts)
+        self._redact_encoded = make_redactor(parts)
         self._found: deque[str] = deque(maxlen=_MOST_SIGNED)
         self._kept: deque[str] = deque(maxlen=_MOST_KEPT)
         self._rest = b""
@@ -71,7 +74,7 @@ class ServerLog:
 
     def hide(self, value: str) -> None:
         """From now on hide this value of a header or a form in every text, until many others were hidden since."""
-        forms = _forms_of([value])
+        forms = _forms_of(_parts_of([value]))
         for form in [form for form in forms if form in self._found]:
             self._found.remove(form)
         self._found += forms
@@ -107,7 +110,7 @@ class ServerLog:
         shown = visible(text)[0]
         bare = _ESCAPED_CHARACTER.sub("", shown)  # hidden characters may stand escaped between the letters of a secret
         starred = self._starred(bare)
-        return self._starred(shown) if starred == bare and bare != shown else starred
+        return self._redact_encoded(self._starred(shown) if starred == bare and bare != shown else starred)
 
     def _starred(self, text: str) -> str:
         """Return the text with stars for secrets, and for beginnings of secrets, because the text may have been cut."""
@@ -173,10 +176,13 @@ class ServerLog:
             os.close(read)
 
 
-def _forms_of(secrets: Iterable[str]) -> list[str]:
-    """Return the texts to search for: each secret whole, and the part after its scheme; plain, and as in JSON or a
-    `repr`."""
-    parts = {part for value in secrets for part in (value, value.partition(" ")[2]) if len(part) >= _LEAST_SECRET}
+def _parts_of(secrets: Iterable[str]) -> set[str]:
+    """Return each secret, and the part after its scheme."""
+    return {part for value in secrets for part in (value, value.partition(" ")[2]) if len(part) >= _LEAST_SECRET}
+
+
+def _forms_of(parts: Iterable[str]) -> list[str]:
+    """Return the parts to search for: plain, and as in JSON or a `repr`."""
     forms = {form for part in parts for form in (part, ascii(part)[1:-1], json.dumps(part)[1:-1])}
     return sorted(forms, key=len, reverse=True)
 

@@ -342,7 +342,8 @@ class Endpoint(NamedTuple):
                     about,
                     retryable=False,
                 )
-            return self._made(status, about, words, [_media_of_answer(media, answer.body)])
+            block = _without_credentials(_media_of_answer(media, answer.body), hidden)
+            return self._made(status, about, words, [block])
         text = _without_credentials(answer.text, hidden, answer.is_whole)
         note = "" if answer.is_whole else f"\n[cut after {MOST_ANSWER:,} bytes]"
         return self._made(f"{text}{note}", about, words)
@@ -489,7 +490,7 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 
 
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
-    """Return the value without the credentials of the request, in its texts and keys: some servers send back their
+    """Return the value without the credentials of the request, in its texts, keys and bytes: some servers send back their
     input. If a text is cut off, a possible beginning of a credential is removed from its end."""
     value = redact_value(value, make_redactor(hidden))
     return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
