@@ -57,7 +57,7 @@ AROUND = {
     "remote",
 }
 PROGRAMS = {"loop", "serve", "testing", "cli", "__main__"}
-MAY_ALSO_USE = {"models": {"providers"}, "adapters": {"journal", "mcp"}, "mcp": {"sources"}}
+MAY_ALSO_USE = {"models": {"providers"}, "adapters": {"journal", "mcp"}, "mcp": {"sources"}, "sources": {"mcp"}}
 
 Graph = dict[str, set[str]]
 

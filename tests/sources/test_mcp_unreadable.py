@@ -40,6 +40,7 @@ UNREADABLE = {
     "a byte order mark": b"\xef\xbb\xbf" + OK,
     "a batch": b"[" + OK + b"]",
     "two messages on a line": OK + OK,
+    "a carriage return in a text": OK.replace(b"there", b"10%\r20%"),
     "cut JSON": OK[:-9],
     "cut JSON whose id comes last": b'{"result":{"content":[{"id":99,"te',
     "the id 3.0": OK.replace(b"@ID@", b"@ID@.0"),

@@ -216,6 +216,11 @@ class UnreadableLine(NamedTuple):
     code: int
     envelopes: list[Envelope]
 
+    @property
+    def lost_answers(self) -> list[int | str | None]:
+        """The ids of what may be answers. A request of a server's is lost either way."""
+        return [one.id for one in self.envelopes if one.is_answer is not False]
+
 
 class OpenRequests:
     """The requests sent by one side of a connection, with the search for the owner of a lost answer.
@@ -257,15 +262,16 @@ class OpenRequests:
         """Yield the message of a server's line, after repair of its characters if needed, and an error for each request
         with a lost answer. Anything else is noise, and is logged."""
         found = self.parse(line)
+        if isinstance(found, UnreadableLine) and (repaired := repair_characters(line).strip(_UNSEEN)) != line:
+            line, found = repaired, self.parse(repaired)
+        if isinstance(found, UnreadableLine) and b"\r" in line:
+            # A terminal shows no more than follows a carriage return, but one may also stand in the text of an answer.
+            shown = line.rpartition(b"\r")[2].lstrip(_UNSEEN)
+            last = self.parse(shown)
+            if not (isinstance(last, UnreadableLine) and found.lost_answers):
+                line, found = shown, last
         if isinstance(found, UnreadableLine):
-            # A terminal shows no more of it.
-            shown = repair_characters(line).strip(_UNSEEN).rpartition(b"\r")[2].lstrip(_UNSEEN)
-            if shown != line:
-                line = shown
-                found = self.parse(line)
-        if isinstance(found, UnreadableLine):
-            # A possible answer counts as one: a request of the server's is lost either way.
-            answers = [one.id for one in found.envelopes if one.is_answer is not False]
+            answers = found.lost_answers
             if _is_error_without_id(found, line) and self._answers_notification():
                 answers = []
             for request_id in answers:
@@ -364,9 +370,8 @@ def may_answer(body: bytes, request_id: RequestId) -> bool:
     found = parse_line(body)
     if not isinstance(found, UnreadableLine):
         return coerce_request_id(getattr(found, "id", None) or "") == request_id
-    ids = [one.id for one in found.envelopes if one.is_answer is not False]
-    is_cut = found.code == PARSE_ERROR and None in ids
-    return is_cut or any(coerce_request_id(one or "") == request_id for one in ids)
+    is_cut = found.code == PARSE_ERROR and None in found.lost_answers
+    return is_cut or any(coerce_request_id(one or "") == request_id for one in found.lost_answers)
 
 
 def has_too_many_values(message: bytes) -> bool:

@@ -14,9 +14,22 @@ Each source gives a `Toolset`:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ferrule.sources._report import Imported, LeftOut, Report, Taken
 from ferrule.sources.openapi import openapi
 from ferrule.sources.plugins import plugins
 from ferrule.sources.python import python
 
-__all__ = ["Imported", "LeftOut", "Report", "Taken", "openapi", "plugins", "python"]
+if TYPE_CHECKING:
+    from ferrule import mcp
+
+__all__ = ["Imported", "LeftOut", "Report", "Taken", "mcp", "openapi", "plugins", "python"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "mcp":  # only programs that connect servers pay for its import
+        from ferrule import mcp
+
+        return mcp
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

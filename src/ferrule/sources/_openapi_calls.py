@@ -490,8 +490,11 @@ def _media_of_answer(media: str, body: bytes) -> Media:
 
 
 def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
-    """Return the value without the credentials of the request, in its texts, keys and bytes: some servers send back their
-    input. If a text is cut off, a possible beginning of a credential is removed from its end."""
+    """Return the value without the credentials of the request, in its texts, keys and bytes.
+
+    Some servers send back their input. If a text is cut off, a possible beginning of a credential is removed from its
+    end.
+    """
     value = redact_value(value, make_redactor(hidden))
     return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
 
