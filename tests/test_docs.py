@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -154,6 +155,15 @@ def test_each_step_of_the_way_of_a_call_is_a_function_of_the_file_that_is_named_
     assert len(steps) == THE_WAY.count("\n- ") + THE_WAY.count(" - ") > 10
     functions = {file: re.findall(r"\bdef (\w+)", source) for file, source in SOURCES.items()}
     assert [step for step in steps if step[0] not in functions.get(step[1], [])] == []
+
+
+def test_the_drawing_of_a_call_has_its_steps_in_the_order_of_the_code() -> None:
+    tree = ast.parse(SOURCES["kernel/path.py"])
+    drawn = re.findall(r"^ +[├└] (\w+)  ", ast.get_docstring(tree) or "", re.MULTILINE)[1:]  # without `run_core`
+    (steps,) = [node for node in tree.body if getattr(node, "name", "") == "_run_steps"]
+    calls = sorted((node.lineno, ast.unparse(node.func)) for node in ast.walk(steps) if isinstance(node, ast.Call))
+    places = [next(number for number, (_, name) in enumerate(calls) if step in name) for step in drawn]
+    assert len(places) > 5 and places == sorted(places)
 
 
 def test_every_name_on_the_way_of_a_call_is_defined_somewhere() -> None:
