@@ -226,7 +226,7 @@ def test_what_has_no_signature_is_let_through() -> None:
 @pytest.mark.parametrize("name", middleware.__all__)
 def test_each_middleware_says_where_it_goes(name: str) -> None:
     doc = inspect.getdoc(getattr(middleware, name)) or ""
-    assert re.search(r"(It belongs|Put it) in `(around|inside)`", doc)
+    assert re.search(r"(It belongs|Put it) in `(around|inside)`", " ".join(doc.split()))
 
 
 def test_a_tool_says_which_of_its_middleware_is_in_the_wrong_stage() -> None:
