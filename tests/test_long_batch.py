@@ -166,6 +166,29 @@ def test_a_concurrency_that_is_none_is_refused(wrong: object) -> None:
         run_many(Runner([]), [], concurrency=wrong)  # type: ignore[arg-type]
 
 
+def test_an_empty_offer_lets_no_call_run() -> None:
+    async def main() -> tuple[Works, list[str]]:
+        works = Works(2)
+        works.released.set()
+        runner = Runner([works.tool])
+        batch = run_many(runner, works.calls(), concurrency=1, offered=runner.tools.without("*"))
+        return works, await _statuses(batch)
+
+    works, statuses = asyncio.run(main())
+    assert statuses == ["not_found"] * 2 and works.began == []
+
+
+def test_observers_from_an_iterator_see_every_call() -> None:
+    async def main() -> list[str]:
+        works, seen = Works(3), list[str]()
+        works.released.set()
+        observers = iter([lambda event: seen.append(event.call.id)])
+        await run_many(Runner([works.tool]), works.calls(), concurrency=1, observers=observers)
+        return seen
+
+    assert set(asyncio.run(main())) == {"c0", "c1", "c2"}
+
+
 def test_a_long_batch_is_read_once() -> None:
     async def main() -> None:
         batch = run_many(Runner([]), [], concurrency=1)

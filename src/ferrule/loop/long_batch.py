@@ -28,7 +28,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeAlias, Unpack
 
-from ferrule.definition.options import ContextOptions, build_context, check_count
+from ferrule.definition.options import ContextOptions, build_context, check_count, check_observers
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
@@ -75,8 +75,8 @@ def run_many(
     at_once = check_count("concurrency", concurrency)
     if at_once is None:
         raise DefinitionError("run_many needs concurrency=…, the number of calls that run at once, such as 32")
-    options: dict[str, Any] = {"observers": observers, "offered": offered, "turn": turn}
-    run = partial(runner.run, context=context, **{name: one for name, one in options.items() if one})
+    seen_by = check_observers("observers", observers)
+    run = partial(runner.run, context=context, observers=seen_by, offered=offered, turn=turn)
     return LongBatch(calls, run, at_once, needs_ids=runner.journal is not None, progress=progress)
 
 
