@@ -32,8 +32,8 @@ class Waits:
 
     def __post_init__(self) -> None:
         _require_number("Waits(slot=…)", self.slot, "seconds", may_be_none=True)
-        _require_number("Waits(grace=…)", self.grace, "seconds", least=0)
-        _require_number("Waits(drain=…)", self.drain, "seconds", may_be_none=True, least=0)
+        _require_number("Waits(grace=…)", self.grace, "seconds", may_be_zero=True)
+        _require_number("Waits(drain=…)", self.drain, "seconds", may_be_none=True, may_be_zero=True)
         _require_number("Waits(resume=…)", self.resume, "seconds")
 
 
@@ -66,15 +66,18 @@ def _require_number(
     unit: str,
     kind: type[int] | type[float] = float,
     *,
-    least: float | None = None,
     may_be_none: bool = False,
+    may_be_zero: bool = False,
 ) -> None:
     if value is None and may_be_none:
         return
-    is_number = isinstance(value, int | kind) and not isinstance(value, bool)
-    if not is_number or not (0 < value < math.inf or value == least):  # type: ignore[operator]
-        right = f"a {'whole' if kind is int else 'positive'} number of {unit}{', or 0' if least == 0 else ''}"
-        raise DefinitionError(f"{name} must be {right}{', or None for no limit' if may_be_none else ''}; not {value!r}")
+    if isinstance(value, int | kind) and not isinstance(value, bool) and 0 <= value < math.inf:
+        if value or may_be_zero:
+            return
+    right = f"a {'whole' if kind is int else 'positive'} number of {unit}"
+    right += ", or 0" if may_be_zero else ""
+    right += ", or None for no limit" if may_be_none else ""
+    raise DefinitionError(f"{name} must be {right}; not {value!r}")
 
 
 WAITS = Waits()

@@ -86,7 +86,7 @@ async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
 
 
 async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None) -> ToolResult:
-    """Run the steps from `validate` to `release`. They start over each time that the handler has `wanted` input."""
+    """Run the steps from `validate` to `release`. With input `wanted` by the handler, start by asking for it."""
     resumed, values = state.origin.resumed, None
     answer: Any = None
     try:
