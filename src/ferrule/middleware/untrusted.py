@@ -23,7 +23,7 @@ _LOOKS_LIKE_OURS = re.compile(
 _JOINT = "\n"
 
 MOST = 100_000
-"""The largest number of characters of a whole envelope: a tool's default `max_output`.
+"""The largest number of characters of a whole envelope: the default of `Sizes(output=…)`.
 
 The runner cuts longer results, perhaps within a tag, so an envelope for less needs a `limit_output` inside.
 """

@@ -20,7 +20,7 @@ class Deferred:
     Args:
         ticket: The id of the work in the other system; not empty.
         poll_after: Seconds until the handler should look. Without it, the other system reports the end.
-        expires_in: Seconds until nobody waits any more. Without it, the runner's `resume_within`.
+        expires_in: Seconds until nobody waits any more. Without it, the runner's `waits.resume`.
         reason: The reason of the wait, for people.
 
     Raises:
