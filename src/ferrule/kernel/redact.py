@@ -50,17 +50,17 @@ def redact_question(call: AnyCall, decision: Decision) -> Decision:
     reason, by, rule = redact(call, (decision.reason, decision.by, decision.rule))
     schema = decision.schema
     if schema is not None:
-        schema = freeze(_hide_in_schema(schema, partial(redact, call)))
+        schema = freeze(_redact_in_schema(schema, partial(redact, call)))
     arguments = decision.arguments if decision.kind == "allow" else None
     return replace(decision, reason=reason, by=by, rule=rule, schema=schema, arguments=arguments)
 
 
-def _hide_in_schema(node: Any, redactor: Callable[[str], str]) -> Any:
+def _redact_in_schema(node: Any, redactor: Callable[[str], str]) -> Any:
     if isinstance(node, list | tuple):
-        return [_hide_in_schema(item, redactor) for item in node]
+        return [_redact_in_schema(item, redactor) for item in node]
     if not isinstance(node, Mapping):
         return node
-    made = {key: item if key in _IN_DATA else _hide_in_schema(item, redactor) for key, item in node.items()}
+    made = {key: item if key in _IN_DATA else _redact_in_schema(item, redactor) for key, item in node.items()}
     return made | {key: redactor(made[key]) for key in _IN_WORDS if isinstance(made.get(key), str)}
 
 
