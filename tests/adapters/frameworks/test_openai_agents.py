@@ -635,7 +635,7 @@ def of_a_server() -> FunctionTool:
         (function_tool(nothing, is_enabled=lambda ctx, agent: True), "by a guard"),
         (function_tool(nothing, allowed_callers=["programmatic"]), "programs of the API"),
         (Agent("clerk").as_tool("clerk", "Pays."), r"Runner\.run"),
-        (of_a_server(), r"ferrule\.sources\.mcp\.connect"),
+        (of_a_server(), r"ferrule\.mcp\.connect"),
     ],
 )
 def test_what_needs_their_run_is_refused(theirs: Any, why: str) -> None:
