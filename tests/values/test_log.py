@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import ferrule
 from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
+from ferrule.middleware import budget
 from ferrule.values.log import escape_text, make_logger
 
 FORGED = "all is well\nCRITICAL forged\r\x1b[2J\x0bCRITICAL\x85CRITICAL\u2028CRITICAL\u202e"
@@ -81,6 +82,46 @@ def test_a_secret_in_a_traceback_is_redacted_and_its_lines_are_indented() -> Non
         Runner([raising(RuntimeError(f"{secret}\nCRITICAL forged"))], secrets={"key": secret}).run_sync("act")
     assert secret not in written.getvalue() and "\n  CRITICAL forged" in written.getvalue()
     check(written.getvalue(), "tool 'act' raised")
+
+
+def raise_other() -> None:
+    try:
+        raise KeyError("an error of its own")
+    except KeyError:
+        raise ExceptionGroup("several", [ValueError("broken")])  # noqa: B904
+
+
+def test_a_broken_observer_does_not_log_the_exception_that_a_handler_is_handling() -> None:
+    secret = "a-secret-of-the-program"
+
+    @tool
+    async def act(context: ToolContext) -> str:
+        """Act."""
+        try:
+            raise RuntimeError(secret)
+        except RuntimeError:
+            context.progress(1)
+            await context.run("add")
+            return "done"
+
+    @tool
+    def add() -> int:
+        """Add."""
+        return 3
+
+    def observer(event: Any) -> None:
+        raise_other()
+
+    with log_of("ferrule", "%(message)s") as written:
+        spending = budget(tokens=9, reserve={"tokens": 1}, usage=observer)
+        runner = Runner([act, add], observers=[observer], secrets={"key": secret}, inside=[spending])
+        assert runner.run_sync("act").success
+    assert secret not in written.getvalue()
+    assert (
+        written.getvalue().count("KeyError: 'an error of its own'")
+        == written.getvalue().count("ValueError: broken")
+        > 5
+    )
 
 
 def test_guards_names_and_observers_begin_no_line() -> None:

@@ -46,7 +46,7 @@ _RISKS_AND_NAMES: Final = (
         " crontab entr nodemon npx bunx pnpx uvx pipx nix nix-shell direnv git-shell socat nc ncat perf valgrind bwrap"
         " firejail proot fakeroot cpulimit unbuffer rlwrap hyperfine launchctl sg gosu su-exec tini dumb-init xvfb-run"
         " dbus-run-session ansible ansible-playbook terraform tofu pulumi aws gcloud service xcrun dotnet open xdg-open"
-        " start runas forfiles rundll32 wsl wine",
+        " start runas forfiles rundll32 wsl wine ldd rustup",
     ),
     (
         Risk("writes the files that its arguments name", "writer"),
@@ -61,7 +61,7 @@ _RISKS_AND_NAMES: Final = (
         " xelatex latexmk swiftc ocamlfind ocamlopt dune stack cabal xcodebuild pip pipenv uv poetry pdm hatch conda"
         " mamba gem bundle bundler composer cpan cpanm luarocks apt apt-get aptitude dpkg yum dnf rpm zypper pacman apk"
         " brew snap flatpak ag bat bsdtar curl gh git glab hg iconv ip jj less man nmap rg sort svn tar tcpdump tree"
-        " wget yq zip",
+        " gs nx turbo wget yq zip",
     ),
 )
 _RISKS: Final = {name: risk for risk, names in _RISKS_AND_NAMES for name in words_of(names)}

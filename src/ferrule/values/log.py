@@ -6,10 +6,13 @@ and traceback. No caller has to escape anything.
 
 from __future__ import annotations
 
+import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from logging import Logger, LogRecord, getLogger
+from types import FrameType
 from typing import Any
 
 LogAttributes = dict[str, "str | None"]
@@ -63,9 +66,35 @@ def _escape_record(record: LogRecord) -> bool:
     elif record.args:
         record.args = {name: _escape_argument(value) for name, value in record.args.items()}
     if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+        _drop_foreign_contexts(record.exc_info[1])
         lines = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
         record.exc_text = str(LogLines(lines)).removeprefix("\n")
     return True
+
+
+def _drop_foreign_contexts(error: BaseException) -> None:
+    """Remove each `__context__` that a caller is still handling, such as the handler of a tool.
+
+    Python makes it the context of whatever is raised meanwhile, so an observer's error would show a handler's secrets.
+    """
+    running = set(_running_frames())
+    seen: set[int] = set()
+    found: list[BaseException | None] = [error]
+    for one in found:
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        context = one.__context__
+        if context is not None and (caught := context.__traceback__) is not None and caught.tb_frame in running:
+            one.__context__ = None
+        found += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+
+
+def _running_frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _escape_argument(value: Any) -> Any:
