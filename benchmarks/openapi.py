@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ferrule.openapi import look
 from ferrule.providers import anthropic, openai_responses
 from ferrule.sources import openapi
-from ferrule.sources.openapi import look
 
 RESOURCES, ROUNDS = 100, 5
 TEXT = {"type": "string"}

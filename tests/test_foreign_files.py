@@ -16,9 +16,9 @@ from ferrule import DefinitionError, mcp
 from ferrule.errors import FerruleError
 from ferrule.guards import rules
 from ferrule.journal.reading import Reader
+from ferrule.mcp.serve._tokens import TokenFile
 from ferrule.policy.lock import read_lock
 from ferrule.security.paths import read_file
-from ferrule.serve._tokens import TokenFile
 from ferrule.sources import openapi
 from ferrule.testing import cassette, read_cases
 

@@ -29,13 +29,15 @@ ROOMS = (
 SEAM = "ferrule.kernel.plan"
 WORKER_PROCESSES = ("ferrule.executors.process", "ferrule.executors.workers")
 BACK = {
+    "ferrule": "ferrule.mcp.serve",
     "ferrule.definition.forms": "ferrule.adapters",
     "ferrule.definition.tool": "ferrule.runner",
     "ferrule.definition.toolset": "ferrule.policy.lock",
     "ferrule.types": "ferrule.journal.sqlite",
 }
 """The edges back, each imported where it is used: to the forms of others, around the kernel, to the runner of a tool
-that is called by itself, to the file that tools are compared with, and to the journal that is opened by its path."""
+that is called by itself, to the file that tools are compared with, to the journal that is opened by its path, and from
+the root to a name for users."""
 LEAVES = {
     "plugins": {"security", "errors", "types"},
     "policy": {"errors", "values", "security", "types", "definition", "stores"},
@@ -46,6 +48,7 @@ AROUND = {
     "guards",
     "middleware",
     "providers",
+    "openapi",
     "sources",
     "adapters",
     "mcp",
@@ -56,8 +59,14 @@ AROUND = {
     "models",
     "remote",
 }
-PROGRAMS = {"loop", "serve", "testing", "cli", "__main__"}
-MAY_ALSO_USE = {"models": {"providers"}, "adapters": {"journal", "mcp"}, "mcp": {"sources"}, "sources": {"mcp"}}
+PROGRAMS = {"loop", "testing", "cli", "__main__"}
+MAY_ALSO_USE = {
+    "models": {"providers"},
+    "adapters": {"journal", "mcp"},
+    "mcp": {"approval", "middleware"},
+    "openapi": {"sources"},
+    "sources": {"mcp", "openapi"},
+}
 
 Graph = dict[str, set[str]]
 

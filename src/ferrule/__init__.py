@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pydantic import Field
 
     from ferrule.definition.handler_class import ToolHandler
+    from ferrule.mcp import serve as serve
 
 __version__ = "0.1.0"
 
@@ -90,7 +91,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Both build Pydantic models when imported, which most programs never use.
+    # Each takes long to import, and most programs never use it.
     if name == "Field":
         from pydantic import Field
 
@@ -99,4 +100,8 @@ def __getattr__(name: str) -> object:
         from ferrule.definition.handler_class import ToolHandler
 
         return ToolHandler
+    if name == "serve":
+        from ferrule.mcp import serve as serve
+
+        return serve
     raise AttributeError(f"module 'ferrule' has no attribute {name!r}")

@@ -681,7 +681,7 @@ def test_without_an_answer_it_is_asked_again(answer: Any) -> None:
 
 def test_asking_again_gives_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.time()]
-    monkeypatch.setattr("ferrule.serve._server.time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr("ferrule.mcp.serve._server.time", SimpleNamespace(time=lambda: now[0]))
 
     async def attempt(_: Client, state: str, retry: Retry) -> Any:
         now[0] += 99

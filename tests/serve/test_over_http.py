@@ -28,7 +28,7 @@ from starlette.routing import Mount
 
 from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, build_tool, serve, tool
 from ferrule.guards import ask_before_changes
-from ferrule.serve._caller import identity_of
+from ferrule.mcp.serve._caller import identity_of
 from ferrule.tools.background import check_call
 from waits import BOUND
 
@@ -518,8 +518,8 @@ async def little_room(
     monkeypatch: pytest.MonkeyPatch, most: int, each: int
 ) -> AsyncIterator[tuple[str, httpx2.AsyncClient, Callable[[str], Awaitable[Sessions]]]]:
     """A server with room for few sessions, and what opens some: one for each word, by its first letter's person."""
-    monkeypatch.setattr("ferrule.serve._http._MOST_SESSIONS", most)
-    monkeypatch.setattr("ferrule.serve._http._MOST_SESSIONS_EACH", each)
+    monkeypatch.setattr("ferrule.mcp.serve._http._MOST_SESSIONS", most)
+    monkeypatch.setattr("ferrule.mcp.serve._http._MOST_SESSIONS_EACH", each)
     async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
 
         async def opened(names: str) -> Sessions:

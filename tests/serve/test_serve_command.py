@@ -27,8 +27,8 @@ from ferrule.cli.install import configurations
 from ferrule.cli.program import main
 from ferrule.cli.serve import Address, read_address
 from ferrule.cli.usage import UsageError
-from ferrule.serve._listen import is_loopback
-from ferrule.serve._stdio import _Answers
+from ferrule.mcp.serve._listen import is_loopback
+from ferrule.mcp.serve._stdio import _Answers
 from products import sampled
 from waits import BOUND, until
 

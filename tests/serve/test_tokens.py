@@ -29,8 +29,8 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, Toolset, mcp, serve, tool
 from ferrule.cli import main
 from ferrule.guards import within
-from ferrule.serve._listen import bind
-from ferrule.serve._tokens import TokenFile, TokenLimits, hash_token, parse_tokens
+from ferrule.mcp.serve._listen import bind
+from ferrule.mcp.serve._tokens import TokenFile, TokenLimits, hash_token, parse_tokens
 from ferrule.stores.store import ReachableError
 from ferrule.testing import ManualClock
 from ferrule.tools import background

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from openapi_wire import document, imported, operation
 
 from ferrule import DefinitionError, Runner
+from ferrule.openapi import look
+from ferrule.openapi.document import Document, Node, _from_yaml
+from ferrule.openapi.schemas import MOST_NODES, Schemas
 from ferrule.selection import keyword
 from ferrule.sources import openapi
-from ferrule.sources._openapi_document import Document, Node, _from_yaml
-from ferrule.sources._openapi_schemas import MOST_NODES, Schemas
-from ferrule.sources.openapi import look
 from ferrule.values.frozen import thaw
 
 TEXT = {"type": "string"}
@@ -813,7 +813,7 @@ def test_a_file_goes_in_parts_also_where_json_is_offered() -> None:
 
 
 def test_the_work_of_a_whole_document_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferrule.sources._openapi_document._MOST_UNITS", 4_000_000)
+    monkeypatch.setattr("ferrule.openapi.document._MOST_UNITS", 4_000_000)
     shared = {"type": "object", "properties": {f"p{one}": TEXT for one in range(6_000)}}
     body = {"content": {"application/json": {"schema": {"allOf": [{"$ref": "#/components/schemas/S"}]}}}}
     given = document(
@@ -883,7 +883,7 @@ def test_a_schema_that_refers_to_itself_hundreds_of_times_is_read_once() -> None
 def test_what_thousands_of_paths_share_is_no_work_without_a_bound(
     shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ferrule.sources._openapi_document._MOST_UNITS", 1_000_000)
+    monkeypatch.setattr("ferrule.openapi.document._MOST_UNITS", 1_000_000)
     item = {"get": {}, **shared}
     given = document(
         {f"/x{one}": {"$ref": "#/components/pathItems/P"} for one in range(9_000)},

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from openapi_wire import Wire, called, document, imported, operation
 
 from ferrule import ToolError
-from ferrule.sources._openapi_arguments import Argument, Signature
-from ferrule.sources._openapi_bodies import Encoding
-from ferrule.sources._openapi_requests import request_of
+from ferrule.openapi.arguments import Argument, Signature
+from ferrule.openapi.bodies import Encoding
+from ferrule.openapi.requests import request_of
 
 BLUE, COLORS, RGB = "blue", ["blue", "black", "brown"], {"R": 100, "G": 200, "B": 150}
 

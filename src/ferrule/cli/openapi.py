@@ -11,9 +11,9 @@ from ferrule import Toolset
 from ferrule.approval import printable
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
+from ferrule.openapi.document import Spelling
+from ferrule.openapi.toolset import import_operations
 from ferrule.sources import Imported
-from ferrule.sources._openapi_document import Spelling
-from ferrule.sources.openapi import import_operations
 
 BUDGET = 20_000
 _LONGEST_TOLD = 500

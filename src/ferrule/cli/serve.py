@@ -17,8 +17,8 @@ from ferrule.cli.install import configurations
 from ferrule.cli.text import one_line
 from ferrule.cli.until import until_told
 from ferrule.cli.usage import UsageError
-from ferrule.serve._listen import allowed_hosts, is_loopback
-from ferrule.serve._tokens import TokenFile
+from ferrule.mcp.serve._listen import allowed_hosts, is_loopback
+from ferrule.mcp.serve._tokens import TokenFile
 
 _HTTP_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+):)?(?P<port>\d{1,5})")
 _LOGGED = 1000
@@ -115,7 +115,7 @@ def _print_serving_log() -> None:
     """Print a line for each log entry of the server itself, such as a client that was refused."""
     handler = logging.StreamHandler()
     handler.format = lambda record: "ferrule: " + one_line(record.getMessage(), _LOGGED)  # type: ignore[method-assign]
-    logging.getLogger("ferrule.serve").addHandler(handler)
+    logging.getLogger("ferrule.mcp.serve").addHandler(handler)
 
 
 def _say(address: str) -> None:

@@ -17,9 +17,9 @@ from ferrule import DefinitionError
 from ferrule.approval import printable
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.usage import UsageError, at_least_one, choices
+from ferrule.mcp.serve._tokens import LIMIT_KEYS, Limits, Token, check_name, hash_token, parse_tokens, read_token_file
 from ferrule.policy.files import configuration_folder
 from ferrule.security.paths import open_directory, real
-from ferrule.serve._tokens import LIMIT_KEYS, Limits, Token, check_name, hash_token, parse_tokens, read_token_file
 
 _TOKENS_FILE = "tokens.toml"
 _DAYS = 365

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ferrule.serve._listen import stop_on_signals
+from ferrule.mcp.serve._listen import stop_on_signals
 
 _STOPPING = "finishing the calls that run; press ctrl-C again to stop them now"
 

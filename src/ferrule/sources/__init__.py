@@ -17,19 +17,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ferrule.sources._report import Imported, LeftOut, Report, Taken
-from ferrule.sources.openapi import openapi
 from ferrule.sources.plugins import plugins
 from ferrule.sources.python import python
 
 if TYPE_CHECKING:
     from ferrule import mcp
+    from ferrule.openapi import openapi
 
 __all__ = ["Imported", "LeftOut", "Report", "Taken", "mcp", "openapi", "plugins", "python"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "mcp":  # only programs that connect servers pay for its import
+    if name == "mcp":  # only programs that use these two pay for their imports
         from ferrule import mcp
 
         return mcp
+    if name == "openapi":
+        from ferrule.openapi import openapi
+
+        return openapi
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
 from ferrule.mcp.lines import Envelope, LineBuffer, MessageStream, MessageWriter, UnreadableLine
-from ferrule.serve._server import RunnerServer
+from ferrule.mcp.serve._server import RunnerServer
 
 MOST_LINE = 4 * 1024 * 1024
 _READ_AT_ONCE = 65_536

@@ -18,16 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Tool
 from ferrule.definition.hooks import Hook
-from ferrule.security.characters import inert
-from ferrule.security.foreign_text import one_line
-from ferrule.security.patterns import ForeignSchema, Patterns
-from ferrule.sources._openapi_arguments import Signature, folded_name, signature_of
-from ferrule.sources._openapi_document import IN_PYTHON, Document, Spelling, WholeDocumentError
-from ferrule.sources._openapi_operations import Operation, chosen, names_of, operations_of, told_text
-from ferrule.sources._openapi_pages import paging_of
-from ferrule.sources._openapi_responses import Responses
-from ferrule.sources._openapi_schemas import Schemas
-from ferrule.sources._openapi_security import (
+from ferrule.openapi.arguments import Signature, folded_name, signature_of
+from ferrule.openapi.document import IN_PYTHON, Document, Spelling, WholeDocumentError
+from ferrule.openapi.operations import Operation, chosen, names_of, operations_of, told_text
+from ferrule.openapi.pages import paging_of
+from ferrule.openapi.responses import Responses
+from ferrule.openapi.schemas import Schemas
+from ferrule.openapi.security import (
     Alternatives,
     alternatives_of,
     need_secrets,
@@ -35,8 +32,11 @@ from ferrule.sources._openapi_security import (
     schemes_of,
     unnamed,
 )
-from ferrule.sources._openapi_servers import NOWHERE, Server, Servers
-from ferrule.sources._openapi_uploads import preview_upload
+from ferrule.openapi.servers import NOWHERE, Server, Servers
+from ferrule.openapi.uploads import preview_upload
+from ferrule.security.characters import inert
+from ferrule.security.foreign_text import one_line
+from ferrule.security.patterns import ForeignSchema, Patterns
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 from ferrule.values.content import truncate_text
 
@@ -270,7 +270,7 @@ class _ToolMaker:
         return tools, entries, left_out
 
     def _tool(self, operation: Operation, name: str) -> tuple[Tool, tuple[str, ...]]:
-        from ferrule.sources._openapi_calls import Endpoint, add_answer  # it imports httpx2
+        from ferrule.openapi.calls import Endpoint, add_answer  # it imports httpx2
 
         server = NOWHERE if self._servers is None else self._servers.of(operation)
         security = alternatives_of(operation, self._document, self._schemes)

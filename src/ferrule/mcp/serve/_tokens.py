@@ -33,7 +33,7 @@ from ferrule.stores.store import Memory, StoreError, private_place
 from ferrule.types import Journal, Middleware, Next
 from ferrule.values.log import make_logger
 
-log = make_logger("ferrule.serve")
+log = make_logger("ferrule.mcp.serve")
 MOST_BYTES = 1_048_576
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -20,13 +20,13 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Runner, ToolContext, Toolset, __version__
-from ferrule.serve._caller import Tokens, ask_client
-from ferrule.serve._follow import following
-from ferrule.serve._listen import allowed_hosts, is_loopback, serve_http
+from ferrule.mcp.serve._caller import Tokens, ask_client
+from ferrule.mcp.serve._follow import following
+from ferrule.mcp.serve._listen import allowed_hosts, is_loopback, serve_http
 
 if TYPE_CHECKING:
-    from ferrule.serve._http import MCPApp
-    from ferrule.serve._server import RunnerServer
+    from ferrule.mcp.serve._http import MCPApp
+    from ferrule.mcp.serve._server import RunnerServer
     from ferrule.types import Middleware
 
 __all__ = ["ask_client", "fixed_token", "http", "mcp", "stdio"]
@@ -105,7 +105,7 @@ def mcp(
         public=known is None,
         limit=limit,
     )
-    from ferrule.serve._http import MCPApp
+    from ferrule.mcp.serve._http import MCPApp
 
     return MCPApp(served, tokens=known, hosts=hosts, origins=origins, max_body=max_body)
 
@@ -194,7 +194,7 @@ async def stdio(
         structured=structured,
         public=False,
     )
-    from ferrule.serve._stdio import serve_stdio
+    from ferrule.mcp.serve._stdio import serve_stdio
 
     async with following(served, changes):
         await serve_stdio(served, stop)
@@ -226,7 +226,7 @@ def _known_tokens(
     """Return the function that finds a token's principal, and the middleware for its limits."""
     if given is None:
         return None, None
-    from ferrule.serve._tokens import TokenFile, TokenLimits  # half of the imports of serving
+    from ferrule.mcp.serve._tokens import TokenFile, TokenLimits  # half of the imports of serving
 
     if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".toml")):
         given = TokenFile(given)
@@ -246,7 +246,7 @@ def _served(runner: Runner, **settings: Any) -> RunnerServer:
     if settings["keep_list"] != 0:
         _check_numbers(keep_list=settings["keep_list"])
     try:
-        from ferrule.serve._server import RunnerServer, Settings
+        from ferrule.mcp.serve._server import RunnerServer, Settings
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
             raise

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from ferrule import Media, ToolError
-from ferrule.sources._openapi_arguments import Argument, Signature, folded_name
-from ferrule.sources._openapi_bodies import Encoding, is_json
-from ferrule.sources._openapi_operations import is_token, leads_elsewhere
-from ferrule.sources._openapi_uploads import name_and_type, one_type
+from ferrule.openapi.arguments import Argument, Signature, folded_name
+from ferrule.openapi.bodies import Encoding, is_json
+from ferrule.openapi.operations import is_token, leads_elsewhere
+from ferrule.openapi.uploads import name_and_type, one_type
 
 Pair: TypeAlias = tuple[str, str]
 _Names: TypeAlias = dict[tuple[str, str], str]

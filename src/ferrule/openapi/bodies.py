@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ferrule import DefinitionError
-from ferrule.sources._openapi_document import Document, Node, texts_in
-from ferrule.sources._openapi_operations import Operation, told_text
-from ferrule.sources._openapi_schemas import Schemas, keywords_of
+from ferrule.openapi.document import Document, Node, texts_in
+from ferrule.openapi.operations import Operation, told_text
+from ferrule.openapi.schemas import Schemas, keywords_of
 
 Place: TypeAlias = Literal["path", "query", "querystring", "header", "cookie", "body"]
 BodyKind: TypeAlias = Literal["json", "form", "multipart", "text", "octets"]

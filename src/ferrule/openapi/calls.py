@@ -16,19 +16,19 @@ from urllib.parse import unquote_plus, urljoin
 import httpx2
 
 from ferrule import Media, Text, ToolContext, ToolError, ToolResult
+from ferrule.openapi.arguments import Signature
+from ferrule.openapi.bodies import is_json
+from ferrule.openapi.operations import leads_elsewhere
+from ferrule.openapi.pages import ListAnswer, NextPage, PagedList, Paging
+from ferrule.openapi.requests import NOTHING_SENT, Request, request_of
+from ferrule.openapi.responses import Responses
+from ferrule.openapi.security import Alternatives, sign
+from ferrule.openapi.servers import Server, origin_of
+from ferrule.openapi.uploads import read_uploads
 from ferrule.security.foreign_text import one_line
 from ferrule.security.http import NotReachableError, Transport, without_http_logs
 from ferrule.security.redaction import redact_value
 from ferrule.security.redactor import make_redactor
-from ferrule.sources._openapi_arguments import Signature
-from ferrule.sources._openapi_bodies import is_json
-from ferrule.sources._openapi_operations import leads_elsewhere
-from ferrule.sources._openapi_pages import ListAnswer, NextPage, PagedList, Paging
-from ferrule.sources._openapi_requests import NOTHING_SENT, Request, request_of
-from ferrule.sources._openapi_responses import Responses
-from ferrule.sources._openapi_security import Alternatives, sign
-from ferrule.sources._openapi_servers import Server, origin_of
-from ferrule.sources._openapi_uploads import read_uploads
 
 log = logging.getLogger("ferrule")
 MOST_ANSWER: Final = 1_000_000

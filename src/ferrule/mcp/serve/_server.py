@@ -44,10 +44,10 @@ from ferrule.kernel.results import NOTHING_RUN
 from ferrule.kernel.tasks import start_eagerly
 from ferrule.mcp.content import call_result
 from ferrule.mcp.forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
+from ferrule.mcp.serve._caller import CALLER, ask_client, noting
+from ferrule.mcp.serve._listing import Listing
 from ferrule.scheduling.clock import running_loop
 from ferrule.security.masking import MASK
-from ferrule.serve._caller import CALLER, ask_client, noting
-from ferrule.serve._listing import Listing
 from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
 from ferrule.values.content import clean_text, truncate_text
@@ -86,7 +86,7 @@ for _name in [*logging.root.manager.loggerDict]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a served runner, for every transport; see `ferrule.serve.mcp`."""
+    """The settings of a served runner, for every transport; see `ferrule.mcp.serve.mcp`."""
 
     name: str
     version: str

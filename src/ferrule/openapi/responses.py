@@ -9,12 +9,12 @@ from typing import Any
 
 from ferrule import DefinitionError
 from ferrule.arguments.schema_parameters import JsonSchemaValidator
+from ferrule.openapi.bodies import is_json
+from ferrule.openapi.document import Document, Node
+from ferrule.openapi.operations import Operation, is_token
+from ferrule.openapi.schemas import Schemas
 from ferrule.security.foreign_text import one_line
 from ferrule.security.patterns import ForeignSchema
-from ferrule.sources._openapi_bodies import is_json
-from ferrule.sources._openapi_document import Document, Node
-from ferrule.sources._openapi_operations import Operation, is_token
-from ferrule.sources._openapi_schemas import Schemas
 
 log = logging.getLogger("ferrule")
 _DIFFERENCES_TOLD = 3

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ferrule.serve._server import Principal, name_of, principal_of
+from ferrule.mcp.serve._server import Principal, name_of, principal_of
 
 _SESSION_ID = "mcp-session-id"
 _TOO_MANY = {"code": INTERNAL_ERROR, "message": "Too many sessions are in use; try again later."}

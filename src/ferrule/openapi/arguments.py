@@ -10,11 +10,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from ferrule import DefinitionError
+from ferrule.openapi.bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, body_of, is_json
+from ferrule.openapi.document import Document, Node
+from ferrule.openapi.operations import IN_BRACES, Operation, digest, is_token, told_text
+from ferrule.openapi.schemas import Schemas
 from ferrule.security.foreign_text import one_line
-from ferrule.sources._openapi_bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, body_of, is_json
-from ferrule.sources._openapi_document import Document, Node
-from ferrule.sources._openapi_operations import IN_BRACES, Operation, digest, is_token, told_text
-from ferrule.sources._openapi_schemas import Schemas
 
 _PLACES: Final = ("path", "query", "querystring", "header", "cookie")
 _NOT_ARGUMENTS: Final = frozenset({"accept", "content-type", "authorization"})

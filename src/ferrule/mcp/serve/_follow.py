@@ -10,7 +10,7 @@ from typing import Protocol
 from ferrule import DefinitionError, Runner, Toolset
 from ferrule.values.log import make_logger
 
-log = make_logger("ferrule.serve")
+log = make_logger("ferrule.mcp.serve")
 
 
 class Server(Protocol):

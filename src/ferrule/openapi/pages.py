@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
 
 from ferrule import DefinitionError
-from ferrule.sources._openapi_arguments import Signature, declared_parameters
-from ferrule.sources._openapi_document import Document, Node, WholeDocumentError
-from ferrule.sources._openapi_operations import Operation
-from ferrule.sources._openapi_responses import declared_headers, declared_response, declared_schema
-from ferrule.sources._openapi_servers import Server, has_below
+from ferrule.openapi.arguments import Signature, declared_parameters
+from ferrule.openapi.document import Document, Node, WholeDocumentError
+from ferrule.openapi.operations import Operation
+from ferrule.openapi.responses import declared_headers, declared_response, declared_schema
+from ferrule.openapi.servers import Server, has_below
 
 Pointer: TypeAlias = tuple[str, ...]
 """The names that lead to a field in a body."""

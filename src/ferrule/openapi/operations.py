@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from ferrule import DefinitionError
+from ferrule.openapi.document import Document, Node, texts_in
 from ferrule.security.characters import inert, visible
 from ferrule.security.foreign_text import has_hidden
 from ferrule.security.similar_names import lookalike_key
-from ferrule.sources._openapi_document import Document, Node, texts_in
 
 MOST_OPERATIONS: Final = 10_000
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "query")

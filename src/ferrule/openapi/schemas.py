@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urljoin
 
 from ferrule import DefinitionError
+from ferrule.openapi.document import Document, Node, check_length
 from ferrule.security.foreign_text import visible_schema
-from ferrule.sources._openapi_document import Document, Node, check_length
 
 Direction: TypeAlias = Literal["request", "response"]
 """The direction of the values: a request has no `readOnly` properties, and a response no `writeOnly` ones."""

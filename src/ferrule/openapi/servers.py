@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 from ferrule import DefinitionError
+from ferrule.openapi.document import Document
+from ferrule.openapi.operations import Operation, leads_elsewhere
 from ferrule.security.urls import Url, kind_of_host, read_url
-from ferrule.sources._openapi_document import Document
-from ferrule.sources._openapi_operations import Operation, leads_elsewhere
 
 _MOST_SERVERS = 50
 _EXAMPLE = "https://api.example.com"

@@ -76,7 +76,7 @@ class Caller(Protocol):
         """Receive the approver's answer, no matter whom it asked."""
 
 
-CALLER: ContextVar[Caller | None] = ContextVar("ferrule.serve.caller", default=None)
+CALLER: ContextVar[Caller | None] = ContextVar("ferrule.mcp.serve.caller", default=None)
 
 
 async def ask_client(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:

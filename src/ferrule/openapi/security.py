@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from ferrule import DefinitionError, ToolError
-from ferrule.sources._openapi_arguments import folded_name, may_be_header
-from ferrule.sources._openapi_document import Document, Node
-from ferrule.sources._openapi_operations import Operation, is_token
-from ferrule.sources._openapi_requests import PRINTABLE, Request
+from ferrule.openapi.arguments import folded_name, may_be_header
+from ferrule.openapi.document import Document, Node
+from ferrule.openapi.operations import Operation, is_token
+from ferrule.openapi.requests import PRINTABLE, Request
 
 log = logging.getLogger("ferrule")
 _SchemeKind: TypeAlias = Literal["header", "query", "cookie", "basic", "bearer", "client"]

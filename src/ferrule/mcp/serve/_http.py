@@ -21,15 +21,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import DefinitionError, Runner, ToolContext
 from ferrule.mcp.lines import UnreadableLine, parse_line
+from ferrule.mcp.serve._caller import Tokens, identity_of
+from ferrule.mcp.serve._server import Principal, RunnerServer
+from ferrule.mcp.serve._sessions import SessionRoom
 from ferrule.security.masking import MASK, format_traceback, mask_certain_credentials
 from ferrule.security.redactor import make_redactor
-from ferrule.serve._caller import Tokens, identity_of
-from ferrule.serve._server import Principal, RunnerServer
-from ferrule.serve._sessions import SessionRoom
 from ferrule.values.content import safe_str
 from ferrule.values.log import make_logger
 
-log = make_logger("ferrule.serve")
+log = make_logger("ferrule.mcp.serve")
 _HOST_FORM = r"(?:\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
@@ -48,7 +48,7 @@ _MOST_SESSIONS_EACH = 100
 
 
 class MCPApp:
-    """A runner as an ASGI app, as `ferrule.serve.mcp` makes it. See docs/serving-mcp.md.
+    """A runner as an ASGI app, as `ferrule.mcp.serve.mcp` makes it. See docs/serving-mcp.md.
 
     Attributes:
         server: The SDK's low-level server, for a client in the same process: `Client(app.server)`.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ferrule import DefinitionError
 
 if TYPE_CHECKING:
-    from ferrule.serve._http import MCPApp
+    from ferrule.mcp.serve._http import MCPApp
 
 _STREAMS_END = 1
 

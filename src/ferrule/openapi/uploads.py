@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ferrule import ToolContext, ToolError
+from ferrule.openapi.arguments import Argument, Signature
+from ferrule.openapi.operations import Operation
+from ferrule.openapi.servers import Server
 from ferrule.security.paths import ALLOWED_PATHS, open_exactly
-from ferrule.sources._openapi_arguments import Argument, Signature
-from ferrule.sources._openapi_operations import Operation
-from ferrule.sources._openapi_servers import Server
 
 MOST_UPLOADED: Final = 50_000_000
 """Most bytes of all files that one call uploads by their paths."""
