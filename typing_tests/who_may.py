@@ -28,7 +28,7 @@ from ferrule import (
     tool,
 )
 from ferrule.adapters import afk
-from ferrule.approval import Answer, Asked, AskedApprover, Grants, Offer, Taken, Waiting
+from ferrule.approval import AcceptedAnswer, Answer, ApprovalRequest, Grants, Offer, RequestApprover, WaitingCall
 from ferrule.guards import commands, hosts, rules, within
 from ferrule.journal import events
 from ferrule.middleware import redact, sanitize
@@ -113,41 +113,41 @@ async def opened(url: str) -> int:
 # Approvals.
 
 
-async def by_chat(asked: Asked) -> Answer:
+async def by_chat(asked: ApprovalRequest) -> Answer:
     """Ask somebody elsewhere."""
     offers: tuple[Offer, ...] = asked.offers
     if asked.call.name == "pay" and offers:
-        return asked.yes(by="ann")
-    return asked.no(f"{asked.text}: not {asked.digest}")
+        return asked.approve(by="ann")
+    return asked.deny(f"{asked.text}: not {asked.digest}")
 
 
-def at_once(asked: Asked) -> bool:
+def at_once(asked: ApprovalRequest) -> bool:
     return asked.decision.into is None
 
 
-def decided(asked: Asked) -> Decision:
+def decided(asked: ApprovalRequest) -> Decision:
     return allow(by="ann") if asked.binds else deny("no")
 
 
 sealed: Store = SealedFile("grants.json", b"x" * 32, apart_from=[Path("notes")])
 grants = Grants(sealed)
-approvers: list[Approver | AskedApprover] = [
-    approval.callback(by_chat, own=False),
+approvers: list[Approver | RequestApprover] = [
+    approval.callback(by_chat, allow_own=False),
     approval.callback(at_once),
     approval.callback(decided),
     approval.console(by="ann"),
     approval.later,
-    approval.remembered(approval.console(), grants),
-    approval.remembered(approval.later),
+    approval.remember(approval.console(), grants),
+    approval.remember(approval.later),
 ]
 
-queue = approval.web(Memory(), tools=[pay], own=False)
+queue = approval.web(Memory(), tools=[pay], allow_own=False)
 
 
-async def drained(suspended: ToolResult, body: dict[str, str], user: str) -> Taken:
+async def drained(suspended: ToolResult, body: dict[str, str], user: str) -> AcceptedAnswer:
     """A page that shows what waits, and answers it."""
     await queue.put(suspended)
-    waiting: list[Waiting] = await queue.waiting()
+    waiting: list[WaitingCall] = await queue.waiting()
     print([one.text for one in waiting])
     taken = await queue.answer(body["id"], body["digest"], body["said"] == "yes", by=user)
     await runner.resume(taken.record, taken.decision)
@@ -156,7 +156,7 @@ async def drained(suspended: ToolResult, body: dict[str, str], user: str) -> Tak
 
 def revoked() -> list[str]:
     """Take back what was remembered."""
-    return [grant.text for grant in grants.listed() if grants.revoke(grant.id) is not None]
+    return [grant.text for grant in grants.list_active() if grants.revoke(grant.id) is not None]
 
 
 # Definitions that hold still.
@@ -166,7 +166,7 @@ put_aside: list[tuple[Tool, str | None]] = [(one, one.quarantine) for one in loc
 runner = Runner(
     locked,
     guards=guards,
-    approve=approval.remembered(approval.callback(by_chat), grants),
+    approve=approval.remember(approval.callback(by_chat), grants),
     around=[sanitize, redact],
     observers=[events.to_file("log.jsonl", decisions=True)],
 )

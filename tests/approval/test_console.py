@@ -22,8 +22,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule import Runner
-from ferrule.approval import asked as asked_module
 from ferrule.approval import console, printable
+from ferrule.approval import request as request_module
 from ferrule.approval.preview import preview_lines
 from ferrule.approval.question import Question
 from ferrule.approval.terminal import RESET
@@ -178,7 +178,7 @@ def test_without_a_terminal_nobody_is_there(stream: TextIO | None, monkeypatch: 
     output = io.StringIO()
     decision = asyncio.run(console(stream, output)(CALL, ask("why"), ToolContext()))
     assert decision.kind == "deny"
-    assert "nobody is there to ask" in decision.reason
+    assert "is not a terminal" in decision.reason
     assert output.getvalue() == ""
 
 
@@ -336,7 +336,7 @@ def test_private_parameters_are_not_shown() -> None:
 # the whole
 
 
-MORE = "Allow it? [y/N, m for the whole] "
+MORE = "Allow it? [y/N, m to show everything] "
 LONG = ToolCall("1", "write_file", {"path": "a.txt", "content": "first\n" + "x" * 1000 + "\x1b[2J"})
 
 
@@ -406,7 +406,7 @@ def test_whatever_is_cut_is_there_in_the_whole(arguments: dict[str, Any], reason
 @pytest.mark.parametrize(("first", "count"), [("m\n", 1), ("\n", 0)])
 def test_before_a_value_is_given_the_whole_can_be_seen(first: str, count: int, terminal: Terminal) -> None:
     decision = asked_about(
-        terminal, ("Show the whole? [m/N] ", first), ("refuse): ", "1234\n"), decision=ask("a pin", into="pin")
+        terminal, ("Show everything? [m/N] ", first), ("refuse): ", "1234\n"), decision=ask("a pin", into="pin")
     )
     assert decision.arguments is not None and decision.arguments["pin"] == "1234"
     assert terminal.seen.count("│ first") == count
@@ -446,7 +446,7 @@ def test_a_preview_is_shown_instead_of_the_arguments_which_are_named(terminal: T
         "  │  d",
         "  arguments, not shown: path, old, new, key",
         "  because: it changes things",
-        "  or: e to edit it, n WHY to tell the model why not",
+        "  or: e to edit the arguments, n WHY to give the model a reason",
     ]
 
 
@@ -484,34 +484,34 @@ def broken(arguments: Any) -> object:
 @pytest.mark.parametrize(
     ("preview", "why"),
     [
-        (broken, "it broke (SystemExit)"),
-        (lambda arguments: arguments["absent"], "it broke (KeyError)"),
-        (lambda: "", "it broke (TypeError)"),
-        ("no function", "it broke (TypeError)"),
-        (lambda arguments: 5, "what it gave is int, neither a text nor a Diff"),
-        (lambda arguments: Diff("a", 5, "b"), "what it gave is Diff, neither a text nor a Diff"),  # type: ignore[arg-type]
+        (broken, "it raised SystemExit"),
+        (lambda arguments: arguments["absent"], "it raised KeyError"),
+        (lambda: "", "it raised TypeError"),
+        ("no function", "it raised TypeError"),
+        (lambda arguments: 5, "it returned int, and must return a text or a Diff"),
+        (lambda arguments: Diff("a", 5, "b"), "it returned Diff, and must return a text or a Diff"),  # type: ignore[arg-type]
     ],
 )
 def test_where_a_preview_breaks_the_arguments_are_shown_and_it_says_so(
     preview: Any, why: str, terminal: Terminal, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert asked_about(terminal, (PROMPT, "y\n"), call=EDIT, context=with_preview(preview, "key")) == allow(by="ann")
-    assert ("the preview of tool 'edit_file' broke: " in caplog.text and "Traceback" in caplog.text) is (
-        "it broke" in why
+    assert ("the preview of tool 'edit_file' raised: " in caplog.text and "Traceback" in caplog.text) is (
+        "it raised" in why
     )
     lines = shown_lines(terminal)
-    assert lines[2] == f"  there is no preview: {why}"
+    assert lines[2] == f"  no preview: {why}"
     assert lines[3:7] == ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = '**********'"]
     assert "s3cret" not in terminal.seen
 
 
 def test_a_preview_that_does_not_end_is_not_waited_for(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked_module, "PREVIEW_SECONDS", 0.2)
+    monkeypatch.setattr(request_module, "PREVIEW_SECONDS", 0.2)
     opened = threading.Event()
     try:
         context = with_preview(lambda arguments: str(opened.wait(BOUND)))
         assert asked_about(terminal, (PROMPT, "n\n"), call=EDIT, context=context).kind == "deny"
-        assert "there is no preview: it takes longer than 0 s" in terminal.seen
+        assert "no preview: it takes longer than 0 s" in terminal.seen
     finally:
         opened.set()
 
@@ -519,7 +519,7 @@ def test_a_preview_that_does_not_end_is_not_waited_for(terminal: Terminal, monke
 def test_a_question_that_is_cancelled_during_its_preview_lets_the_next_one_be_asked(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asked_module, "PREVIEW_SECONDS", 10 * BOUND)
+    monkeypatch.setattr(request_module, "PREVIEW_SECONDS", 10 * BOUND)
     began, opened = threading.Event(), threading.Event()
 
     def preview(arguments: Any) -> str:
@@ -689,7 +689,7 @@ def test_what_may_be_empty_is_left_out(terminal: Terminal) -> None:
 
 def test_where_nothing_is_given_for_what_is_required_it_denies(terminal: Terminal) -> None:
     decision = asked_about(terminal, ("date", "\n"), decision=ASKED)
-    assert decision == deny("nobody gave a value for day")
+    assert decision == deny("the person gave no value for day")
 
 
 def test_where_a_plain_yes_is_wanted_it_is_asked_for(terminal: Terminal) -> None:

@@ -15,7 +15,7 @@ import pytest
 from test_console import BOUND, PROMPT, Terminal
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, ask, deny, tool
-from ferrule.approval import Answer, Asked, Offer
+from ferrule.approval import Answer, ApprovalRequest, Offer
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
 
@@ -115,7 +115,7 @@ def test_control_characters_are_not_taken_into_a_value(typed: str, terminal: Ter
     quoted = "".join(f"\x16{c}" if c in "\x08\x7f" else c for c in typed)  # ctrl-V has the terminal take them
     edit = (KEPT, ("\r\neuros: ", quoted), ("\r\neuros: ", "7\n"), ("\r\ntimes: ", "\n"))
     assert ran(terminal, (PROMPT, "\x1b[Ay\n"), (PROMPT, "e\n"), *edit, (PROMPT, "y\n")).output == "paid ada 7 None"
-    assert terminal.seen.count("nothing of it is taken") == 2
+    assert terminal.seen.count("Type it again") == 2
 
 
 def test_letters_of_all_alphabets_are_taken_into_a_value(terminal: Terminal) -> None:
@@ -132,7 +132,7 @@ def test_an_edit_that_does_not_fit_is_told_and_edited_further(terminal: Terminal
     wrong = (KEPT, ("\r\neuros: ", "three\n"), ("\r\ntimes: ", "\n"))
     right = (KEPT, ("\r\neuros: ", "3\n"), ("\r\ntimes: ", "\n"))
     result = ran(terminal, (PROMPT, "e\n"), *wrong, *right, (PROMPT, "y\n"))
-    assert "That cannot be: " in terminal.seen and "euros" in terminal.seen
+    assert "Not valid: " in terminal.seen and "euros" in terminal.seen
     assert result.output == "paid ada 3 None"
 
 
@@ -190,7 +190,7 @@ def test_what_changes_between_the_question_and_the_yes_is_shown_and_asked_about_
 
     call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
     result = ran(terminal, (ALLOW, changed_meanwhile), (ALLOW, "y\n"), tools=files.tools, call=call)
-    first, _, then = terminal.seen.partition("It has changed since it was shown")
+    first, _, then = terminal.seen.partition("The preview has changed")
     assert "-one" in first and "-two" in then
     assert result.success and path.read_text(encoding="utf-8") == "new\n"
 
@@ -246,7 +246,7 @@ def test_a_long_text_is_edited_in_a_private_file_that_is_gone_afterwards(
 def test_an_editor_that_fails_changes_nothing(terminal: Terminal, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = long_text(root, monkeypatch, code=3)
     result = ran(terminal, (ALLOW, "e\n"), *IN_EDITOR, (ALLOW, "y\n"), call=call)
-    assert "That cannot be edited: " in terminal.seen and "exit code 3" in terminal.seen
+    assert "The editor failed: " in terminal.seen and "exit code 3" in terminal.seen
     assert result.output == "paid one\r\ntwo\nthree 5 None"
 
 
@@ -254,7 +254,7 @@ def test_an_editor_that_is_not_there_is_told(terminal: Terminal, root: Path, mon
     call = long_text(root, monkeypatch)
     monkeypatch.setenv("VISUAL", str(root / "none"))
     ran(terminal, (ALLOW, "e\n"), *IN_EDITOR, (ALLOW, "n\n"), call=call)
-    assert "That cannot be edited: " in terminal.seen and "No such file" in terminal.seen
+    assert "The editor failed: " in terminal.seen and "No such file" in terminal.seen
 
 
 def test_a_call_that_is_cancelled_ends_the_editor_and_leaves_no_file(
@@ -293,7 +293,7 @@ def test_a_call_that_is_cancelled_ends_the_editor_and_leaves_no_file(
 def offered(terminal: Terminal, offers: tuple[Offer, ...], *dialogue: tuple[str, str]) -> Answer:
     async def run() -> Answer:
         call = ToolCall("1", "shell", {"command": "pytest tests"})
-        asked = Asked.of(call, ask("why"), ToolContext(), offers)
+        asked = ApprovalRequest.from_call(call, ask("why"), ToolContext(), offers)
         answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(asked))
         await typed(terminal, dialogue)
         return await asyncio.wait_for(answer, BOUND)
@@ -338,20 +338,21 @@ def test_what_changes_while_an_offer_is_chosen_is_shown_as_it_is_now(terminal: T
         [write] = [one for one in files.tools if one.name == "write_file"]
         call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
         offers = (Offer("always", "write_file", exactly=True),)
-        asked = replace(Asked.of(call, ask("why"), ToolContext(working_directory=root), offers), tool=write)
-        answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(asked))
+        request = ApprovalRequest.from_call(call, ask("why"), ToolContext(working_directory=root), offers)
+        request = replace(request, tool=write)
+        answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(request))
         await typed(terminal, ((ALLOW, "1\n"), (CONFIRM, changed_meanwhile), (ALLOW, "y\n")))
         return await asyncio.wait_for(answer, BOUND)
 
     answer = asyncio.run(run())
-    _, changed, then = terminal.seen.partition("It has changed since it was shown")
+    _, changed, then = terminal.seen.partition("The preview has changed")
     assert changed and "-two" in then and "-one" not in then
     assert answer.offer is None and (answer.decision.arguments or {})["expected"] == sha256(b"two\n").hexdigest()
 
 
 @pytest.mark.parametrize("said", ["y\x04\x04", "\x04"])
 def test_what_is_not_ended_with_enter_is_no_yes(said: str, terminal: Terminal) -> None:
-    assert "left without an answer" in (ran(terminal, (PROMPT, said)).error or "")
+    assert "got no answer" in (ran(terminal, (PROMPT, said)).error or "")
 
 
 @pytest.mark.parametrize("answers", [("1\n", "\x04"), ("1\n", "\n", "\x04"), ("1\n", "/srv \x04\x04")])
@@ -366,7 +367,7 @@ def test_an_offer_is_narrowed_and_never_widened(terminal: Terminal) -> None:
     answer = offered(terminal, (OFFER,), (PROMPT, "1\n"), *narrow, ("\r\nfor: ", "30m\n"), (CONFIRM, "y\n"))
     assert answer.offer is not None
     assert answer.offer.arguments == {"path": {"within": ["/srv/notes/own"]}} and answer.offer.seconds == 1800
-    assert terminal.seen.count("That cannot be: ") == 2
+    assert terminal.seen.count("Not valid: ") == 2
 
 
 @pytest.mark.parametrize(
@@ -393,13 +394,13 @@ def test_an_offer_is_narrowed_and_never_widened(terminal: Terminal) -> None:
 def test_a_condition_is_narrowed_to_part_of_it_or_not_at_all(given: Any, text: str, narrowed: Any) -> None:
     offer = Offer("always", "x", arguments={"it": given})
     if narrowed is not None:
-        assert offer.narrowed("it", text).arguments == {"it": narrowed}
+        assert offer.narrow("it", text).arguments == {"it": narrowed}
         return
     with pytest.raises(ValueError, match=r"\w"):
-        offer.narrowed("it", text)
+        offer.narrow("it", text)
 
 
 def test_a_part_that_an_offer_has_not_cannot_be_narrowed() -> None:
     for part in ("other", "for"):
-        with pytest.raises(ValueError, match="no part of this offer"):
-            Offer("always", "x", arguments={"it": None}).narrowed(part, "1h")
+        with pytest.raises(ValueError, match="unknown part"):
+            Offer("always", "x", arguments={"it": None}).narrow(part, "1h")

@@ -28,7 +28,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.approval import Answer, Asked, Grants, Offer, remembered
+from ferrule.approval import Answer, ApprovalRequest, Grants, Offer, remember
 from ferrule.guards import rules
 from ferrule.policy import Trusted
 from ferrule.stores.store import Memory, SealedFile, Store
@@ -54,12 +54,12 @@ class Person:
     def __init__(self, key: str | None = None, *, narrow: Callable[[Offer], Offer] = lambda offer: offer) -> None:
         self.key = key
         self.narrow = narrow
-        self.asked: list[Asked] = []
+        self.asked: list[ApprovalRequest] = []
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(Asked.of(call, decision, context))).decision
+        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: ApprovalRequest) -> Answer:
         self.asked.append(asked)
         chosen = next((self.narrow(offer) for offer in asked.offers if offer.key == self.key), None)
         return Answer(allow(by="ada"), chosen)
@@ -106,7 +106,7 @@ def runner_of(
     person: Any, *tools: Tool, grants: Grants | None = None, guards: Any = (asks,), **options: Any
 ) -> tuple[Runner, Grants]:
     kept = Grants() if grants is None else grants
-    return Runner(tools, guards=guards, approve=remembered(person, kept), **options), kept
+    return Runner(tools, guards=guards, approve=remember(person, kept), **options), kept
 
 
 def was_asked(person: Person, runner: Runner, name: str, arguments: Mapping[str, Any], **given: Any) -> bool:
@@ -368,7 +368,7 @@ def test_without_a_session_always_is_remembered_and_cannot_be_narrowed_to_one() 
     assert was_asked(person, runner, "note", NOTE, session=None)
     assert not was_asked(person, runner, "note", NOTE, session=None)
     runner, grants = runner_of(Person("always", narrow=lambda offer: replace(offer, session=True)), note)
-    assert go(runner.run("note", NOTE, principal="kim")).status == "denied" and grants.listed() == []
+    assert go(runner.run("note", NOTE, principal="kim")).status == "denied" and grants.list_active() == []
 
 
 def test_what_has_the_same_bounds_as_these_arguments_is_offered_once() -> None:
@@ -420,7 +420,7 @@ def test_nothing_is_offered_or_answered_where_the_person_is_not_shown_all(
     person = Person("always")
     runner, grants = runner_of(person, one, guards=guards)
     assert was_asked(person, runner, one.name, arguments) and person.keys == []
-    assert was_asked(person, runner, one.name, arguments) and grants.listed() == []
+    assert was_asked(person, runner, one.name, arguments) and grants.list_active() == []
 
 
 def test_what_is_private_and_as_the_tool_fills_it_in_itself_does_not_stand_in_the_way() -> None:
@@ -436,7 +436,7 @@ def test_nothing_is_offered_where_a_value_is_asked_for() -> None:
     person = Person("always")
     runner, grants = runner_of(person, note, guards=(for_a_pin,))
     go(runner.run("note", NOTE, **SOMEBODY))
-    assert person.keys == [] and grants.listed() == []
+    assert person.keys == [] and grants.list_active() == []
 
 
 def test_what_a_handler_wants_to_know_is_answered_by_no_grant() -> None:
@@ -452,7 +452,7 @@ def test_what_a_handler_wants_to_know_is_answered_by_no_grant() -> None:
     for _ in range(2):
         assert was_asked(person, runner, "book", {"city": "Rome"})
     assert [asked.decision.reason for asked in person.asked] == ["really?", "which day?", "which day?"]
-    assert len(grants.listed()) == 1
+    assert len(grants.list_active()) == 1
 
 
 def test_what_a_type_says_is_a_path_keeps_to_its_folder() -> None:
@@ -551,11 +551,11 @@ def test_a_folder_that_became_a_link_after_the_grant_is_asked_about(
 
 def test_a_folder_that_a_person_narrows_to_is_the_one_that_it_was_then(tmp_path: Path) -> None:
     (tmp_path / "notes" / "own").mkdir(parents=True)
-    person = Person("always", narrow=lambda offer: offer.narrowed("path", f"within {tmp_path}/notes/own"))
+    person = Person("always", narrow=lambda offer: offer.narrow("path", f"within {tmp_path}/notes/own"))
     runner, grants = runner_of(person, save)
     here = {"working_directory": str(tmp_path)}
     assert was_asked(person, runner, "save", {"path": "notes/a", "content": ""}, **here)
-    assert grants.listed()[0].arguments["path"] == {"within": [str((tmp_path / "notes" / "own").resolve())]}
+    assert grants.list_active()[0].arguments["path"] == {"within": [str((tmp_path / "notes" / "own").resolve())]}
     assert not was_asked(person, runner, "save", {"path": "notes/own/b", "content": ""}, **here)
     (tmp_path / "notes" / "own").rmdir()
     (tmp_path / "notes" / "own").symlink_to(tmp_path)
@@ -668,7 +668,7 @@ def test_another_rule_on_the_same_line_of_a_policy_is_put_and_so_is_one_that_cam
     assert was_asked(person, runner, "note", NOTE)
     assert not was_asked(person, runner, "note", {**NOTE, "to": "kim"})
     assert was_asked(person, runner, "note", {**NOTE, "to": "boss", "copies": 1})
-    assert {grant.rule for grant in grants.listed()} == {"policy.toml:1"}
+    assert {grant.rule for grant in grants.list_active()} == {"policy.toml:1"}
 
     file.write_text('ask = ["note(copies>0)", "note(to=boss)"]\nallow = ["note"]\n')
     Trusted().trust(file)
@@ -718,7 +718,7 @@ def test_a_grant_ends_by_the_clock_of_the_runner_to_the_second() -> None:
         return [await asked_after(0), await asked_after(59.5), await asked_after(0.5)]
 
     assert go(main()) == [True, False, True]
-    assert len(grants.listed(clock)) == 1  # the first is gone, the second answer made another
+    assert len(grants.list_active(clock)) == 1  # the first is gone, the second answer made another
 
 
 def test_a_grant_that_was_made_later_by_the_clock_answers_nothing() -> None:
@@ -753,7 +753,7 @@ def test_of_fifty_calls_at_once_a_grant_for_one_answers_one(
         return await asyncio.gather(*(runner.run("note", NOTE, **SOMEBODY) for _ in range(50)))
 
     assert [result.success for result in go(main())].count(True) == 1
-    assert grants.listed() == []
+    assert grants.list_active() == []
 
 
 def test_a_grant_for_two_answers_two() -> None:
@@ -761,7 +761,7 @@ def test_a_grant_for_two_answers_two() -> None:
     runner, grants = runner_of(person, note)
     assert was_asked(person, runner, "note", NOTE)
     person.key = None
-    assert [grant.uses for grant in grants.listed()] == [2]
+    assert [grant.uses for grant in grants.list_active()] == [2]
     assert [was_asked(person, runner, "note", NOTE) for _ in range(3)] == [False, False, True]
 
 
@@ -772,42 +772,42 @@ def test_what_ends_anyway_is_used_before_what_is_counted() -> None:
     wider = Person("always")
     was_asked(wider, runner_of(wider, note, grants=grants)[0], "note", {**NOTE, "text": "other"})
     assert not was_asked(person, runner, "note", NOTE)
-    assert sorted(str(grant.uses) for grant in grants.listed()) == ["1", "None"]
+    assert sorted(str(grant.uses) for grant in grants.list_active()) == ["1", "None"]
 
 
 def test_the_text_of_a_grant_for_these_arguments_has_them_and_what_has_ended_is_not_kept() -> None:
     clock, person = ManualClock(), Person("these", narrow=lambda offer: replace(offer, seconds=60.0))
     runner, grants = runner_of(person, note, clock=clock)
     assert was_asked(person, runner, "note", NOTE)
-    [grant] = grants.listed(clock)
+    [grant] = grants.list_active(clock)
     assert grant.text == 'note with to="bob", text="hello", copies=2, kind="a", in this folder, for 1m'
     go(clock.advance(60))
-    assert grants.listed(clock) == [] and len(grants.store.items()) == 1
+    assert grants.list_active(clock) == [] and len(grants.store.items()) == 1
     assert was_asked(person, runner, "note", NOTE) and len(grants.store.items()) == 1
 
 
 @pytest.mark.parametrize(("uses", "kept"), [(1, True), (2, True), (3, False), (None, False)])
 def test_of_an_offer_for_so_many_uses_no_more_may_be_chosen(uses: int | None, kept: bool) -> None:
     class OfTwo(Person):
-        async def answer(self, asked: Asked) -> Answer:
+        async def answer(self, asked: ApprovalRequest) -> Answer:
             two = replace(asked.offers[-1], uses=2)
             if kept:
                 grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
             else:
-                with pytest.raises(ValueError, match="at most 2 uses"):
+                with pytest.raises(ValueError, match="uses must be at most 2"):
                     grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
             return Answer(allow())
 
     runner, grants = runner_of(OfTwo(), note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).success and bool(grants.listed()) is kept
+    assert go(runner.run("note", NOTE, **SOMEBODY)).success and bool(grants.list_active()) is kept
 
 
 def test_what_was_revoked_is_asked_about_again() -> None:
     person = Person("always")
     runner, grants = runner_of(person, note)
     assert was_asked(person, runner, "note", NOTE) and not was_asked(person, runner, "note", NOTE)
-    [grant] = grants.listed()
-    assert grants.revoke(grant.id) == grant and grants.revoke(grant.id) is None and grants.listed() == []
+    [grant] = grants.list_active()
+    assert grants.revoke(grant.id) == grant and grants.revoke(grant.id) is None and grants.list_active() == []
     assert was_asked(person, runner, "note", NOTE)
 
 
@@ -820,7 +820,7 @@ def test_events_and_results_say_which_grant_answered_and_whose_it_is() -> None:
     was_asked(person, runner, "note", NOTE)
     seen.clear()
     result = go(runner.run("note", NOTE, **SOMEBODY))
-    [grant] = grants.listed()
+    [grant] = grants.list_active()
     last = [event.data for event in seen if event.kind == "tool:decided"][-1]
     assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", f"grant {grant.id}", "ada")
     assert result.approved_by == "ada"
@@ -836,7 +836,7 @@ def test_decide_says_which_grant_would_answer_and_uses_none_up() -> None:
     assert go(runner.decide(call, **SOMEBODY)).kind == "ask"
     was_asked(person, runner, "note", NOTE)
     decisions = [go(runner.decide(call, **SOMEBODY)) for _ in range(3)]
-    [grant] = grants.listed()
+    [grant] = grants.list_active()
     assert [(one.kind, one.rule, one.by) for one in decisions] == [("allow", f"grant {grant.id}", "ada")] * 3
     assert grant.uses == 1 and grant.text in decisions[0].reason
 
@@ -875,15 +875,15 @@ def test_what_is_no_part_of_what_was_offered_is_refused_and_nothing_is_remembere
     narrow: Callable[[Offer], Offer],
 ) -> None:
     class Callback(Person):
-        async def answer(self, asked: Asked) -> Answer:
+        async def answer(self, asked: ApprovalRequest) -> Answer:
             self.asked.append(asked)
             return Answer(allow(), narrow(asked.offers[-1]))
 
     person = Callback()
     runner, grants = runner_of(person, note)
     result = go(runner.run("note", NOTE, **SOMEBODY))
-    assert (result.status, result.executed) == ("denied", False) and "offered" in result.text
-    assert grants.listed() == []
+    assert (result.status, result.executed) == ("denied", False) and "offer" in result.text
+    assert grants.list_active() == []
 
 
 @pytest.mark.parametrize(
@@ -908,41 +908,41 @@ def test_a_person_may_narrow_what_is_offered(condition: object, second: Mapping[
 def test_a_session_may_be_chosen_where_always_was_offered_and_not_the_other_way_round() -> None:
     person = Person("always", narrow=lambda offer: replace(offer, session=True))
     runner, grants = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE) and [grant.session for grant in grants.listed()] == ["s1"]
+    assert was_asked(person, runner, "note", NOTE) and [grant.session for grant in grants.list_active()] == ["s1"]
     person = Person("this session", narrow=lambda offer: replace(offer, session=False))
     runner, grants = runner_of(person, note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.listed() == []
+    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.list_active() == []
 
 
 @pytest.mark.parametrize("changed", [{"to": "eve"}, {"copies": True}, {"more": None}, {"copies": ...}])
 def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[str, Any]) -> None:
     class Editor(Person):
-        async def answer(self, asked: Asked) -> Answer:
+        async def answer(self, asked: ApprovalRequest) -> Answer:
             given = {**asked.call.arguments, **changed}
             kept = {name: value for name, value in given.items() if value is not ...}
             return Answer(allow(kept), asked.offers[-1])
 
     runner, grants = runner_of(Editor(), note)
     result = go(runner.run("note", {**NOTE, "copies": 1}, **SOMEBODY))
-    assert (result.status, grants.listed()) == ("denied", []) and "changed" in result.text
+    assert (result.status, grants.list_active()) == ("denied", []) and "changed" in result.text
 
 
 def test_arguments_that_a_person_gives_as_they_were_shown_are_remembered() -> None:
     class Editor(Person):
-        async def answer(self, asked: Asked) -> Answer:
+        async def answer(self, asked: ApprovalRequest) -> Answer:
             return Answer(allow(dict(asked.arguments)), asked.offers[-1])
 
     runner, grants = runner_of(Editor(), note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).success and len(grants.listed()) == 1
+    assert go(runner.run("note", NOTE, **SOMEBODY)).success and len(grants.list_active()) == 1
 
 
 def test_a_no_remembers_nothing_whatever_was_chosen_beside_it() -> None:
     class Refuses(Person):
-        async def answer(self, asked: Asked) -> Answer:
+        async def answer(self, asked: ApprovalRequest) -> Answer:
             return Answer(deny("no"), asked.offers[-1])
 
     runner, grants = runner_of(Refuses(), note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.listed() == []
+    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.list_active() == []
 
 
 # -- who is asked, and where it is kept ------------------------------------------------------------------------------
@@ -1019,10 +1019,10 @@ def test_what_is_no_grant_grants_nothing_and_is_logged(caplog: pytest.LogCapture
     others: list[Any] = [{"tool": "note"}, 1, "x", [], *[{**kept, "id": "ab", **one} for one in changes]]
     for number, value in enumerate(others):
         store.compare_and_set(f"grant/{value['id'] if number > 3 else number}", None, value)
-        assert grants.listed() and not was_asked(person, runner, "note", NOTE)
+        assert grants.list_active() and not was_asked(person, runner, "note", NOTE)
         store.compare_and_set("grant/ab", store.get("grant/ab"), None)
-    assert was_asked(person, runner, "note", {**NOTE, "text": "another"}) and len(grants.listed()) == 2
-    assert "'grant/0' is no grant" in caplog.text
+    assert was_asked(person, runner, "note", {**NOTE, "text": "another"}) and len(grants.list_active()) == 2
+    assert "'grant/0' is unreadable" in caplog.text
 
 
 @pytest.mark.parametrize("number", ["-1e999", "NaN", "1E400", "1.0e0"])
@@ -1030,10 +1030,10 @@ def test_a_grant_in_another_json_stops_no_other_and_can_be_revoked(number: str, 
     journal, person = Journal.open(tmp_path / "calls.db"), Person("these")
     runner, grants = runner_of(person, note, grants=Grants(journal.store))
     assert was_asked(person, runner, "note", NOTE)
-    [kept] = grants.listed()
+    [kept] = grants.list_active()
     with sqlite3.connect(tmp_path / "calls.db") as connection:
         changed = f"replace(value, '\"expires_at\":{kept.expires_at!r}', '\"expires_at\":{number}')"
         assert connection.execute(f"UPDATE store SET value = {changed} WHERE key LIKE '%grant/%'").rowcount == 1
     assert was_asked(person, runner, "note", {**NOTE, "text": "another"})
-    assert len(grants.listed()) == 1 and len(journal.store.items("grant/")) == 2
+    assert len(grants.list_active()) == 1 and len(journal.store.items("grant/")) == 2
     assert grants.revoke(kept.id) is None and len(journal.store.items("grant/")) == 1

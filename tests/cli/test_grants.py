@@ -17,7 +17,7 @@ from terminal import PROGRAM
 
 import preloaded
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, allow, ask, tool
-from ferrule.approval import Answer, Asked, Grants, remembered
+from ferrule.approval import Answer, ApprovalRequest, Grants, remember
 from ferrule.cli import find
 from ferrule.cli.kept import Kept
 from ferrule.cli.program import main
@@ -52,14 +52,14 @@ class Always:
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         raise NotImplementedError
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: ApprovalRequest) -> Answer:
         self.asked += 1
         return Answer(allow(by="ada"), asked.offers[-1])
 
 
 def asked_about_a_note() -> bool:
     person = Always()
-    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remembered(person, Grants(Kept())))
+    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remember(person, Grants(Kept())))
     assert asyncio.run(runner.run("note", {"text": "a"}, principal="kim")).success
     return bool(person.asked)
 
@@ -76,7 +76,7 @@ def test_what_was_allowed_is_listed_and_asked_about_again_once_it_is_revoked(
     monkeypatch.setenv("COLUMNS", "80")
     assert said(capsys, "grants") == "there are no grants"
     assert asked_about_a_note() and not asked_about_a_note()
-    [grant] = Grants(Kept()).listed()
+    [grant] = Grants(Kept()).list_active()
     assert main(["grants"]) == 0
     first, second = capsys.readouterr().out.splitlines()  # however narrow the terminal is
     assert first.startswith(f"{grant.id}  note with any text and copies")
@@ -90,11 +90,11 @@ def test_a_call_that_a_grant_answers_is_allowed_by_the_grant(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert asked_about_a_note()
-    [grant] = Grants(Kept()).listed()
+    [grant] = Grants(Kept()).list_active()
 
     async def run_again() -> None:
         journal = Journal.open(tmp_path / "calls.db")
-        approve = remembered(Always(), Grants(Kept()))
+        approve = remember(Always(), Grants(Kept()))
         runner = Runner([note], guards=[lambda *_: ask("?")], approve=approve, journal=journal)
         assert (await runner.run("note", {"text": "b"}, principal="kim")).success
         await journal.flush()
@@ -264,7 +264,7 @@ class Chooses(Always):
         super().__init__()
         self.number, self.offers = number, 0
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: ApprovalRequest) -> Answer:
         self.offers = len(asked.offers)
         chosen = asked.offers[self.number] if self.number < self.offers else None
         return Answer(allow(by="ada"), chosen)
@@ -279,7 +279,7 @@ def test_every_offer_that_is_taken_answers_the_same_call_of_the_next_program(hom
         name, arguments = call
         number, offers = 0, 1
         while number < offers:
-            for grant in Grants(Kept()).listed():
+            for grant in Grants(Kept()).list_active():
                 Grants(Kept()).revoke(grant.id)
             person = Chooses(number)
             runner = find.runner(["shop.py"], remember="folder" if session is None else "session")

@@ -13,7 +13,7 @@ import pytest
 from openapi_wire import Wire, answer, called, document, imported, operation, run
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult
-from ferrule.approval import Asked, later
+from ferrule.approval import ApprovalRequest, later
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import retry
 from ferrule.sources import openapi
@@ -135,7 +135,7 @@ def test_who_approves_sees_name_type_and_size(file: Any, shown: str, folder: Pat
     seen: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        seen.append(Asked.of(call, decision, context).previewed().text)
+        seen.append(ApprovalRequest.from_call(call, decision, context).with_preview().text)
         return False
 
     given = upload(encoding={"file": {"contentType": "image/png"}}) if "data" in file else upload()

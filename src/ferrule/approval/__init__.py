@@ -1,9 +1,9 @@
 """Approvers: the answer when a guard asks.
 
 `console` asks the person at the terminal, and `callback` a function of your program. `later` suspends the call, and
-`web` is a queue of suspended calls for a page. `remembered` asks once and stores the answer for a while in `Grants`.
-`Asked`, `Question` and `preview_lines` hold the contents of a question. `printable` makes text from others safe to
-print.
+`web` is a queue of suspended calls for a page. `remember` asks once and stores the answer for a while in `Grants`.
+`ApprovalRequest`, `Question` and `preview_lines` hold the contents of a question. `printable` makes text from others
+safe to print.
 
 An approver takes the call, the decision to ask and the context. `allow(…)` or `True` lets the call run, and `ask(…)`
 suspends it. Any other result denies it, and so does an exception. The smallest approver of your own:
@@ -14,7 +14,6 @@ suspends it. Any other result denies it, and so does an exception. The smallest 
 
 from __future__ import annotations
 
-from ferrule.approval.asked import Answer, Asked, AskedApprover, previewed
 from ferrule.approval.callback import callback
 from ferrule.approval.console import console
 from ferrule.approval.grants import Grant, Grants
@@ -22,32 +21,42 @@ from ferrule.approval.later import later
 from ferrule.approval.offer import Offer
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
-from ferrule.approval.remembered import remembered
+from ferrule.approval.remember import remember
+from ferrule.approval.request import Answer, ApprovalRequest, RequestApprover, add_preview
 from ferrule.approval.terminal import printable
-from ferrule.approval.web import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting, web
+from ferrule.approval.web import (
+    AcceptedAnswer,
+    AlreadyAnswered,
+    AnswerRefused,
+    NotWaiting,
+    OwnCall,
+    QuestionChanged,
+    WaitingCall,
+    web,
+)
 
 __all__ = [
     "AlreadyAnswered",
     "Answer",
     "AnswerRefused",
-    "Asked",
-    "AskedApprover",
+    "ApprovalRequest",
+    "RequestApprover",
     "Grant",
     "Grants",
     "NoPreview",
-    "NotAsShown",
+    "QuestionChanged",
     "NotWaiting",
     "Offer",
     "OwnCall",
     "Question",
-    "Taken",
-    "Waiting",
+    "AcceptedAnswer",
+    "WaitingCall",
     "callback",
     "console",
     "later",
     "preview_lines",
-    "previewed",
+    "add_preview",
     "printable",
-    "remembered",
+    "remember",
     "web",
 ]

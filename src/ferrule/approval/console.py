@@ -15,10 +15,10 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from ferrule.approval.asked import Answer, Asked
-from ferrule.approval.editing import LONG, edited, editor, typed_value
+from ferrule.approval.editing import LONG_TEXT, edit_text, find_editor, parse_typed_value
 from ferrule.approval.offer import Offer
-from ferrule.approval.question import Question, shown_name
+from ferrule.approval.question import Question, format_name
+from ferrule.approval.request import Answer, ApprovalRequest
 from ferrule.approval.terminal import printable, reset
 from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.values.call import ToolCall
@@ -35,10 +35,10 @@ else:
     termios = _termios
 
 # The terminal belongs to the process and not to an event loop, so all loops share one lock for threads.
-_ONE_AT_A_TIME = threading.Lock()
-_LOOK_AGAIN = 0.1
-_GOES_ON = "    ┆ "
-_OTHERWISE = "  or: e to edit it, n WHY to tell the model why not"
+_TERMINAL_LOCK = threading.Lock()
+_POLL_SECONDS = 0.1
+_CONTINUATION = "    ┆ "
+_EDIT_HINT = "  or: e to edit the arguments, n WHY to give the model a reason"
 
 
 class _Stopped(Exception):
@@ -54,17 +54,17 @@ class Console:
         self.by = by
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(Asked.of(call, decision, context))).decision
+        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, request: ApprovalRequest) -> Answer:
         """Return the person's answer. The preview is made when the question has its turn."""
         source: TextIO | None = self.input or sys.stdin
-        shown: TextIO | None = self.output or sys.stderr
-        if source is None or shown is None or not _is_terminal(source):
-            return asked.no("nobody is there to ask: the standard input is not a terminal")
-        if not _is_terminal(shown):
-            return asked.no("nobody would see the question: the standard error is not a terminal")
-        return await _answer_in(_Dialogue(asked, source, shown, self.by))
+        output: TextIO | None = self.output or sys.stderr
+        if source is None or output is None or not _is_terminal(source):
+            return request.deny("nobody is there to ask: the standard input is not a terminal")
+        if not _is_terminal(output):
+            return request.deny("nobody can see the question: the standard error is not a terminal")
+        return await _run_dialogue(_Dialogue(request, source, output, self.by))
 
 
 def console(input: TextIO | None = None, output: TextIO | None = None, *, by: str | None = None) -> Console:
@@ -72,7 +72,7 @@ def console(input: TextIO | None = None, output: TextIO | None = None, *, by: st
 
     The person may type the following, and any other answer denies the call:
 
-    - `y` or `yes`: allow the call
+    - `y` or `approve`: allow the call
     - `m`: show long values in full, and ask again
     - `e`: edit the arguments; the question is then asked again with them
     - `n WHY`: deny the call; the model reads the reason
@@ -110,239 +110,236 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-async def _answer_in(dialogue: _Dialogue) -> Answer:
+async def _run_dialogue(dialogue: _Dialogue) -> Answer:
     """Return the person's answer. It is asked in a thread that does not keep the program from ending."""
-    asking = run_in_thread(dialogue.put)
+    task = run_in_thread(dialogue.ask)
     try:
-        answer: Any = await asking
+        answer: Any = await task
     finally:
         dialogue.stopped.set()
         # If the program ended first, the terminal would stay without echo.
-        dialogue.ended.wait(5 * _LOOK_AGAIN)
+        dialogue.ended.wait(5 * _POLL_SECONDS)
     if isinstance(answer, Raised):
-        return dialogue.asked.no(f"the question could not be asked ({type(answer.error).__name__})")
+        return dialogue.request.deny(f"the question could not be asked ({type(answer.error).__name__})")
     return answer  # type: ignore[no-any-return]
 
 
 class _Dialogue:
     """One question to the person at the terminal, from its text to its answer."""
 
-    def __init__(self, asked: Asked, source: TextIO, shown: TextIO, by: str | None) -> None:
-        self.asked = asked
+    def __init__(self, request: ApprovalRequest, source: TextIO, output: TextIO, by: str | None) -> None:
+        self.request = request
         self.source = source
-        self.shown = shown
+        self.output = output
         self.by = by
         self.stopped = threading.Event()
         self.ended = threading.Event()
 
-    def put(self) -> Answer:
+    def ask(self) -> Answer:
         try:
-            return self._put_in_turn()
+            return self._ask_in_turn()
         finally:
             self.ended.set()
 
-    def _put_in_turn(self) -> Answer:
-        while not _ONE_AT_A_TIME.acquire(timeout=_LOOK_AGAIN):
-            self._go_on()
+    def _ask_in_turn(self) -> Answer:
+        while not _TERMINAL_LOCK.acquire(timeout=_POLL_SECONDS):
+            self._check_stopped()
         try:
-            self._go_on()
-            asked = self.asked.previewed(self._go_on)
-            if asked.problem is not None:
-                return asked.no(asked.problem)
-            into, schema = asked.decision.into, asked.decision.schema
+            self._check_stopped()
+            request = self.request.with_preview(self._check_stopped)
+            if request.problem is not None:
+                return request.deny(request.problem)
+            into, schema = request.decision.into, request.decision.schema
             if schema is not None and schema.get("properties"):
-                return self._object(schema, asked)
-            return self._yes_or_no(asked) if into is None else self._value(into, asked)
+                return self._ask_for_object(schema, request)
+            return self._ask_yes_or_no(request) if into is None else self._ask_for_value(into, request)
         except _Stopped:
-            self._say("\n[no longer asked]\n")
+            self._write("\n[no longer asked]\n")
             raise
         finally:
-            _ONE_AT_A_TIME.release()
+            _TERMINAL_LOCK.release()
 
-    def _yes_or_no(self, asked: Asked) -> Answer:
-        question = self._show_question(asked)
+    def _ask_yes_or_no(self, request: ApprovalRequest) -> Answer:
+        question = self._show_question(request)
         while True:
-            said = self._answer(f"Allow it? [y/N{', m for the whole' if question.has_more else ''}] ")
-            if said is None:
-                return asked.no("the question was left without an answer")
-            word, _, rest = said.partition(" ")
+            typed = self._read_answer(f"Allow it? [y/N{', m to show everything' if question.has_more else ''}] ")
+            if typed is None:
+                return request.deny("the question got no answer")
+            word, _, rest = typed.partition(" ")
             word, rest = word.lower(), rest.strip()
             chosen = word if not rest else ""
             if chosen in {"m", "more"}:
-                question = self._show_question(asked, whole=True)
+                question = self._show_question(request, whole=True)
                 continue
-            if chosen in {"e", "edit"} and self._editable(asked):
-                asked = self._edit(asked)
+            if chosen in {"e", "edit"} and self._find_editable(request):
+                request = self._edit_arguments(request)
             elif chosen in {"y", "yes"}:
-                if (now := self._still(asked)) is asked:
-                    return asked.yes(by=self.by)
-                asked = now
-            elif (offer := _numbered(asked.offers, chosen)) is not None:
-                given = self._always(asked, offer)
-                if isinstance(given, Answer):
-                    return given
-                asked = given
+                current = self._refresh(request)
+                if current is request:
+                    return request.approve(by=self.by)
+                request = current
+            elif (offer := _find_offer(request.offers, chosen)) is not None:
+                answer = self._ask_for_always(request, offer)
+                if isinstance(answer, Answer):
+                    return answer
+                request = answer
             else:
-                why = f": {rest}" if word in {"n", "no"} and rest else ""
-                return asked.no(f"the person who was asked said no{why}")
-            if asked.problem is not None:
-                return asked.no(asked.problem)
-            question = self._show_question(asked)
+                reason = f": {rest}" if word in {"n", "no"} and rest else ""
+                return request.deny(f"the person who was asked said no{reason}")
+            if request.problem is not None:
+                return request.deny(request.problem)
+            question = self._show_question(request)
 
-    def _show_question(self, asked: Asked, *, whole: bool = False) -> Question:
-        question = asked.question(whole=whole)
-        self._say(reset())
+    def _show_question(self, request: ApprovalRequest, *, whole: bool = False) -> Question:
+        question = request.question(whole=whole)
+        self._write(reset())
         self._show(question.text)
-        if self._editable(asked):
-            self._show(_OTHERWISE)
+        if self._find_editable(request):
+            self._show(_EDIT_HINT)
         return question
 
-    def _still(self, asked: Asked) -> Asked:
-        """Return `asked` if its bound values are unchanged, otherwise the question as it is now."""
-        now = asked.previewed(self._go_on) if asked.binds else asked
-        if now.binds == asked.binds:
-            return asked
-        self._tell("It has changed since it was shown. Now:")
-        return now
+    def _refresh(self, request: ApprovalRequest) -> ApprovalRequest:
+        """Return `request` if its bound values are unchanged, otherwise the question as it is now."""
+        current = request.with_preview(self._check_stopped) if request.binds else request
+        if current.binds == request.binds:
+            return request
+        self._show_line("The preview has changed. Now:")
+        return current
 
-    def _always(self, asked: Asked, offer: Offer) -> Answer | Asked:
+    def _ask_for_always(self, request: ApprovalRequest, offer: Offer) -> Answer | ApprovalRequest:
         """Return the answer with the offer narrowed by the person, or the question to ask again."""
-        self._tell("Narrow it, or press Enter to keep each as it is.")
+        self._show_line("Narrow each part, or press Enter to keep it.")
         for part in offer.parts:
             while True:
-                self._tell(f"  {shown_name(part)}: {offer.parts[part]}")
-                said = self._answer(f"{shown_name(part)}: ")
-                if said is None:
-                    return asked.no("the question was left without an answer")
+                self._show_line(f"  {format_name(part)}: {offer.parts[part]}")
+                typed = self._read_answer(f"{format_name(part)}: ")
+                if typed is None:
+                    return request.deny("the question got no answer")
                 try:
-                    offer = offer.narrowed(part, said) if said else offer
+                    offer = offer.narrow(part, typed) if typed else offer
                     break
                 except ValueError as error:
-                    self._tell(f"That cannot be: {error}")
-        self._tell(f"From now on without a question: {offer.text}")
-        said = self._answer("Allow it always? [y/N] ")
-        if said is None or said.lower() not in {"y", "yes"}:
-            return asked
-        now = self._still(asked)
-        return asked.yes(by=self.by, offer=offer) if now is asked else now
+                    self._show_line(f"Not valid: {error}")
+        self._show_line(f"Ferrule will not ask about these calls any more: {offer.text}")
+        typed = self._read_answer("Allow it always? [y/N] ")
+        if typed is None or typed.lower() not in {"y", "yes"}:
+            return request
+        current = self._refresh(request)
+        return request.approve(by=self.by, offer=offer) if current is request else current
 
     # -- editing ------------------------------------------------------------------------------------------------------
 
-    def _editable(self, asked: Asked) -> list[str]:
+    def _find_editable(self, request: ApprovalRequest) -> list[str]:
         """Return the names of the shown arguments. Only these may be edited."""
-        return (
-            []
-            if asked.decision.schema is not None
-            else [name for name in asked.call.arguments if name not in asked.hidden]
-        )
+        if request.decision.schema is not None:
+            return []
+        return [name for name in request.call.arguments if name not in request.hidden]
 
-    def _edit(self, asked: Asked) -> Asked:
+    def _edit_arguments(self, request: ApprovalRequest) -> ApprovalRequest:
         """Return the question with the arguments edited by the person, or unchanged if there is no edit.
 
         The person edits until the arguments fit.
         """
-        arguments = {name: asked.call.arguments[name] for name in self._editable(asked)}
-        schema = getattr(asked.tool, "input_schema", None) or {}
-        self._tell("Press Enter to keep an argument as it is.")
+        arguments = {name: request.call.arguments[name] for name in self._find_editable(request)}
+        schema = getattr(request.tool, "input_schema", None) or {}
+        self._show_line("Press Enter to keep an argument.")
         while True:
             before = dict(arguments)
             for name in arguments:
                 node = schema.get("properties", {}).get(name)
-                arguments[name] = self._changed_argument(name, arguments[name], node)
+                arguments[name] = self._edit_argument(name, arguments[name], node)
             try:
-                unchanged = {name: asked.call.arguments[name] for name in arguments}
-                return asked if arguments == unchanged else asked.with_arguments(arguments, self._go_on)
+                unchanged = {name: request.call.arguments[name] for name in arguments}
+                return request if arguments == unchanged else request.with_arguments(arguments, self._check_stopped)
             except ValueError as error:
-                self._tell(f"That cannot be: {error}")
+                self._show_line(f"Not valid: {error}")
             if arguments == before:  # the person left it although it does not fit
-                return asked
+                return request
 
-    def _changed_argument(self, name: str, value: Any, node: object) -> Any:
+    def _edit_argument(self, name: str, value: Any, node: object) -> Any:
         text = value if isinstance(value, str) else json.dumps(thaw(value), ensure_ascii=False)
-        words = editor() if isinstance(value, str) and ("\n" in text or len(text) > LONG) else None
-        self._tell(f"  {shown_name(name)} is {text if len(text) <= LONG else f'{text[:LONG]}…'}")
-        said = self._answer(f"{shown_name(name)}{' (e for the editor)' if words else ''}: ", strip=False)
-        if not said:
+        command = find_editor() if isinstance(value, str) and ("\n" in text or len(text) > LONG_TEXT) else None
+        self._show_line(f"  {format_name(name)} is {text if len(text) <= LONG_TEXT else f'{text[:LONG_TEXT]}…'}")
+        typed = self._read_answer(f"{format_name(name)}{' (e for the editor)' if command else ''}: ", strip=False)
+        if not typed:
             return value
-        if words is None or said.strip() != "e":
-            return typed_value(said, node)
+        if command is None or typed.strip() != "e":
+            return parse_typed_value(typed, node)
         try:
-            with self._as_it_was():
-                changed = edited(text, words, self.source, self.shown, self._go_on)
-            if new := _controls_in(changed) - _controls_in(text):
-                raise ValueError(f"it has control characters now, such as {min(new)!r}")
+            with self._restore_mode():
+                changed = edit_text(text, command, self.source, self.output, self._check_stopped)
+            if new := _find_controls(changed) - _find_controls(text):
+                raise ValueError(f"the text has a new control character: {min(new)!r}")
             return changed
         except ValueError as error:
-            self._tell(f"That cannot be edited: {error}")
+            self._show_line(f"The editor failed: {error}")
             return value
 
-    def _tell(self, text: str) -> None:
+    def _show_line(self, text: str) -> None:
         """Show one line of text from anybody."""
         self._show(printable(text.replace("\n", "\\n")))
 
-    def _answer(self, prompt: str, *, strip: bool = True, echoes: bool = True) -> str | None:
+    def _read_answer(self, prompt: str, *, strip: bool = True, echoes: bool = True) -> str | None:
         """Return the typed line, or None at the end of input.
 
         A line with control characters, such as from an arrow key, is asked for again, because its real contents are
         invisible.
         """
         while True:
-            self._forget_what_was_typed()
-            self._say(prompt)
-            line = self._line()
+            self._discard_input()
+            self._write(prompt)
+            line = self._read_line()
             if line is None:
-                self._say("\n")
+                self._write("\n")
                 return None
             line = line.removesuffix("\n").removesuffix("\r")
-            if not (_controls_in(line) or "\r" in line):
+            if not (_find_controls(line) or "\r" in line):
                 return line.strip() if strip else line
-            self._say("" if echoes else "\n")
-            self._tell("That has control characters, as of an arrow key, so nothing of it is taken. Type it again.")
+            self._write("" if echoes else "\n")
+            self._show_line("The line has control characters, such as from an arrow key. Type it again.")
 
-    def _value(self, into: str, asked: Asked) -> Answer:
-        if self._show_question(asked).has_more and (self._answer("Show the whole? [m/N] ") or "").lower() in {
-            "m",
-            "more",
-        }:
-            self._show_question(asked, whole=True)
-        prompt = f"{shown_name(into)} (not shown; empty to refuse): "
+    def _ask_for_value(self, into: str, request: ApprovalRequest) -> Answer:
+        if self._show_question(request).has_more:
+            typed = self._read_answer("Show everything? [m/N] ") or ""
+            if typed.lower() in {"m", "more"}:
+                self._show_question(request, whole=True)
+        prompt = f"{format_name(into)} (not shown; empty to refuse): "
         if termios is None:  # pragma: no cover
-            line: str | None = getpass.getpass(prompt, self.shown)
+            line: str | None = getpass.getpass(prompt, self.output)
         else:
-            with self._unseen():
-                line = self._answer(prompt, strip=False, echoes=False)
-            self._say("\n")
+            with self._hide_input():
+                line = self._read_answer(prompt, strip=False, echoes=False)
+            self._write("\n")
         value = line or ""
         if not value:
-            return asked.no(f"nobody gave a value for {shown_name(into)}")
-        return asked.answered(allow({**asked.call.arguments, into: value}), self.by)
+            return request.deny(f"the person gave no value for {format_name(into)}")
+        return request.to_answer(allow({**request.call.arguments, into: value}), self.by)
 
-    def _object(self, schema: Mapping[str, Any], asked: Asked) -> Answer:
+    def _ask_for_object(self, schema: Mapping[str, Any], request: ApprovalRequest) -> Answer:
         """Ask for one property after another, and return the answer."""
-        question = self._show_question(asked)
-        given: dict[str, Any] = {}
+        question = self._show_question(request)
+        values: dict[str, Any] = {}
         for name, node in schema["properties"].items():
-            text = self._answer(
-                f"{question.hint(name, node)}{'' if name in schema.get('required', ()) else ', may be empty'}: "
-            )
+            is_required = name in schema.get("required", ())
+            text = self._read_answer(f"{question.hint(name, node)}{'' if is_required else ', may be empty'}: ")
             if text is None:
-                return asked.no("the question was left without an answer")
+                return request.deny("the question got no answer")
             if text:
-                given[name] = _json_or_text(text, node)
-            elif name in schema.get("required", ()):
-                return asked.no(f"nobody gave a value for {shown_name(name)}")
-        return asked.answered(allow(given), self.by)
+                values[name] = _parse_value(text, node)
+            elif is_required:
+                return request.deny(f"the person gave no value for {format_name(name)}")
+        return request.to_answer(allow(values), self.by)
 
-    def _line(self) -> str | None:
+    def _read_line(self) -> str | None:
         """Return the next line, or None at the end of input. Text without a final Enter is no answer."""
         fd = self._descriptor()
         if fd is not None and termios is not None:
-            while not select.select([fd], [], [], _LOOK_AGAIN)[0]:
-                self._go_on()
+            while not select.select([fd], [], [], _POLL_SECONDS)[0]:
+                self._check_stopped()
         line = self.source.readline()
         return line if line.endswith("\n") else None
 
-    def _go_on(self) -> None:
+    def _check_stopped(self) -> None:
         if self.stopped.is_set():
             raise _Stopped
 
@@ -352,7 +349,7 @@ class _Dialogue:
         except (io.UnsupportedOperation, ValueError):
             return None
 
-    def _forget_what_was_typed(self) -> None:
+    def _discard_input(self) -> None:
         """Discard input from before the question. It is no answer to it."""
         fd = self._descriptor()
         if fd is not None and termios is not None:
@@ -360,26 +357,26 @@ class _Dialogue:
 
     def _show(self, text: str) -> None:
         """Show each line in parts that fit the terminal, so that no wrapped part can pass for a line of its own."""
-        width = max(self._columns() - 4, 3 * len(_GOES_ON))
-        for line in self._writable(text).removesuffix("\n").split("\n"):
-            self._go_on()  # the whole text may be long
-            self._say("\n".join(_lines_of_width(line, width, self._writable(_GOES_ON))) + "\n")
+        width = max(self._count_columns() - 4, 3 * len(_CONTINUATION))
+        for line in self._make_encodable(text).removesuffix("\n").split("\n"):
+            self._check_stopped()  # the whole text may be long
+            self._write("\n".join(_wrap_line(line, width, self._make_encodable(_CONTINUATION))) + "\n")
 
-    def _columns(self) -> int:
+    def _count_columns(self) -> int:
         with contextlib.suppress(OSError, ValueError):
-            return os.get_terminal_size(self.shown.fileno()).columns or shutil.get_terminal_size().columns
+            return os.get_terminal_size(self.output.fileno()).columns or shutil.get_terminal_size().columns
         return shutil.get_terminal_size().columns
 
-    def _writable(self, text: str) -> str:
-        encoding = getattr(self.shown, "encoding", None) or "utf-8"
+    def _make_encodable(self, text: str) -> str:
+        encoding = getattr(self.output, "encoding", None) or "utf-8"
         return text.encode(encoding, "backslashreplace").decode(encoding)
 
-    def _say(self, text: str) -> None:
-        self.shown.write(self._writable(text))
-        self.shown.flush()
+    def _write(self, text: str) -> None:
+        self.output.write(self._make_encodable(text))
+        self.output.flush()
 
     @contextlib.contextmanager
-    def _as_it_was(self) -> Iterator[None]:
+    def _restore_mode(self) -> Iterator[None]:
         """Restore the terminal's current mode afterwards, whatever runs meanwhile."""
         fd = self._descriptor()
         before = None if termios is None or fd is None else termios.tcgetattr(fd)
@@ -390,10 +387,10 @@ class _Dialogue:
                 termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
     @contextlib.contextmanager
-    def _unseen(self) -> Iterator[None]:
+    def _hide_input(self) -> Iterator[None]:
         fd = self._descriptor()
         if termios is None or fd is None:
-            raise OSError("the terminal cannot hide what is typed")
+            raise OSError("the terminal cannot turn off its echo")
         before = termios.tcgetattr(fd)
         silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
         termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
@@ -403,17 +400,17 @@ class _Dialogue:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
 
 
-def _controls_in(text: str) -> set[str]:
+def _find_controls(text: str) -> set[str]:
     """Return the control characters of a text except line breaks and tabs, and the surrogates for undecodable bytes."""
     return {character for character in text if unicodedata.category(character) in {"Cc", "Cs"}} - {"\t", "\n", "\r"}
 
 
-def _numbered(offers: Sequence[Offer], chosen: str) -> Offer | None:
+def _find_offer(offers: Sequence[Offer], chosen: str) -> Offer | None:
     """Return the offer with the number shown for it, or None."""
     return next((offer for number, offer in enumerate(offers, 1) if chosen == str(number)), None)
 
 
-def _json_or_text(text: str, node: object) -> Any:
+def _parse_value(text: str, node: object) -> Any:
     """Parse a typed value as JSON unless the schema wants a text. The runner checks whether it fits."""
     if isinstance(node, Mapping) and node.get("type") == "boolean" and text.lower() in {"y", "yes", "n", "no"}:
         return text.lower() in {"y", "yes"}
@@ -422,15 +419,15 @@ def _json_or_text(text: str, node: object) -> Any:
     return json_or_text(text)
 
 
-def _lines_of_width(line: str, width: int, mark: str) -> list[str]:
+def _wrap_line(line: str, width: int, mark: str) -> list[str]:
     """Split a line into parts of at most `width` columns. Each part after the first begins with `mark`."""
     parts: list[str] = []
-    start, left = 0, width
+    start, edited = 0, width
     for place, character in enumerate(line):
         # The terminal's font decides whether an ambiguous character takes two columns.
         columns = 2 if unicodedata.east_asian_width(character) in "WFA" else 1
-        if columns > left:
+        if columns > edited:
             parts.append(line[start:place])
-            start, left = place, width - len(mark) - 1
-        left -= columns
+            start, edited = place, width - len(mark) - 1
+        edited -= columns
     return [part if index == 0 else mark + part for index, part in enumerate([*parts, line[start:]])]

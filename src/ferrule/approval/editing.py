@@ -14,21 +14,21 @@ from ferrule.values.json_text import json_or_text
 
 _EDITOR_POLL = 0.1
 _EDITOR_GRACE = 2.0
-LONG = 200
+LONG_TEXT = 200
 """A text with more characters than this is edited in an editor, if there is one."""
 
 
-def editor() -> list[str] | None:
+def find_editor() -> list[str] | None:
     """Return the words of `$VISUAL` or `$EDITOR`, or None if both are empty."""
     for name in ("VISUAL", "EDITOR"):
         with contextlib.suppress(ValueError):  # an unclosed quote
-            if words := shlex.split(os.environ.get(name, "")):
-                return words
+            if command := shlex.split(os.environ.get(name, "")):
+                return command
     return None
 
 
-def edited(
-    text: str, words: list[str], source: TextIO, shown: TextIO, meanwhile: Callable[[], object] = lambda: None
+def edit_text(
+    text: str, command: list[str], source: TextIO, output: TextIO, on_wait: Callable[[], object] = lambda: None
 ) -> str:
     """Return `text` after the person has edited it.
 
@@ -47,25 +47,25 @@ def edited(
             data = text.encode()
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
-            _run_editor([*words, path], source, shown, meanwhile)
+            _run_editor([*command, path], source, output, on_wait)
             with open(path, "rb") as file:
-                left = file.read().decode()
+                edited = file.read().decode()
         except UnicodeError:
             raise ValueError("it is not UTF-8 text") from None
         except OSError as error:
-            raise ValueError(f"{error.strerror or error}: {words[0]}") from None
+            raise ValueError(f"{error.strerror or error}: {command[0]}") from None
     # Most editors add a final line break if there was none.
-    return left if text.endswith("\n") else left.removesuffix("\n")
+    return edited if text.endswith("\n") else edited.removesuffix("\n")
 
 
-def _run_editor(words: list[str], source: TextIO, shown: TextIO, meanwhile: Callable[[], object]) -> None:
-    with subprocess.Popen(words, stdin=source, stdout=shown, stderr=shown) as process:
+def _run_editor(command: list[str], source: TextIO, output: TextIO, on_wait: Callable[[], object]) -> None:
+    with subprocess.Popen(command, stdin=source, stdout=output, stderr=output) as process:
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(_EDITOR_POLL)
                     break
-                meanwhile()
+                on_wait()
         except BaseException:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -73,10 +73,10 @@ def _run_editor(words: list[str], source: TextIO, shown: TextIO, meanwhile: Call
             process.kill()
             raise
     if code:
-        raise ValueError(f"the editor ended with exit code {code}: {words[0]}")
+        raise ValueError(f"the editor ended with exit code {code}: {command[0]}")
 
 
-def typed_value(text: str, node: object) -> Any:
+def parse_typed_value(text: str, node: object) -> Any:
     """Return a typed argument as JSON, or as plain text if the schema wants a text and it is not in quotes.
 
     The schema decides later whether it fits.

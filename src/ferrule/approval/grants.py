@@ -19,10 +19,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from ferrule.approval.asked import Asked
+from ferrule.approval.bounds import find_bounds, is_at_most, meets_condition, needs_exact_arguments, resolve_roots
 from ferrule.approval.offer import Offer
-from ferrule.approval.offering import bounds, covers_exactly, fits, is_narrower, with_real_roots
-from ferrule.approval.question import shown_name
+from ferrule.approval.question import format_name
+from ferrule.approval.request import ApprovalRequest
 from ferrule.errors import DefinitionError
 from ferrule.policy.lock import definition_of
 from ferrule.scheduling.clock import MONOTONIC, Clock
@@ -40,10 +40,10 @@ HALF_A_DAY = 12 * 3600.0
 """The most seconds of a grant for a session or a destructive call. See docs/approvals.md#remembered-answers."""
 ALWAYS = 30 * 86_400.0
 """The most seconds of an "always". See docs/approvals.md#remembered-answers."""
-_KEPT_AS = "grant/"
-_OF_A_POLICY = re.compile(r":\d+(?:; |$)")
+_KEY_PREFIX = "grant/"
+_POLICY_LINE = re.compile(r":\d+(?:; |$)")
 """The line of a policy file in the name of a rule. Several rules may stand on that line, and other rules tomorrow."""
-_MOST_OF_ARGUMENTS = 200
+_MOST_ARGUMENT_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Grant:
     @property
     def decision(self) -> Decision:
         """The answer to a covered call."""
-        return Decision("allow", f"granted before: {self.text}", by=self.by, rule=f"grant {self.id}")
+        return Decision("allow", f"granted earlier: {self.text}", by=self.by, rule=f"grant {self.id}")
 
     def is_in_force(self, now: float) -> bool:
         """Return whether the grant has not expired."""
@@ -114,22 +114,22 @@ class Grant:
         given = subject.arguments
         if self.exactly is not None:
             return is_same_json(thaw(self.exactly), given) and list(self.paths) == list(subject.paths)
-        if self.arguments.keys() != given.keys() or covers_exactly(subject.context.tool, given, subject.context):
+        if self.arguments.keys() != given.keys() or needs_exact_arguments(subject.context.tool, given, subject.context):
             return False
-        return all(fits(condition, name, given, subject.context) for name, condition in self.arguments.items())
+        return all(meets_condition(one, name, given, subject.context) for name, one in self.arguments.items())
 
     def to_json(self) -> dict[str, Any]:
         """Return the grant as JSON for the store."""
         return {field.name: thaw(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> Grant:
+    def from_json(cls, stored: Mapping[str, Any]) -> Grant:
         """Return the grant from the result of `to_json`.
 
         Raises:
-            ValueError: `kept` is anything else.
+            ValueError: `stored` is anything else.
         """
-        return _grant_reader().validate_json(json.dumps(kept))
+        return _grant_reader().validate_json(json.dumps(stored))
 
 
 @cache
@@ -152,7 +152,7 @@ class Subject:
     context: ToolContext
 
 
-def subject_of(call: ToolCall, decision: Decision, context: ToolContext) -> Subject | None:
+def find_subject(call: ToolCall, decision: Decision, context: ToolContext) -> Subject | None:
     """Return the facts about a question, or None if no grant may answer it.
 
     The result is None if the question asks for a value, the person does not see all arguments, or the tool is unknown.
@@ -177,12 +177,12 @@ def subject_of(call: ToolCall, decision: Decision, context: ToolContext) -> Subj
         session=context.session,
         directory=directory,
         arguments=given,
-        paths=tuple(_led_to(text, directory) for text in _path_texts(given, context)),
+        paths=tuple(_resolve_path(text, directory) for text in _path_texts(given, context)),
         context=context,
     )
 
 
-def _led_to(path: str, directory: str) -> str:
+def _resolve_path(path: str, directory: str) -> str:
     """Return the real path, or the text itself if it cannot be a path."""
     try:
         return real(path, directory)
@@ -226,7 +226,7 @@ def _fingerprint(tool: Any, decision: Decision, context: ToolContext) -> str:
         "definition": definition_of(tool)["digest"],
         "mounted": [mount.name for mount in tool.mounts],
         "schema": thaw(parameters.schema),
-        "asks": decision.reason if _OF_A_POLICY.search(decision.rule or "") else None,
+        "asks": decision.reason if _POLICY_LINE.search(decision.rule or "") else None,
         "traits": {name: getattr(context.tool, name) for name in JUDGED_TRAITS},
     }
     return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -251,45 +251,45 @@ class Grants:
         self.store: Store = Memory() if store is None else store
         self._scope = scope
 
-    def listed(self, clock: Clock = MONOTONIC) -> list[Grant]:
+    def list_active(self, clock: Clock = MONOTONIC) -> list[Grant]:
         """Return the active grants, the oldest first."""
         now = clock.now()
-        found = [grant for grant, _ in self._kept(lambda grant: grant.is_in_force(now))]
+        found = [grant for grant, _ in self._read_grants(lambda grant: grant.is_in_force(now))]
         return sorted(found, key=lambda grant: (grant.made_at, grant.id))
 
     def revoke(self, id: str) -> Grant | None:
         """Revoke a grant for good. Return the grant, or None if there is none with this id."""
-        key = _KEPT_AS + id
-        while (kept := self.store.get(key)) is not None:
-            if self.store.compare_and_set(key, kept, None):
-                grant = read_row(kept, Grant.from_json)
+        key = _KEY_PREFIX + id
+        while (stored := self.store.get(key)) is not None:
+            if self.store.compare_and_set(key, stored, None):
+                grant = read_row(stored, Grant.from_json)
                 return grant if isinstance(grant, Grant) else None
         return None
 
     def find(self, call: ToolCall, decision: Decision, context: ToolContext) -> Grant | None:
         """Return the grant for this question, if any, without using it up."""
-        return next((grant for grant, _ in self._answering(call, decision, context)), None)
+        return next((grant for grant, _ in self._find_grants(call, decision, context)), None)
 
     def use(self, call: ToolCall, decision: Decision, context: ToolContext) -> Grant | None:
         """Return the grant for this question, if any, and use it once.
 
         Concurrent calls never get more answers than the grant has uses.
         """
-        while found := self._answering(call, decision, context):
-            grant, kept = found[0]
+        while found := self._find_grants(call, decision, context):
+            grant, stored = found[0]
             if grant.uses is None:
                 return grant
-            left = None if grant.uses == 1 else {**kept, "uses": grant.uses - 1}
-            if self.store.compare_and_set(_KEPT_AS + grant.id, kept, left):
+            left = None if grant.uses == 1 else {**stored, "uses": grant.uses - 1}
+            if self.store.compare_and_set(_KEY_PREFIX + grant.id, stored, left):
                 return grant
         return None
 
-    def offers(self, asked: Asked) -> tuple[Offer, ...]:
+    def offers(self, request: ApprovalRequest) -> tuple[Offer, ...]:
         """Return the offers for a question beside a single yes; none if no grant may answer it."""
-        subject = subject_of(asked.call, asked.decision, asked.context)
+        subject = find_subject(request.call, request.decision, request.context)
         if subject is None:
             return ()
-        within = bounds(asked.context.tool, subject.arguments, subject.context)
+        within = find_bounds(request.context.tool, subject.arguments, subject.context)
         exact = Offer("these", subject.tool, exactly=True, seconds=ALWAYS)
         if self._scope == "folder" and within is None:
             return (replace(exact, seconds=HALF_A_DAY),)
@@ -305,7 +305,7 @@ class Grants:
                 found.append(always)
         return tuple(found)
 
-    def grant(self, asked: Asked, offer: Offer, *, by: str | None = None) -> Grant:
+    def grant(self, request: ApprovalRequest, offer: Offer, *, by: str | None = None) -> Grant:
         """Store a grant for the person's choice among the offers, perhaps narrowed.
 
         Args:
@@ -315,12 +315,12 @@ class Grants:
         Raises:
             ValueError: The choice goes beyond the offers. The text has the right form.
         """
-        subject = subject_of(asked.call, asked.decision, asked.context)
-        offered = next((one for one in asked.offers if one.key == offer.key), None)
+        subject = find_subject(request.call, request.decision, request.context)
+        offered = next((one for one in request.offers if one.key == offer.key), None)
         if subject is None or offered is None:
-            raise ValueError(f"nothing like {offer.key!r} was offered")
-        _check_part(offer, offered, subject)
-        now = _now(asked.context)
+            raise ValueError(f"{offer.key!r} was not offered")
+        _check_choice(offer, offered, subject)
+        now = _now(request.context)
         made = Grant(
             id=secrets.token_hex(8),
             tool=subject.tool,
@@ -331,49 +331,49 @@ class Grants:
             directory=subject.directory,
             exactly=subject.arguments if offer.exactly else None,
             paths=subject.paths if offer.exactly else (),
-            arguments={name: with_real_roots(thaw(one), subject.directory) for name, one in offer.arguments.items()},
+            arguments={name: resolve_roots(thaw(one), subject.directory) for name, one in offer.arguments.items()},
             made_at=now,
             expires_at=now + float(offer.seconds or 0),
             uses=offer.uses,
             by=by,
-            text=_granted_text(offer, subject),
+            text=_describe_grant(offer, subject),
         )
-        self._drop_expired(now)
-        replace_row(self.store, _KEPT_AS + made.id, made.to_json())
+        self._remove_expired(now)
+        replace_row(self.store, _KEY_PREFIX + made.id, made.to_json())
         return made
 
-    def _kept(self, fits: Callable[[Grant], bool]) -> list[tuple[Grant, Any]]:
+    def _read_grants(self, meets_condition: Callable[[Grant], bool]) -> list[tuple[Grant, Any]]:
         """Return the grants that fit, each with its stored value. An unreadable one does not hide the others."""
 
-        def grant_of(row: Any) -> Grant | None:
+        def read_grant(row: Any) -> Grant | None:
             grant = Grant.from_json(row)
-            return grant if grant.id == wanted and grant.made_at < grant.expires_at and fits(grant) else None
+            return grant if grant.id == wanted and grant.made_at < grant.expires_at and meets_condition(grant) else None
 
         found = []
-        for key, kept in self.store.items(_KEPT_AS).items():
-            wanted = key.removeprefix(_KEPT_AS)
-            grant = read_row(kept, grant_of)
+        for key, stored in self.store.items(_KEY_PREFIX).items():
+            wanted = key.removeprefix(_KEY_PREFIX)
+            grant = read_row(stored, read_grant)
             if isinstance(grant, Grant):
-                found.append((grant, kept))
+                found.append((grant, stored))
             elif grant is not None:
-                log.error("what is kept as %r is no grant, and grants nothing", key)
+                log.error("the stored grant %r is unreadable, so it covers no call", key)
         return found
 
-    def _answering(self, call: ToolCall, decision: Decision, context: ToolContext) -> list[tuple[Grant, Any]]:
+    def _find_grants(self, call: ToolCall, decision: Decision, context: ToolContext) -> list[tuple[Grant, Any]]:
         """Return the grants for a question: those with unlimited uses first, then by expiry."""
-        subject = subject_of(call, decision, context)
+        subject = find_subject(call, decision, context)
         if subject is None:
             return []
         now = _now(context)
-        found = self._kept(lambda grant: grant.covers(subject, now))
+        found = self._read_grants(lambda grant: grant.covers(subject, now))
         return sorted(found, key=lambda one: (one[0].uses is not None, one[0].expires_at, one[0].id))
 
-    def _drop_expired(self, now: float) -> None:
-        for grant, kept in self._kept(lambda grant: not grant.is_in_force(now)):
-            self.store.compare_and_set(_KEPT_AS + grant.id, kept, None)
+    def _remove_expired(self, now: float) -> None:
+        for grant, stored in self._read_grants(lambda grant: not grant.is_in_force(now)):
+            self.store.compare_and_set(_KEY_PREFIX + grant.id, stored, None)
 
 
-def _check_part(offer: Offer, offered: Offer, subject: Subject) -> None:
+def _check_choice(offer: Offer, offered: Offer, subject: Subject) -> None:
     """Refuse a choice beyond the offer.
 
     Raises:
@@ -382,31 +382,31 @@ def _check_part(offer: Offer, offered: Offer, subject: Subject) -> None:
     seconds: Any = offer.seconds
     uses: Any = offer.uses
     if (offer.tool, offer.exactly) != (offered.tool, offered.exactly) or (offered.session and not offer.session):
-        raise ValueError(f"what was offered is: {offered.text}")
+        raise ValueError(f"{offer.text!r} goes beyond the offer: {offered.text}")
     if offer.session and subject.session is None:
-        raise ValueError("this call belongs to no session")
+        raise ValueError("the call has no session, so a grant for a session cannot cover it")
     if seconds is None or not math.isfinite(seconds) or not 0 < seconds <= (offered.seconds or 0):
-        raise ValueError(f"what was offered is at most: {offered.text}")
+        raise ValueError(f"seconds={seconds!r} goes beyond the offer: {offered.text}")
     if uses is not None and (isinstance(uses, bool) or not isinstance(uses, int) or uses < 1):
-        raise ValueError(f"a grant has a whole number of uses, at least 1, not {uses!r}")
+        raise ValueError(f"uses must be a whole number of at least 1, not {uses!r}")
     if offered.uses is not None and (uses is None or uses > offered.uses):
-        raise ValueError(f"at most {offered.uses} uses were offered")
+        raise ValueError(f"uses must be at most {offered.uses}, not {uses!r}")
     if offer.arguments.keys() != offered.arguments.keys():
-        raise ValueError(f"it is about {', '.join(offered.arguments) or 'no arguments'}")
+        raise ValueError(f"the offer has the arguments {sorted(offered.arguments)}, not {sorted(offer.arguments)}")
     for name, condition in offer.arguments.items():
         try:
-            narrower = is_narrower(thaw(condition), thaw(offered.arguments[name]))
+            narrower = is_at_most(thaw(condition), thaw(offered.arguments[name]))
         except DefinitionError as error:
             raise ValueError(f"{name}: {error}") from None
         if not narrower:
-            raise ValueError(f"{name}: {json.dumps(thaw(condition))} is more than what was offered: {offered.text}")
+            raise ValueError(f"{name}: {json.dumps(thaw(condition))} goes beyond the offer: {offered.text}")
 
 
-def _granted_text(offer: Offer, subject: Subject) -> str:
+def _describe_grant(offer: Offer, subject: Subject) -> str:
     """Return the text of the grant, with the arguments if it is for exactly these."""
     if not offer.exactly:
         return offer.text
-    written = ", ".join(f"{shown_name(name)}={json.dumps(value)}" for name, value in subject.arguments.items())
+    written = ", ".join(f"{format_name(name)}={json.dumps(value)}" for name, value in subject.arguments.items())
     return offer.text.replace(
-        "with these arguments", f"with {truncate_text(written, _MOST_OF_ARGUMENTS)}" if written else "", 1
+        "with these arguments", f"with {truncate_text(written, _MOST_ARGUMENT_CHARACTERS)}" if written else "", 1
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ferrule.approval.asked import Answer, Asked, AskedApprover
+from ferrule.approval.request import Answer, ApprovalRequest, RequestApprover
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
@@ -22,10 +22,10 @@ class Later:
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return decision
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, request: ApprovalRequest) -> Answer:
         """Return "not now"."""
-        return Answer(asked.decision)
+        return Answer(request.decision)
 
 
-later: Final[AskedApprover] = Later()
+later: Final[RequestApprover] = Later()
 """An approver that suspends each call: `Runner(…, approve=approval.later)`. See docs/approvals.md."""

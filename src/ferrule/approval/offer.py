@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ferrule.approval.question import shown_name
+from ferrule.approval.question import format_name
 from ferrule.errors import DefinitionError
 from ferrule.policy import Condition, condition
 from ferrule.policy.reading import read_short_form
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 
-UNTIL = "for"
+DURATION = "for"
 """The name of the part with the duration of an offer."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_SPAN = re.compile(r"(\d{1,6})\s*([smhd])[a-z]*", re.ASCII)
+_DURATION = re.compile(r"(\d{1,6})\s*([smhd])[a-z]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,58 +45,56 @@ class Offer:
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """The parts for a person to narrow, by name, in the form that `narrowed` reads."""
+        """The parts for a person to narrow, by name, in the form that `narrow` reads."""
         conditions = {
-            name: "any" if condition is None else _condition_text(condition)
+            name: "any" if condition is None else _format_condition(condition)
             for name, condition in self.arguments.items()
         }
-        return {**conditions, **({} if self.seconds is None else {UNTIL: span(self.seconds)})}
+        return {**conditions, **({} if self.seconds is None else {DURATION: format_span(self.seconds)})}
 
     @property
     def text(self) -> str:
         """Everything that the offer covers, in one line."""
         limits = [
             "in this session" if self.session else "in this folder",
-            "" if self.seconds is None else f"for {span(self.seconds)}",
+            "" if self.seconds is None else f"for {format_span(self.seconds)}",
             "" if self.uses is None else f"{self.uses} times" if self.uses != 1 else "once more",
         ]
-        return ", ".join([f"{shown_name(self.tool)} {self._arguments_text()}".rstrip(), *filter(None, limits)])
+        return ", ".join([f"{format_name(self.tool)} {self._describe_arguments()}".rstrip(), *filter(None, limits)])
 
-    def _arguments_text(self) -> str:
+    def _describe_arguments(self) -> str:
         if self.exactly:
             return "with these arguments"
         texts = [
-            f"any {shown_name(name)}" if condition is None else f"{shown_name(name)} {_condition_text(condition)}"
+            f"any {format_name(name)}" if condition is None else f"{format_name(name)} {_format_condition(condition)}"
             for name, condition in self.arguments.items()
         ]
         return f"with {' and '.join(texts)}" if texts else "without arguments"
 
-    def narrowed(self, part: str, text: str) -> Offer:
+    def narrow(self, part: str, text: str) -> Offer:
         """Return the offer with one of its `parts` narrowed to `text`.
 
         Raises:
             ValueError: The text cannot be read, or covers more than the offer. The error has the right form.
         """
-        if part == UNTIL and self.seconds is not None:
-            seconds = read_span(text)
+        if part == DURATION and self.seconds is not None:
+            seconds = parse_span(text)
             if not 0 < seconds <= self.seconds:
-                raise ValueError(f"at most {span(self.seconds)} is offered")
+                raise ValueError(f"{text!r} goes beyond the offer of {format_span(self.seconds)}")
             return replace(self, seconds=seconds)
         if part not in self.arguments:
-            raise ValueError(f"{part!r} is no part of this offer; its parts are: {', '.join(self.parts)}")
+            raise ValueError(f"unknown part {part!r}: the parts of this offer are {', '.join(self.parts)}")
         offered = self.arguments[part]
         try:
             given = _read_condition(text.strip(), offered)
             if offered is not None and not condition(offered).covers(given):
-                raise ValueError(
-                    f"{_condition_text(offered)} is offered, and {given.text} is not known to be part of it"
-                )
+                raise ValueError(f"{given.text} is not known to be within the offer of {_format_condition(offered)}")
         except DefinitionError as error:
             raise ValueError(str(error)) from None
         return replace(self, arguments=FrozenDict({**self.arguments, part: freeze(given.to_json())}))
 
 
-_WORD_OF = {"within": "within ", "hosts": "host "}
+_LIST_WORDS = {"within": "within ", "hosts": "host "}
 """The first word of each kind of list in the short form of policy files."""
 _SHORT_FORM = re.compile(r"[<>=]|(in|within|host)\s")
 
@@ -109,33 +107,33 @@ def _read_condition(text: str, offered: Any) -> Condition:
     Raises:
         DefinitionError: The text is no condition.
     """
-    for kind, word in _WORD_OF.items():
+    for kind, word in _LIST_WORDS.items():
         if offered is not None and kind in offered:
             values = [value.strip() for value in text.removeprefix(word).split("|")]
             return condition({**thaw(offered), kind: values})
     return read_short_form(f"it(it {text if _SHORT_FORM.match(text) else f'in {text}'})")[1]["it"]
 
 
-def _condition_text(given: Any) -> str:
+def _format_condition(given: Any) -> str:
     try:
         return condition(given).text
     except DefinitionError:  # a list or an object, shown as it is
         return json.dumps(thaw(given.get("equals", given)), ensure_ascii=False)
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """Return a span of time in the form for people: `8h`, `30m`."""
     unit = next((unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0 and seconds >= _UNITS[unit]), "s")
     return f"{seconds / _UNITS[unit]:g}{unit}"
 
 
-def read_span(text: str) -> float:
+def parse_span(text: str) -> float:
     """Return the seconds of a span of time.
 
     Raises:
         ValueError: The text is no span of time.
     """
-    found = _SPAN.fullmatch(text.strip().lower())
+    found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise ValueError("write a number with its unit: 30m, 8h, 7d")
+        raise ValueError(f"{text!r} is no duration: write a number with its unit, such as 30m, 8h or 7d")
     return float(found[1]) * _UNITS[found[2]]

@@ -15,27 +15,27 @@ class NoPreview(Exception):
     """The result of a preview is neither a text nor a `Diff`. See docs/approvals.md."""
 
 
-def preview_lines(given: object) -> list[str]:
+def preview_lines(result: object) -> list[str]:
     """Return the lines of a text, or the differences of a `Diff`. See docs/approvals.md.
 
     Raises:
-        NoPreview: `given` is anything else.
+        NoPreview: `result` is anything else.
     """
-    if isinstance(given, str):
-        return clean_text(given).removesuffix("\n").split("\n")
-    name, before, after = (getattr(given, field, None) for field in ("name", "before", "after"))
+    if isinstance(result, str):
+        return clean_text(result).removesuffix("\n").split("\n")
+    name, before, after = (getattr(result, field, None) for field in ("name", "before", "after"))
     if isinstance(name, str) and isinstance(before, str) and isinstance(after, str):
-        return list(_differences(clean_text(name), _with_ends(clean_text(before)), _with_ends(clean_text(after))))
-    raise NoPreview(f"what it gave is {type(given).__name__}, neither a text nor a Diff")
+        return list(_diff_lines(clean_text(name), _split_lines(clean_text(before)), _split_lines(clean_text(after))))
+    raise NoPreview(f"it returned {type(result).__name__}, and must return a text or a Diff")
 
 
-def _with_ends(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """Return the lines with their ends. `splitlines` would also split at characters within a line of a file."""
     *lines, last = text.split("\n")
     return [*(f"{line}\n" for line in lines), *([last] if last else [])]
 
 
-def _differences(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+def _diff_lines(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
     if name:
         yield f"--- {name}"
         yield f"+++ {name}"
@@ -49,10 +49,10 @@ def _differences(name: str, before: Sequence[str], after: Sequence[str]) -> Iter
         yield "(no difference)"
         return
     first, behind = max(start - _LINES_AROUND, 0), max(end - _LINES_AROUND, 0)
-    yield from _hunks(before[first : len(before) - behind], after[first : len(after) - behind], first, start, end)
+    yield from _diff_hunks(before[first : len(before) - behind], after[first : len(after) - behind], first, start, end)
 
 
-def _hunks(old: Sequence[str], new: Sequence[str], first: int, start: int, end: int) -> Iterator[str]:
+def _diff_hunks(old: Sequence[str], new: Sequence[str], first: int, start: int, end: int) -> Iterator[str]:
     """Yield the differences of two parts. Both begin at line `first` of their text."""
     if max(len(old), len(new)) <= _MOST_COMPARED:
         groups = list(SequenceMatcher(None, old, new).get_grouped_opcodes(_LINES_AROUND))
@@ -63,22 +63,23 @@ def _hunks(old: Sequence[str], new: Sequence[str], first: int, start: int, end: 
         groups = [[("equal", 0, left, 0, left), middle, same]]
     for group in groups:
         (_, from_old, _, from_new, _), (_, _, to_old, _, to_new) = group[0], group[-1]
-        yield f"@@ -{_range(first + from_old, first + to_old)} +{_range(first + from_new, first + to_new)} @@"
+        old_range = _format_range(first + from_old, first + to_old)
+        yield f"@@ -{old_range} +{_format_range(first + from_new, first + to_new)} @@"
         for kind, i, j, k, m in group:
             if kind == "equal":
-                yield from _with_mark(" ", old[i:j])
+                yield from _mark_lines(" ", old[i:j])
             else:
-                yield from _with_mark("-", old[i:j])
-                yield from _with_mark("+", new[k:m])
+                yield from _mark_lines("-", old[i:j])
+                yield from _mark_lines("+", new[k:m])
 
 
-def _range(start: int, stop: int) -> str:
+def _format_range(start: int, stop: int) -> str:
     """Return a range in the form of `diff -u`: counted from 1, and an empty one has the line before it."""
     length = stop - start
     return f"{start + 1}" if length == 1 else f"{start + 1 if length else start},{length}"
 
 
-def _with_mark(mark: str, lines: Sequence[str]) -> Iterator[str]:
+def _mark_lines(mark: str, lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         yield mark + line.removesuffix("\n")
         if not line.endswith("\n"):

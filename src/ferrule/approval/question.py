@@ -16,7 +16,7 @@ _MOST_CHARACTERS_SHOWN = 500
 _MOST_ARGUMENTS = 30
 _MOST_LINES = 40
 _LAST_LINES = 10
-_BESIDE = "  │ "
+_MARK = "  │ "
 
 
 class Question:
@@ -53,85 +53,87 @@ class Question:
         self.has_more = False
         self._whole = whole
         arguments = redact_hidden(call.arguments, hidden)
-        wants = "would run with your changes" if edited else "wants to run"
-        lines = ["", f"{shown_name(call.name)} {wants if decision.schema is None else 'wants to know more'}:"]
+        action = "would run with your changes" if edited else "wants to run"
+        lines = ["", f"{format_name(call.name)} {action if decision.schema is None else 'wants to know more'}:"]
         if preview is None:
-            lines += self._argument_lines(arguments)
+            lines += self._list_arguments(arguments)
         elif isinstance(preview, str):
-            lines += [f"  there is no preview: {self._escaped(preview)}", *self._argument_lines(arguments)]
+            lines += [f"  no preview: {self._escape(preview)}", *self._list_arguments(arguments)]
         else:
-            lines += self._lines_beside(preview)
-            lines += self._argument_lines(arguments) if whole else self._argument_names(arguments)
+            lines += self._mark_lines(preview)
+            lines += self._list_arguments(arguments) if whole else self._list_names(arguments)
         if decision.reason:
-            lines.append(f"  {'because' if decision.schema is None else 'asked'}: {self._escaped(decision.reason)}")
+            lines.append(f"  {'because' if decision.schema is None else 'asked'}: {self._escape(decision.reason)}")
         if decision.rule:
-            lines.append(f"  by rule: {self._escaped(decision.rule)}")
-        lines += [f"  {number} = always: {self._escaped(text)}" for number, text in enumerate(offers, 1)]
-        self.text = _seen("\n".join(lines)) + "\n"
+            lines.append(f"  by rule: {self._escape(decision.rule)}")
+        lines += [f"  {number} = always: {self._escape(text)}" for number, text in enumerate(offers, 1)]
+        self.text = _escape_hidden("\n".join(lines)) + "\n"
 
     def hint(self, name: str, node: object) -> str:
         """Return the text for one requested property: its name, its choices or type, and its description."""
-        said = node if isinstance(node, Mapping) else {}
-        choices = said.get("enum")
-        kind = " or ".join(map(str, choices)) if isinstance(choices, Sequence) else said.get("format", said.get("type"))
-        about = said.get("description") or said.get("title")
-        parts = [shown_name(name), f"({self._escaped(str(kind))})" if kind else "", self._escaped(str(about or ""))]
-        return _seen(" ".join(filter(None, parts)))
+        schema = node if isinstance(node, Mapping) else {}
+        choices = schema.get("enum")
+        kind = schema.get("format", schema.get("type"))
+        if isinstance(choices, Sequence):
+            kind = " or ".join(map(str, choices))
+        about = schema.get("description") or schema.get("title")
+        parts = [format_name(name), f"({self._escape(str(kind))})" if kind else "", self._escape(str(about or ""))]
+        return _escape_hidden(" ".join(filter(None, parts)))
 
-    def _lines_beside(self, lines: Sequence[str]) -> list[str]:
+    def _mark_lines(self, lines: Sequence[str]) -> list[str]:
         """Return a text of several lines, each with a mark, so that it cannot pass for a line of the question."""
         left_out = 0 if self._whole else max(len(lines) - _MOST_LINES, 0)
         if not left_out:
-            return [_BESIDE + self._escaped(line) for line in lines]
+            return [_MARK + self._escape(line) for line in lines]
         self.has_more = True
         first, last = lines[: _MOST_LINES - _LAST_LINES], lines[-_LAST_LINES:]
         note = f"  … {len(lines) - len(first) - len(last)} lines not shown …"
-        return [*self._lines_beside(first), note, *self._lines_beside(last)]
+        return [*self._mark_lines(first), note, *self._mark_lines(last)]
 
-    def _argument_names(self, arguments: Mapping[str, Any]) -> list[str]:
+    def _list_names(self, arguments: Mapping[str, Any]) -> list[str]:
         """Return the names alone, because a preview replaces the values."""
         if not arguments:
             return []
         self.has_more = True
-        names = [shown_name(name) for name in list(arguments)[:_MOST_ARGUMENTS]]
+        names = [format_name(name) for name in list(arguments)[:_MOST_ARGUMENTS]]
         more = len(arguments) - len(names)
         return [f"  arguments, not shown: {', '.join(names)}{f' and {more} more' if more else ''}"]
 
-    def _argument_lines(self, arguments: Mapping[str, Any]) -> list[str]:
+    def _list_arguments(self, arguments: Mapping[str, Any]) -> list[str]:
         lines: list[str] = []
         for name in list(arguments)[: None if self._whole else _MOST_ARGUMENTS]:
-            lines += self._value_lines(shown_name(name), arguments[name])
+            lines += self._list_value(format_name(name), arguments[name])
         more = 0 if self._whole else len(arguments) - _MOST_ARGUMENTS
         if more <= 0:
             return lines
         self.has_more = True
         return [*lines, f"  … and {more} more arguments, not shown"]
 
-    def _value_lines(self, name: str, value: Any) -> list[str]:
+    def _list_value(self, name: str, value: Any) -> list[str]:
         if not isinstance(value, str):
-            return [f"  {name} = {self._ends(repr(thaw(value)), str)}"]
+            return [f"  {name} = {self._shorten(repr(thaw(value)), str)}"]
         if self._whole and "\n" in value:
-            return [f"  {name} =", *self._lines_beside(value.split("\n"))]
+            return [f"  {name} =", *self._mark_lines(value.split("\n"))]
         self.has_more = self.has_more or "\n" in value
-        return [f"  {name} = {self._ends(value, repr)}"]
+        return [f"  {name} = {self._shorten(value, repr)}"]
 
-    def _escaped(self, text: str) -> str:
-        return self._ends(text, lambda part: "".join(c if c.isprintable() else repr(c)[1:-1] for c in part))
+    def _escape(self, text: str) -> str:
+        return self._shorten(text, lambda part: "".join(c if c.isprintable() else repr(c)[1:-1] for c in part))
 
-    def _ends(self, text: str, written: Callable[[str], str]) -> str:
-        """Return `text` as `written` formats it. A long text is reduced to its beginning and end, where things hide."""
+    def _shorten(self, text: str, format_text: Callable[[str], str]) -> str:
+        """Return `text` as `format_text` writes it. A long text keeps its beginning and end, where things hide."""
         if self._whole or len(text) <= _MOST_CHARACTERS_SHOWN:
-            return written(text)
+            return format_text(text)
         self.has_more = True
-        each = _MOST_CHARACTERS_SHOWN // 2
-        return f"{written(text[:each])} … {len(text) - 2 * each} characters not shown … {written(text[-each:])}"
+        half = _MOST_CHARACTERS_SHOWN // 2
+        return f"{format_text(text[:half])} … {len(text) - 2 * half} characters not shown … {format_text(text[-half:])}"
 
 
-def _seen(text: str) -> str:
+def _escape_hidden(text: str) -> str:
     """Return `text` with escapes for characters that no terminal shows."""
     return re.sub(HIDDEN, lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def shown_name(name: str) -> str:
+def format_name(name: str) -> str:
     """Return the name of a tool or an argument, safe to show even if a model invented it."""
     return name if name.isidentifier() and name.isprintable() and len(name) <= 100 else repr(name[:100])

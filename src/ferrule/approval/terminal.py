@@ -24,10 +24,10 @@ RESET = "".join(
 
 def reset() -> str:
     """Return `RESET`, or "" for a terminal that does not read such sequences: nothing can have been set there."""
-    return RESET if os.environ.get("TERM") != "dumb" and _reads_sequences() else ""
+    return RESET if os.environ.get("TERM") != "dumb" and _can_read_sequences() else ""
 
 
-def _reads_sequences() -> bool:
+def _can_read_sequences() -> bool:
     """Return whether the terminal reads sequences. A Windows console does if a program has turned it on, as many do."""
     reads: bool = True
     if sys.platform == "win32":  # pragma: no cover

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ferrule.approval.asked import Asked, off_the_loop, preview_all
+from ferrule.approval.request import ApprovalRequest, add_previews, run_blocking
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.stores.store import BrokenRow, Memory, Store, read_row, replace_row
@@ -32,7 +32,7 @@ class AlreadyAnswered(AnswerRefused):
     """Somebody else has answered first. See docs/approvals.md#a-page-or-a-chat-bot."""
 
 
-class NotAsShown(AnswerRefused):
+class QuestionChanged(AnswerRefused):
     """The question differs from the one shown. Show it again. See docs/approvals.md#a-page-or-a-chat-bot."""
 
 
@@ -41,7 +41,7 @@ class OwnCall(AnswerRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCall:
     """A suspended call without an answer. See docs/approvals.md#a-page-or-a-chat-bot.
 
     Attributes:
@@ -53,7 +53,7 @@ class Waiting:
     """
 
     id: str
-    asked: Asked
+    request: ApprovalRequest
     record: JsonObject
     expires_at: float
     problem: str | None = None
@@ -61,15 +61,15 @@ class Waiting:
     @property
     def text(self) -> str:
         """The whole question, as lines."""
-        return self.asked.text
+        return self.request.text
 
     @property
     def digest(self) -> str:
         """The digest of everything shown. It comes back with the answer."""
-        return self.asked.digest
+        return self.request.digest
 
 
-class Taken(NamedTuple):
+class AcceptedAnswer(NamedTuple):
     """The one answer that counts, for `runner.resume(taken.record, taken.decision, by=taken.by)`.
 
     See docs/approvals.md#a-page-or-a-chat-bot.
@@ -83,10 +83,10 @@ class Taken(NamedTuple):
 class Web:
     """The queue made by `web`."""
 
-    def __init__(self, store: Store, tools: Mapping[str, Tool], own: bool, name: str) -> None:
+    def __init__(self, store: Store, tools: Mapping[str, Tool], allow_own: bool, name: str) -> None:
         self.store = store
         self.tools = tools
-        self.own = own
+        self.allow_own = allow_own
         self._prefix = f"waiting-{name} " if name else "waiting "
 
     async def put(self, suspended: ToolResult | JsonObject) -> str:
@@ -100,18 +100,20 @@ class Web:
         pending = find_pending("put", suspended)
         read = read_row(pending, lambda pending: self._read(pending["key"], {"pending": thaw(pending)}))
         if isinstance(read, BrokenRow):
-            raise DefinitionError(f"put takes what a runner has suspended, and this cannot be read: {read.problem}")
-        await off_the_loop(lambda: replace_row(self.store, self._prefix + read.id, thaw(read.record)))
+            raise DefinitionError(
+                f"put takes a call suspended by a runner, and this record cannot be read: {read.problem}"
+            )
+        await run_blocking(lambda: replace_row(self.store, self._prefix + read.id, thaw(read.record)))
         return read.id
 
-    async def waiting(self) -> list[Waiting]:
+    async def waiting(self) -> list[WaitingCall]:
         """Return all waiting calls, the oldest first, each with a current preview.
 
         The previews are made in parallel, within 10 s for all. Unreadable records come first, with their `problem`.
         """
-        return await off_the_loop(self._all_waiting)
+        return await run_blocking(self._list_waiting)
 
-    async def answer(self, id: str, digest: str, given: Decision | bool, *, by: str) -> Taken:
+    async def answer(self, id: str, digest: str, given: Decision | bool, *, by: str) -> AcceptedAnswer:
         """Take the call with this id and its answer, once: the first answer wins.
 
         Args:
@@ -126,53 +128,56 @@ class Web:
         """
         answer: object = given  # perhaps from a request body
         if not isinstance(answer, bool) and not (isinstance(answer, Decision) and answer.kind != "ask"):
-            raise DefinitionError(f"an answer is True, False, allow(…) or deny(…), not {answer!r}")
-        who: object = by
-        if not isinstance(who, str) or not who:
-            raise DefinitionError("answer(by=…) is the name of who answers, as your application's sign-in says")
-        return await off_the_loop(lambda: self._take(id, digest, given, by))
+            raise DefinitionError(f"answer(given) must be True, False, allow(…) or deny(…), not {answer!r}")
+        person: object = by
+        if not isinstance(person, str) or not person:
+            raise DefinitionError(
+                f"answer(by) must be the person's name from your application's sign-in, not {person!r}"
+            )
+        return await run_blocking(lambda: self._accept(id, digest, given, by))
 
-    def _take(self, id: str, digest: str, given: Decision | bool, by: str) -> Taken:
+    def _accept(self, id: str, digest: str, given: Decision | bool, by: str) -> AcceptedAnswer:
         row = self.store.get(self._prefix + id)
         if _is_answered(row):
-            raise AlreadyAnswered(f"{row['answered']} has answered this before; nothing came of this answer")
+            raise AlreadyAnswered(f"{row['answered']} has answered before. This answer has no effect")
         if row is None or read_row(row, _has_expired) is True:
-            raise NotWaiting("no call of this id waits: it is not known, or its time is over")
+            raise NotWaiting(f"no call with the id {id!r} waits: the id is unknown or has expired")
         read = self._read_or_report(id, row)
-        found = replace(read, asked=read.asked.previewed())
+        found = replace(read, request=read.request.with_preview())
         if found.digest != digest:
-            raise NotAsShown("this is not what was shown, or it has changed since: look at it again, and answer then")
-        decision = replace(found.asked.answered(given).decision, by=by)
+            raise QuestionChanged("the question has changed since you saw it. Read it again, and then answer")
+        decision = replace(found.request.to_answer(given).decision, by=by)
         if decision.kind == "allow" and found.problem is not None:
             raise AnswerRefused(f"this call can only be denied: {found.problem}")
-        if decision.kind == "allow" and not self.own and (barred := found.asked.barred(by)) is not None:
-            raise OwnCall(barred)
+        conflict = None if self.allow_own or decision.kind != "allow" else found.request.find_conflict(by)
+        if conflict is not None:
+            raise OwnCall(conflict)
         answered = {"answered": by, "pending": {"expires_at": found.expires_at}}
         if not self.store.compare_and_set(self._prefix + id, row, answered):
-            raise AlreadyAnswered("somebody else has answered this before; nothing came of this answer")
-        return Taken(found.record, decision, by)
+            raise AlreadyAnswered("somebody else has answered before. This answer has no effect")
+        return AcceptedAnswer(found.record, decision, by)
 
-    def _all_waiting(self) -> list[Waiting]:
+    def _list_waiting(self) -> list[WaitingCall]:
         found = []
         for place, row in self.store.items(self._prefix).items():
             if read_row(row, _has_expired) is True:
                 self.store.compare_and_set(place, row, None)
             elif not _is_answered(row):
                 found.append(self._read_or_report(place.removeprefix(self._prefix), row))
-        previews = preview_all([one.asked for one in found])
-        shown = [replace(one, asked=asked) for one, asked in zip(found, previews, strict=True)]
-        return sorted(shown, key=lambda one: -math.inf if one.problem else float(one.record["pending"]["asked_at"]))
+        previews = add_previews([waiting.request for waiting in found])
+        shown = [replace(waiting, request=request) for waiting, request in zip(found, previews, strict=True)]
+        return sorted(shown, key=_asked_at)
 
-    def _read_or_report(self, id: str, row: Any) -> Waiting:
+    def _read_or_report(self, id: str, row: Any) -> WaitingCall:
         """Return the stored record, or one with a `problem`."""
         read = read_row(row, lambda row: self._read(id, row))
-        if isinstance(read, Waiting):
+        if isinstance(read, WaitingCall):
             return read
-        problem = f"its stored record cannot be read ({read.problem})"
-        asked = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
-        return Waiting(id, asked, freeze({"pending": None}), time.time() + _BROKEN_SECONDS, problem)
+        problem = f"the stored record cannot be read ({read.problem})"
+        request = ApprovalRequest(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
+        return WaitingCall(id, request, freeze({"pending": None}), time.time() + _UNREADABLE_SECONDS, problem)
 
-    def _read(self, id: str, row: Any) -> Waiting:
+    def _read(self, id: str, row: Any) -> WaitingCall:
         """Return a stored record without its preview.
 
         Raises:
@@ -184,15 +189,19 @@ class Web:
         wanted = None if pending["schema"] is None else freeze(pending["schema"])
         decision = Decision("ask", pending["reason"], into=pending["into"], schema=wanted, rule=pending["rule"])
         tool = self.tools.get(name) if pending["listed"] else None
-        asked = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
-        if pending["key"] != str(id) or not (asked.text and asked.digest):
-            raise ValueError(f"it is the record of {pending['key']!r}")
+        request = ApprovalRequest(call, decision, ToolContext(**pending["context"]), tool=tool)
+        if pending["key"] != str(id) or not (request.text and request.digest):
+            raise ValueError(f"the record belongs to {pending['key']!r}")
         0.0 + pending["asked_at"] + pending["expires_at"]  # both are numbers, not texts
-        return Waiting(id, asked, freeze(row), pending["expires_at"])
+        return WaitingCall(id, request, freeze(row), pending["expires_at"])
 
 
-_BROKEN_SECONDS = 86_400.0
+_UNREADABLE_SECONDS = 86_400.0
 """The number of seconds to remember the denial of an unreadable record."""
+
+
+def _asked_at(waiting: WaitingCall) -> float:
+    return -math.inf if waiting.problem else float(waiting.record["pending"]["asked_at"])
 
 
 def _is_answered(row: Any) -> bool:
@@ -203,7 +212,7 @@ def _has_expired(row: Any) -> bool:
     return bool(row["pending"]["expires_at"] <= time.time())
 
 
-def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True, name: str = "") -> Web:
+def web(store: Store | None = None, *, tools: Iterable[Tool] = (), allow_own: bool = True, name: str = "") -> Web:
     """Make a queue of suspended calls for a page or a chat bot.
 
     The runner has `approval.later` as its approver. See docs/approvals.md#a-page-or-a-chat-bot.
@@ -219,5 +228,5 @@ def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = T
         DefinitionError: The name has characters other than letters, digits, `_`, `.` and `-`.
     """
     if not re.fullmatch(r"[\w.-]*", name):
-        raise DefinitionError(f"web(name=…) takes letters, digits, '_', '.' and '-', not {name!r}")
-    return Web(Memory() if store is None else store, {tool.name: tool for tool in tools}, own, name)
+        raise DefinitionError(f"web(name) may have letters, digits, '_', '.' and '-', not {name!r}")
+    return Web(Memory() if store is None else store, {tool.name: tool for tool in tools}, allow_own, name)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ferrule import DefinitionError
 from ferrule.approval import printable
-from ferrule.approval.asked import off_the_loop
+from ferrule.approval.request import run_blocking
 from ferrule.cli.interrupt import CODE, STOPS, Stages
 from ferrule.cli.list import tools_table
 from ferrule.cli.model_runs import Setup, add_model, prepared, say_failure
@@ -145,7 +145,7 @@ class _Piped:
 
     async def read(self) -> str | None:
         try:
-            line = await off_the_loop(sys.stdin.readline)
+            line = await run_blocking(sys.stdin.readline)
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input is no {error.encoding} text (byte {error.start})") from None
         return line.removesuffix("\n") if line else None

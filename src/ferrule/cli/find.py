@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
-from ferrule.approval import Answer, Asked, AskedApprover, Grants, console, printable, remembered
-from ferrule.approval.asked import off_the_loop
-from ferrule.approval.remembered import Remembered
+from ferrule.approval import Answer, ApprovalRequest, Grants, RequestApprover, console, printable, remember
+from ferrule.approval.remember import Remember
+from ferrule.approval.request import run_blocking
 from ferrule.cli import load
 from ferrule.cli.kept import Kept
 from ferrule.cli.usage import UsageError, choices
@@ -166,7 +166,7 @@ def scope_of(options: argparse.Namespace) -> Literal["session", "folder"]:
 
 def _remembering(
     person: _AtTheTerminal, found: Sequence[tuple[str, Any]], scope: Literal["session", "folder"]
-) -> Remembered | _AtTheTerminal:
+) -> Remember | _AtTheTerminal:
     """Return the person with a memory for grants. If the store cannot be separated from the files that tools may reach,
     the person is asked each time.
 
@@ -175,7 +175,7 @@ def _remembering(
     """
     try:
         kept = Kept(roots_of([what for _, what in found if isinstance(what, Runner)]))
-        return remembered(person, Grants(kept, scope=scope))
+        return remember(person, Grants(kept, scope=scope))
     except ReachableError as error:
         person.note = f"ferrule: answers are not remembered here: {error}"
         return person
@@ -196,7 +196,7 @@ class _AtTheTerminal:
         pause: Entered meanwhile.
     """
 
-    def __init__(self, approve: AskedApprover, pause: Pause) -> None:
+    def __init__(self, approve: RequestApprover, pause: Pause) -> None:
         self._approve = approve
         self._pause = pause
         self._turn = asyncio.Lock()
@@ -204,9 +204,9 @@ class _AtTheTerminal:
         """A note to print once, before the first question to a person who is there."""
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(Asked.of(call, decision, context))).decision
+        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: ApprovalRequest) -> Answer:
         """Return the answer of the person."""
         async with self._turn:
             await asyncio.sleep(0)
@@ -253,7 +253,7 @@ def _asked_last(approve: Approver, pause: Pause) -> Answering:
         with pause():
             if is_async(approve):
                 return await approve(call, decision, context)  # type: ignore[misc]
-            answer: Any = await off_the_loop(lambda: approve(call, decision, context))  # as the runner does
+            answer: Any = await run_blocking(lambda: approve(call, decision, context))  # as the runner does
             return await answer if isinstance(answer, Awaitable) else answer
 
     return asked

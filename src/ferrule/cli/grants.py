@@ -25,7 +25,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """List the grants that are in force, or revoke some."""
     grants = Grants(Kept(working_directory=None))
-    listed = grants.listed()
+    listed = grants.list_active()
     if options.action == "list":
         if options.ids or options.all:
             raise UsageError("to take grants back: ferrule grants revoke ID…, or ferrule grants revoke --all")

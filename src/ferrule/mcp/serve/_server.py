@@ -39,7 +39,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
-from ferrule.approval import Asked, previewed
+from ferrule.approval import ApprovalRequest, add_preview
 from ferrule.kernel.results import NOTHING_RUN
 from ferrule.kernel.tasks import start_eagerly
 from ferrule.mcp.content import call_result
@@ -174,7 +174,7 @@ class _Client:
         declared = None if capabilities is None else capabilities.elicitation
         if declared is None or (declared.form is None and declared.url is not None):
             return _NO_FORMS
-        asked = await previewed(Asked.of(call, decision, context))
+        asked = await add_preview(ApprovalRequest.from_call(call, decision, context))
         if asked.problem is not None:
             return deny(asked.problem)
         form = _form_of(asked)
@@ -576,7 +576,7 @@ def _carried(state: str) -> tuple[Form, dict[str, Any]]:
     return Form(*form), record
 
 
-def _form_of(asked: Asked) -> Form:
+def _form_of(asked: ApprovalRequest) -> Form:
     message = asked.text.strip()
     if len(message) > MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
         message = truncate_text(asked.question().text.strip(), MOST_IN_A_MESSAGE)

@@ -7,9 +7,9 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from ferrule.approval.asked import Answer, Asked, off_the_loop
 from ferrule.approval.grants import Grant, Grants
 from ferrule.approval.offer import Offer
+from ferrule.approval.request import Answer, ApprovalRequest, run_blocking
 from ferrule.definition.handler import is_async
 from ferrule.types import Approver
 from ferrule.values.call import ToolCall
@@ -21,8 +21,8 @@ from ferrule.values.json_text import is_same_json
 log = logging.getLogger("ferrule")
 
 
-class Remembered:
-    """The approver made by `remembered`."""
+class Remember:
+    """The approver made by `remember`."""
 
     def __init__(self, inner: Approver, grants: Grants) -> None:
         self.inner: Any = inner
@@ -34,64 +34,64 @@ class Remembered:
         return getattr(self.inner, "suspends", False) is True
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(Asked.of(call, decision, context))).decision
+        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, request: ApprovalRequest) -> Answer:
         """Return the answer of a grant, or the other approver's answer to the question with offers."""
         try:
-            grant = await off_the_loop(lambda: self.grants.use(asked.call, asked.decision, asked.context))
+            grant = await run_blocking(lambda: self.grants.use(request.call, request.decision, request.context))
             if grant is not None:
                 return Answer(grant.decision)
-            asked = replace(asked, offers=await off_the_loop(lambda: self.grants.offers(asked)))
+            request = replace(request, offers=await run_blocking(lambda: self.grants.offers(request)))
         except Exception:
-            log.exception("what was granted cannot be read, so it answers nothing")
-        answer = await self._inner_answer(asked)
+            log.exception("the grants are unreadable, so none answers")
+        answer = await self._inner_answer(request)
         if answer.offer is None or answer.decision.kind != "allow":
             return answer
-        return await self._keep(asked, answer, answer.offer)
+        return await self._store_grant(request, answer, answer.offer)
 
     async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | None:
         """Return the answer of a grant without using it up, or the decision that the other approver foresees."""
-        grant: Grant | None = await off_the_loop(lambda: self.grants.find(call, decision, context))
+        grant: Grant | None = await run_blocking(lambda: self.grants.find(call, decision, context))
         if grant is not None:
             return grant.decision
         inner = getattr(self.inner, "foresee", None)
         return None if inner is None else await inner(call, decision, context)
 
-    async def _inner_answer(self, asked: Asked) -> Answer:
+    async def _inner_answer(self, request: ApprovalRequest) -> Answer:
         if (ask := getattr(self.inner, "answer", None)) is not None:
-            return await ask(asked)  # type: ignore[no-any-return]
-        question = asked.call, asked.decision, asked.context
+            return await ask(request)  # type: ignore[no-any-return]
+        question = request.call, request.decision, request.context
         if is_async(self.inner):
-            return asked.answered(await self.inner(*question))
-        given: Any = await off_the_loop(lambda: self.inner(*question))
-        return asked.answered(await given if inspect.isawaitable(given) else given)
+            return request.to_answer(await self.inner(*question))
+        given: Any = await run_blocking(lambda: self.inner(*question))
+        return request.to_answer(await given if inspect.isawaitable(given) else given)
 
-    async def _keep(self, asked: Asked, answer: Answer, offer: Offer) -> Answer:
+    async def _store_grant(self, request: ApprovalRequest, answer: Answer, offer: Offer) -> Answer:
         """Store the chosen grant, and return the answer; a deny if the choice goes beyond the offers."""
-        if not _is_as_asked(asked, answer.decision):
-            return Answer(deny("the arguments were changed, and what a person changes is not remembered"))
+        if not _is_unchanged(request, answer.decision):
+            return Answer(deny("the person changed the arguments, and a grant covers unchanged arguments only"))
         try:
-            await off_the_loop(lambda: self.grants.grant(asked, offer, by=answer.decision.by))
+            await run_blocking(lambda: self.grants.grant(request, offer, by=answer.decision.by))
         except ValueError as error:
-            return Answer(deny(f"what was to be remembered was not offered: {error}"))
+            return Answer(deny(f"the grant goes beyond the offer: {error}"))
         except Exception:
-            log.exception("what was allowed is not remembered")
+            log.exception("the grant was not stored")
         return answer
 
 
-def _is_as_asked(asked: Asked, decision: Decision) -> bool:
+def _is_unchanged(request: ApprovalRequest, decision: Decision) -> bool:
     """Return whether an allow is for the arguments as shown."""
     if decision.arguments is None:
         return True
     given, shown = (
-        {name: thaw(value) for name, value in one.items() if name not in asked.hidden}
-        for one in (decision.arguments, asked.arguments)
+        {name: thaw(value) for name, value in one.items() if name not in request.hidden}
+        for one in (decision.arguments, request.arguments)
     )
     return is_same_json(given, shown)
 
 
-def remembered(inner: Approver, grants: Grants | None = None) -> Remembered:
+def remember(inner: Approver, grants: Grants | None = None) -> Remember:
     """Make an approver that asks `inner` once, and then remembers the answer if the person wants it.
 
     See docs/approvals.md#remembered-answers. A grant answers each call it covers: `allow(by=…)` with the name of its
@@ -102,4 +102,4 @@ def remembered(inner: Approver, grants: Grants | None = None) -> Remembered:
         inner: The approver to ask.
         grants: The stored grants; in the memory of this process by default.
     """
-    return Remembered(inner, Grants() if grants is None else grants)
+    return Remember(inner, Grants() if grants is None else grants)

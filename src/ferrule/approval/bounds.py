@@ -34,13 +34,13 @@ _CODE_NAMES = frozenset(
 
 A grant is more careful than a guard: a `zip_code` counts too.
 """
-_APPLIES_OTHERS = {"$ref", "anyOf", "oneOf", "allOf"}
+_COMBINING_KEYWORDS = {"$ref", "anyOf", "oneOf", "allOf"}
 _URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
-_PASSED_OVER = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
+_SKIPPED = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
 """Characters that readers of paths and URLs may skip."""
-_LIKE_URL = rf"{_PASSED_OVER}(?:[A-Za-z][A-Za-z0-9+.-]+:(?!\s|\Z)|\S*://)"
+_URL_START = rf"{_SKIPPED}(?:[A-Za-z][A-Za-z0-9+.-]+:(?!\s|\Z)|\S*://)"
 """The beginning of a text that may be a URL. Its slashes may be missing or turned, as browsers accept."""
-_LIKE_PATH = rf"{_PASSED_OVER}(?:[/~\\]|[A-Za-z]:[\\/])"
+_PATH_START = rf"{_SKIPPED}(?:[/~\\]|[A-Za-z]:[\\/])"
 """The beginning of a text that may be a path to another folder."""
 
 
@@ -48,13 +48,13 @@ class _Unbounded(Exception):
     """The shown arguments set no bound for this argument."""
 
 
-def covers_exactly(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> bool:
+def needs_exact_arguments(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> bool:
     """Return whether a grant covers these exact arguments alone, because the call is or may be a command line.
 
     It is one if the name of the tool or of an argument says so. It may be one if the tool may reach the open world and
     has an argument of free text or a list. See docs/approvals.md#remembered-answers.
     """
-    if _names_code(tool.name, arguments):
+    if _has_code(tool.name, arguments):
         return True
     return tool.open_world and any(
         bool(value) and _may_be_line(name, value, tool, context) for name, value in arguments.items()
@@ -66,14 +66,14 @@ def _may_be_line(name: str, value: Any, tool: Traits, context: ToolContext) -> b
     return is_text or isinstance(value, list | dict)
 
 
-def _names_code(tool: str, arguments: Any) -> bool:
+def _has_code(tool: str, arguments: Any) -> bool:
     """Return whether arguments hold a shell line or code, by their names at any depth or by the name of the tool."""
     return may_run_code(tool) or any(
-        may_be_code(name) or has_name_of(name, _CODE_NAMES) for name in _keys_in(arguments)
+        may_be_code(name) or has_name_of(name, _CODE_NAMES) for name in _iterate_keys(arguments)
     )
 
 
-def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any] | None:
+def find_bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any] | None:
     """Return the condition of each argument, as JSON, or None if only these exact arguments may be offered.
 
     The result is None for a destructive tool, and if the call runs a shell, an interpreter or something unknown.
@@ -87,29 +87,29 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
     declared = tool.definition.options.get("destructive")
     if tool.destructive and (declared is not None or not any(map(is_command_name, arguments))):
         return None
-    if _names_code(tool.name, arguments) and not _is_known_whole(arguments):
+    if _has_code(tool.name, arguments) and not _runs_known_commands(arguments):
         return None
-    if covers_exactly(tool, arguments, context):
+    if needs_exact_arguments(tool, arguments, context):
         return {name: {"equals": value} for name, value in arguments.items()}
     try:
-        made = {name: _bound(name, value, tool, context) for name, value in arguments.items()}
+        conditions = {name: _find_bound(name, value, tool, context) for name, value in arguments.items()}
     except (_Unbounded, DefinitionError, OSError, ValueError):
         return None
-    # An offer covers at least its own call.
-    return made if all(fits(made[name], name, arguments, context) for name in arguments) else None
+    covers_call = all(meets_condition(conditions[name], name, arguments, context) for name in arguments)
+    return conditions if covers_call else None
 
 
-def _is_known_whole(arguments: Mapping[str, Any]) -> bool:
+def _runs_known_commands(arguments: Mapping[str, Any]) -> bool:
     """Return whether a call runs only shell lines whose words say everything that runs."""
     commands = {name: value for name, value in arguments.items() if is_command_name(name) and value is not None}
     others = {name: value for name, value in arguments.items() if name not in commands}
     lines = [line for name, value in commands.items() for line in lines_of(name, value, arguments)]
-    return bool(lines) and all(map(runs_what_it_says, lines)) and not (_names_code("", others) or options_in(arguments))
+    return bool(lines) and all(map(runs_what_it_says, lines)) and not (_has_code("", others) or options_in(arguments))
 
 
-def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
+def _find_bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
     if isinstance(value, str):
-        return _bound_of_text(name, value, tool, context)
+        return _find_text_bound(name, value, tool, context)
     if value is None or isinstance(value, bool | list | dict) or value <= 0:
         return {"equals": value}
     return {"at_least": 0, "at_most": value}
@@ -121,7 +121,7 @@ def _text_kind(
     """Return the kind of text in an argument, by its schema, its type or its name."""
     schema = tool.input_schema
     forms = find_forms([schema.get("properties", {}).get(name, {})], schema)
-    texts = [form for form in forms if "string" in form.get("type", "string") and not _APPLIES_OTHERS & form.keys()]
+    texts = [form for form in forms if "string" in form.get("type", "string") and not _COMBINING_KEYWORDS & form.keys()]
     if texts and all("enum" in form or "const" in form for form in texts):
         return "choice"
     if has_name_of(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms):
@@ -134,19 +134,19 @@ def _text_kind(
     return "number" if is_number else "text"
 
 
-def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
+def _find_text_bound(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
     kind = _text_kind(name, text, tool, context)
     if kind == "choice" or has_name_of(name, ARGUMENT_NAMES):
         return {"equals": text}
     if kind == "url" or "://" in text:
-        return {"hosts": [_host(text)]}
+        return {"hosts": [_read_host_and_port(text)]}
     if kind == "host":
         read_host(text)
         return {"hosts": [text]}
-    if _is_no_path(text):
+    if _is_url_or_option(text):
         return {"equals": text}
-    if kind == "path" or leads_elsewhere(text):
-        return {"within": [_folder(text, context)]}
+    if kind == "path" or may_lead_elsewhere(text):
+        return {"within": [_find_folder(text, context)]}
     if kind == "number":  # a decimal, sent as text in JSON
         return {"at_least": 0, "at_most": _plain_number(text)}
     return None
@@ -158,13 +158,13 @@ def _plain_number(text: str) -> int | float | None:
     return number if type(number) in {int, float} and number > 0 else None
 
 
-def _host(text: str) -> str:
+def _read_host_and_port(text: str) -> str:
     url = read_url(text)
     host = f"[{url.host}]" if ":" in url.host else url.host
     return f"{host}:{url.port}" if url.port else host
 
 
-def _folder(text: str, context: ToolContext) -> str:
+def _find_folder(text: str, context: ToolContext) -> str:
     """Return the folder of a path. The path itself is the result if it is a folder, or lies directly in the root.
 
     Raises:
@@ -177,7 +177,7 @@ def _folder(text: str, context: ToolContext) -> str:
     return path if os.path.dirname(folder) == folder else folder
 
 
-def _keys_in(value: Any) -> Iterable[str]:
+def _iterate_keys(value: Any) -> Iterable[str]:
     """Yield the keys at every depth."""
     if isinstance(value, Mapping):
         yield from value
@@ -185,39 +185,39 @@ def _keys_in(value: Any) -> Iterable[str]:
     elif not isinstance(value, list | tuple):
         return
     for inner in value:
-        yield from _keys_in(inner)
+        yield from _iterate_keys(inner)
 
 
-def leads_elsewhere(text: str) -> bool:
+def may_lead_elsewhere(text: str) -> bool:
     """Return whether a whole text may be a path out of its folder, or a URL."""
-    return _is_like_url(text) or bool(re.match(_LIKE_PATH, text)) or ".." in re.split(r"[/\\]", text.strip())
+    return _may_be_url(text) or bool(re.match(_PATH_START, text)) or ".." in re.split(r"[/\\]", text.strip())
 
 
-def _is_like_url(text: str) -> bool:
-    return re.match(_LIKE_URL, text) is not None
+def _may_be_url(text: str) -> bool:
+    return re.match(_URL_START, text) is not None
 
 
-def _is_no_path(text: str) -> bool:
+def _is_url_or_option(text: str) -> bool:
     """Return whether a program may read a text as a URL or an option instead of a path."""
-    return text.startswith("-") or _is_like_url(text)
+    return text.startswith("-") or _may_be_url(text)
 
 
-def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool:
+def meets_condition(expected: Any, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool:
     """Return whether an argument meets a condition, or False if that is unknown.
 
     Args:
         given: The condition as JSON; `None` for any text except a path out of its folder or a URL.
     """
     value = arguments[name]
-    if given is None:
-        return isinstance(value, str) and not leads_elsewhere(value)
-    if given.keys() == {"equals"}:
-        return is_same_json(thaw(given["equals"]), value)
-    if "within" in given and (_is_no_path(str(value)) or not all(map(_is_real, given["within"]))):
+    if expected is None:
+        return isinstance(value, str) and not may_lead_elsewhere(value)
+    if expected.keys() == {"equals"}:
+        return is_same_json(thaw(expected["equals"]), value)
+    if "within" in expected and (_is_url_or_option(str(value)) or not all(map(_is_real, expected["within"]))):
         return False
-    if "glob" in given and (not isinstance(value, str) or leads_elsewhere(value)):
+    if "glob" in expected and (not isinstance(value, str) or may_lead_elsewhere(value)):
         return False
-    return condition(given).matches(value, context) is True
+    return condition(expected).matches(value, context) is True
 
 
 def _is_real(root: str) -> bool:
@@ -228,30 +228,30 @@ def _is_real(root: str) -> bool:
         return False
 
 
-def with_real_roots(given: Any, directory: str) -> Any:
+def resolve_roots(expected: Any, directory: str) -> Any:
     """Return a condition with its folders as real paths.
 
     Raises:
         ValueError: A folder cannot be a path.
     """
-    if given is None or "within" not in given:
-        return given
-    return {**given, "within": [real(root, directory) for root in given["within"]]}
+    if expected is None or "within" not in expected:
+        return expected
+    return {**expected, "within": [real(root, directory) for root in expected["within"]]}
 
 
-def is_narrower(given: Any, offered: Any) -> bool:
+def is_at_most(expected: Any, offered: Any) -> bool:
     """Return whether one condition allows nothing beyond another.
 
     Raises:
-        DefinitionError: `given` or `offered` is no condition.
+        DefinitionError: `expected` or `offered` is no condition.
     """
-    if given is None:
+    if expected is None:
         return offered is None
-    if is_same_json(given, offered):
+    if is_same_json(expected, offered):
         return True
-    narrower = condition(given)
+    narrower = condition(expected)
     if offered is not None:
         return "equals" not in offered and condition(offered).covers(narrower)
     if not isinstance(narrower, OneOf):
-        return "glob" in given
-    return all(isinstance(one, str) and not leads_elsewhere(one) for one in narrower.values)
+        return "glob" in expected
+    return all(isinstance(one, str) and not may_lead_elsewhere(one) for one in narrower.values)

@@ -1,7 +1,7 @@
-"""A question to a person and the answer: `Asked` is shown, and an `Answer` comes back.
+"""A question to a person and the answer: an `ApprovalRequest` is shown, and an `Answer` comes back.
 
-Each approver of this folder is called like any other, as `(call, decision, context)`. Its second method `answer(asked)`
-takes offers for "always" as well, and returns the chosen one.
+Each approver of this folder is called like any other, as `(call, decision, context)`. Its second method,
+`answer(request)`, takes offers for "always" as well, and returns the chosen one.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 PREVIEW_SECONDS = 10.0
-_LOOK_AGAIN = 0.1
+_POLL_SECONDS = 0.1
 _THREADS_EACH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A person's answer to an `Asked`. See docs/approvals.md.
+    """A person's answer to an `ApprovalRequest`. See docs/approvals.md.
 
     Attributes:
         decision: `allow(…)`, `deny(…)`, or `ask(…)` for "not now".
@@ -57,16 +57,16 @@ class Answer:
     offer: Offer | None = None
 
 
-class AskedApprover(Protocol):
+class RequestApprover(Protocol):
     """An approver that takes offers, as those of `ferrule.approval` do. See docs/approvals.md."""
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision: ...
 
-    async def answer(self, asked: Asked) -> Answer: ...
+    async def answer(self, request: ApprovalRequest) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApprovalRequest:
     """One question: a call, the decision to ask, and everything to show to a person. See docs/approvals.md.
 
     Attributes:
@@ -93,7 +93,9 @@ class Asked:
     edited: bool = False
 
     @classmethod
-    def of(cls, call: ToolCall, decision: Decision, context: ToolContext, offers: tuple[Offer, ...] = ()) -> Asked:
+    def from_call(
+        cls, call: ToolCall, decision: Decision, context: ToolContext, offers: tuple[Offer, ...] = ()
+    ) -> ApprovalRequest:
         """Return the question for an approver, without its preview."""
         return cls(call, decision, context, offers, getattr(context, "tool", None))
 
@@ -148,48 +150,50 @@ class Asked:
         """Whether the tool can preview this call. A question for input has none."""
         return getattr(self.tool, "preview", None) is not None and self.decision.schema is None
 
-    def previewed(self, meanwhile: Callable[[], object] = lambda: None) -> Asked:
-        """Return the question with a new preview. `meanwhile` is called during the preview, and may raise.
+    def with_preview(self, on_wait: Callable[[], object] = lambda: None) -> ApprovalRequest:
+        """Return the question with a new preview. `on_wait` is called during the preview, and may raise.
 
         A preview that raises or takes longer than 10 s is left out, and the question says so.
         """
-        return preview_all([self], meanwhile)[0]
+        return add_previews([self], on_wait)[0]
 
-    def _make_preview(self) -> Asked:
+    def _make_preview(self) -> ApprovalRequest:
         """Return the question with its preview as plain data, whatever the tool returns or raises."""
-        unseen = self._without_preview("")
+        failed = self._without_preview("")
         try:
-            given = self.tool.preview(self.arguments)
-            return replace(unseen, preview=tuple(preview_lines(given)), binds=self._binds_of(given))
+            result = self.tool.preview(self.arguments)
+            return replace(failed, preview=tuple(preview_lines(result)), binds=self._read_bindings(result))
         except NoPreview as error:
             return self._without_preview(str(error))
         except BaseException as error:  # also a `SystemExit` of the tool
             problem = safe_str(error) if isinstance(error, ToolError) else None
             if problem is None:
-                self._log_preview(error)
-            return replace(unseen, preview=problem or f"it broke ({type(error).__name__})", problem=problem)
+                self._log_failure(error)
+            return replace(failed, preview=problem or f"it raised {type(error).__name__}", problem=problem)
 
-    def _log_preview(self, error: BaseException) -> None:
+    def _log_failure(self, error: BaseException) -> None:
         fields = getattr(self.context, "session", None), getattr(self.context, "principal", None)
         facts = log_attributes(self.call.name, self.call.id, *fields)
         lines = format_traceback(error, make_redactor(getattr(self.context, "secrets", None)))
-        write_log(logging.ERROR, facts, "the preview of tool %r broke: %s", self.call.name, lines)
+        write_log(logging.ERROR, facts, "the preview of tool %r raised: %s", self.call.name, lines)
 
-    def _without_preview(self, why: str) -> Asked:
-        return replace(self, preview=why, binds=FrozenDict(), problem=None)
+    def _without_preview(self, reason: str) -> ApprovalRequest:
+        return replace(self, preview=reason, binds=FrozenDict(), problem=None)
 
-    def _binds_of(self, given: object) -> JsonObject:
-        binds: JsonObject = freeze(given.binds) if isinstance(given, Diff) else FrozenDict()
+    def _read_bindings(self, result: object) -> JsonObject:
+        binds: JsonObject = freeze(result.binds) if isinstance(result, Diff) else FrozenDict()
         if others := sorted(binds.keys() - set(getattr(self.tool, "hidden", ()))):
-            raise NoPreview(f"it binds {', '.join(others)}, and only what is private can be bound")
+            raise NoPreview(f"it binds {', '.join(others)}, and a preview can bind private parameters only")
         for name, value in binds.items():
             try:
                 json.dumps(thaw(value), sort_keys=True, allow_nan=False)
             except (TypeError, ValueError, RecursionError):
-                raise NoPreview(f"it binds {name!r} to a value that JSON cannot write") from None
+                raise NoPreview(f"it binds {name!r} to a value without JSON") from None
         return binds
 
-    def with_arguments(self, arguments: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Asked:
+    def with_arguments(
+        self, arguments: Mapping[str, Any], on_wait: Callable[[], object] = lambda: None
+    ) -> ApprovalRequest:
         """Return the question about the call with other arguments from a person, with a new preview.
 
         A changed path becomes a real path. The question has no offers, because "always" is for the arguments of the
@@ -198,42 +202,39 @@ class Asked:
         Raises:
             ValueError: The arguments do not fit, or the call cannot work with them. The text has the reason.
         """
-        given = self._fitting({name: thaw(value) for name, value in arguments.items()})
-        call = self.call.replace(arguments=freeze({**self._left_hidden(), **given}))
+        hidden = {name: value for name, value in self.call.arguments.items() if name in self.hidden}
+        shown = self._validate({name: thaw(value) for name, value in arguments.items() if name not in self.hidden})
+        call = self.call.replace(arguments=freeze({**hidden, **shown}))
         changed = replace(self, call=call, offers=(), edited=True, preview=None, binds=FrozenDict())
-        changed = changed.previewed(meanwhile)
+        changed = changed.with_preview(on_wait)
         if changed.problem is not None:
             raise ValueError(changed.problem)
         return changed
 
-    def _left_hidden(self) -> dict[str, Any]:
-        return {name: value for name, value in self.call.arguments.items() if name in self.hidden}
-
-    def _fitting(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the shown arguments, validated by the tool's schema and with its defaults.
 
         Raises:
             ValueError: The arguments do not fit.
         """
-        given = {name: value for name, value in given.items() if name not in self.hidden}
         tool = getattr(self.tool, "definition", self.tool)
         parameters = getattr(getattr(tool, "handling", None), "parameters", None)
         if parameters is None:
-            return given
+            return arguments
         try:
-            made = parameters.validate_change(self.call.name, given)
-        except Invalid as wrong:
-            raise ValueError(str(wrong).partition(" Nothing was run")[0]) from None
+            validated = parameters.validate_change(self.call.name, arguments)
+        except Invalid as error:
+            raise ValueError(str(error).partition(" Nothing was run")[0]) from None
         paths = {
-            found.place[0]: found.text for found in made.places.paths if len(found.place) == 1 and not found.is_key
+            found.place[0]: found.text for found in validated.places.paths if len(found.place) == 1 and not found.is_key
         }
-        changed = {name: path for name, path in paths.items() if made[name] != self.call.arguments.get(name)}
-        real_ones = {name: real(path, self.context.working_directory) for name, path in changed.items()}
-        in_order = dict.fromkeys((*self.call.arguments, *made))
-        names = (name for name in in_order if name in made and name not in self.hidden)
-        return {name: real_ones.get(name, thaw(made[name])) for name in names}
+        changed = {name: path for name, path in paths.items() if validated[name] != self.call.arguments.get(name)}
+        real_paths = {name: real(path, self.context.working_directory) for name, path in changed.items()}
+        in_order = dict.fromkeys((*self.call.arguments, *validated))
+        names = (name for name in in_order if name in validated and name not in self.hidden)
+        return {name: real_paths.get(name, thaw(validated[name])) for name in names}
 
-    def yes(self, *, by: str | None = None, offer: Offer | None = None) -> Answer:
+    def approve(self, *, by: str | None = None, offer: Offer | None = None) -> Answer:
         """Return the answer that the call may run exactly as shown.
 
         The answer has the arguments changed by the person, and the values bound by the preview.
@@ -241,71 +242,72 @@ class Asked:
         changed = self.edited or self.binds
         return Answer(allow({**self.call.arguments, **self.binds} if changed else None, by=by), offer)
 
-    def no(self, reason: str = "the person who was asked said no") -> Answer:
+    def deny(self, reason: str = "the person who was asked said no") -> Answer:
         """Return the answer that the call may not run. The model reads the reason."""
         return Answer(deny(reason))
 
-    def answered(self, given: object, by: str | None = None) -> Answer:
+    def to_answer(self, value: object, by: str | None = None) -> Answer:
         """Return a result of an approver as an answer: an `Answer`, a `Decision` or `True`. Any other result is a no.
 
         An allow without other arguments is bound to the arguments as shown.
         """
-        if given is True:
-            return self.yes(by=by)
-        answer = given if isinstance(given, Answer) else Answer(given) if isinstance(given, Decision) else self.no()
+        if value is True:
+            return self.approve(by=by)
+        answer = value if isinstance(value, Answer) else Answer(value) if isinstance(value, Decision) else self.deny()
         decision = answer.decision
         if decision.kind != "allow":
             return answer
-        return replace(answer, decision=replace(self._bound(decision), by=decision.by or by))
+        return replace(answer, decision=replace(self._bind(decision), by=decision.by or by))
 
-    def barred(self, by: str | None) -> str | None:
+    def find_conflict(self, by: str | None) -> str | None:
         """Return why a yes by this person does not count when nobody may allow their own call, or None if it does.
 
         A yes does not count if its author or the principal is unknown. Names with other spellings or the same look are
         one name.
         """
         if not by:
-            return "it is not known who allowed this, and nobody may allow a call of their own"
-        whose = self.context.principal
-        if not whose:
-            return "it is not known whose call this is, and nobody may allow a call of their own"
-        is_same = lookalike_key(by) == lookalike_key(whose)
-        return f"{by!r} may not allow a call of their own" if is_same else None
+            return "the person who allowed this is unknown, and nobody may allow their own call"
+        principal = self.context.principal
+        if not principal:
+            return "the principal of this call is unknown, and nobody may allow their own call"
+        is_same = lookalike_key(by) == lookalike_key(principal)
+        return f"{by!r} may not allow their own call" if is_same else None
 
-    def _bound(self, decision: Decision) -> Decision:
+    def _bind(self, decision: Decision) -> Decision:
         """Bind an allow to the arguments as shown. Other arguments, or an answer to a `schema`, stay as they are."""
         if self.decision.schema is not None:
             return decision
         if decision.arguments is None:
-            return self.yes().decision
+            return self.approve().decision
         into = self.decision.into
-        given, shown = (
-            {k: thaw(v) for k, v in one.items() if k != into} for one in (decision.arguments, self.arguments)
+        answered, shown = (
+            {name: thaw(value) for name, value in arguments.items() if name != into}
+            for arguments in (decision.arguments, self.arguments)
         )
-        return (
-            replace(decision, arguments={**decision.arguments, **self.binds})
-            if is_same_json(given, shown)
-            else decision
-        )
+        if not is_same_json(answered, shown):
+            return decision
+        return replace(decision, arguments={**decision.arguments, **self.binds})
 
 
-def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = lambda: None) -> list[Asked]:
-    """Return the questions with their previews, made in parallel within 10 s for all of them.
+def add_previews(
+    requests: Sequence[ApprovalRequest], on_wait: Callable[[], object] = lambda: None
+) -> list[ApprovalRequest]:
+    """Return the requests with their previews, made in parallel within 10 s for all of them.
 
-    Each principal has at most eight threads, so slow previews of one do not delay those of another. `meanwhile` is
+    Each principal has at most eight threads, so slow previews of one do not delay those of another. `on_wait` is
     called during the previews, and may raise.
     """
-    made: dict[int, Asked] = {}
+    made: dict[int, ApprovalRequest] = {}
     queues: defaultdict[str | None, deque[int]] = defaultdict(deque)
-    for number, asked in enumerate(questions):
-        if asked.has_preview:
-            queues[getattr(asked.context, "principal", None)].append(number)
+    for number, request in enumerate(requests):
+        if request.has_preview:
+            queues[getattr(request.context, "principal", None)].append(number)
 
     def make_previews(queue: deque[int]) -> None:
         with suppress(IndexError):  # another thread took the last one, or time is up
             while True:
                 number = queue.popleft()
-                made[number] = questions[number]._make_preview()
+                made[number] = requests[number]._make_preview()
 
     threads = [
         threading.Thread(target=copy_context().run, args=(make_previews, queue), name="ferrule-preview", daemon=True)
@@ -314,33 +316,33 @@ def preview_all(questions: Sequence[Asked], meanwhile: Callable[[], object] = la
     ]
     for thread in threads:
         thread.start()
-    ends = time.monotonic() + PREVIEW_SECONDS
+    deadline = time.monotonic() + PREVIEW_SECONDS
     try:
         for thread in threads:
-            while thread.is_alive() and time.monotonic() < ends:
-                thread.join(_LOOK_AGAIN)
-                meanwhile()
+            while thread.is_alive() and time.monotonic() < deadline:
+                thread.join(_POLL_SECONDS)
+                on_wait()
     finally:
         for queue in queues.values():
             queue.clear()
-    late = f"it takes longer than {PREVIEW_SECONDS:.0f} s"
+    too_late = f"it takes longer than {PREVIEW_SECONDS:.0f} s"
     return [
-        made.get(number) or (asked._without_preview(late) if asked.has_preview else asked)
-        for number, asked in enumerate(questions)
+        made.get(number) or (request._without_preview(too_late) if request.has_preview else request)
+        for number, request in enumerate(requests)
     ]
 
 
-async def previewed(asked: Asked) -> Asked:
-    """Return `asked` with its preview, made in a thread. See docs/approvals.md."""
-    return await off_the_loop(asked.previewed)
+async def add_preview(request: ApprovalRequest) -> ApprovalRequest:
+    """Return `request` with its preview, made in a thread. See docs/approvals.md."""
+    return await run_blocking(request.with_preview)
 
 
-async def off_the_loop(function: Callable[[], _T]) -> _T:
+async def run_blocking(function: Callable[[], _T]) -> _T:
     """Run a blocking function, such as a preview or a store, in its own thread.
 
     Return its result or raise its exception.
     """
-    given: Any = await run_in_thread(function)
-    if isinstance(given, Raised):
-        raise given.error
-    return given  # type: ignore[no-any-return]
+    result: Any = await run_in_thread(function)
+    if isinstance(result, Raised):
+        raise result.error
+    return result  # type: ignore[no-any-return]
