@@ -73,7 +73,7 @@ def test_a_row_that_no_store_has_written_hides_no_other_and_can_be_replaced(
     assert make().compare_and_set("a", None, 1) and make().compare_and_set("b", None, 2)
     store = make()
     if isinstance(store, Postgres):
-        with store._asked("UPDATE {table} SET value = %s WHERE key = %s", (text, "a")):
+        with store._execute("UPDATE {table} SET value = %s WHERE key = %s", (text, "a")):
             pass
     else:
         with sqlite3.connect(tmp_path / "calls.db") as connection:
@@ -267,7 +267,7 @@ def test_a_folder_that_others_may_write_to_is_refused(file: Path, mode: int) -> 
 
 def test_another_key_is_an_error_and_the_file_stays_as_it_is(file: Path) -> None:
     before = file.read_bytes()
-    assert "not sealed with this key" in refused(file, OTHER_KEY)
+    assert "sealed with another key" in refused(file, OTHER_KEY)
     assert file.read_bytes() == before
 
 
@@ -298,14 +298,14 @@ def test_an_edit_anywhere_is_an_error_and_never_an_empty_store(file: Path) -> No
 
 def test_a_file_of_another_name_is_not_taken_for_it(file: Path) -> None:
     os.replace(file, file.with_name("others.json"))
-    assert "not sealed" in refused(file.with_name("others.json"))
+    assert "sealed with another key" in refused(file.with_name("others.json"))
 
 
 def test_an_earlier_copy_is_an_error_for_who_has_read_a_later_one(file: Path) -> None:
     earlier, store = file.read_bytes(), SealedFile(file, KEY)
     assert store.compare_and_set("a", {"uses": 1}, None)
     file.write_bytes(earlier)
-    with pytest.raises(StoreError, match="older"):
+    with pytest.raises(StoreError, match="earlier copy"):
         store.get("a")
     file.unlink()
     with pytest.raises(StoreError, match="gone"):

@@ -123,7 +123,7 @@ def test_a_terminal_shows_the_newest_of_many_calls_and_another_program_gets_a_li
 def test_that_events_are_missing_is_said(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journaled(path, one_of_each)
     with sqlite3.connect(path) as connection:  # as a writer does that could not keep pace
-        values = EventRows(1).lost(1200, time.time() - 7200)
+        values = EventRows(1).make_lost_row(1200, time.time() - 7200)
         connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
     connection.close()
     assert "1,200 events are missing" in said(capsys, "log", "calls.db")

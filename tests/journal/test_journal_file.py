@@ -32,7 +32,7 @@ def test_what_it_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path)
 
 
 def test_a_folder_that_is_missing_is_told_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match=r"the folder '.*/kept' of the journal .* is not there: make it first"):
+    with pytest.raises(JournalError, match=r"the folder '.*/kept' of the journal .* does not exist. Make it first"):
         Journal.open(tmp_path / "kept" / "calls.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -50,7 +50,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 
 def test_there_are_two_ways_to_be_durable(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="durable is 'full' or 'normal', not 'off'"):
+    with pytest.raises(DefinitionError, match="durable must be 'full' or 'normal', not 'off'"):
         Journal.open(tmp_path / "calls.db", durable="off")
     assert list(tmp_path.iterdir()) == []
 
@@ -124,7 +124,7 @@ def test_a_damaged_journal_says_so(tmp_path: Path) -> None:
     async def find() -> None:
         await Journal.open(path).find("k1")
 
-    with pytest.raises(JournalError, match=r"is damaged \(.*\): move it away to begin anew"):
+    with pytest.raises(JournalError, match=r"is damaged \(.*\)\. Move it away for a new one"):
         asyncio.run(find())
 
 
@@ -144,9 +144,7 @@ except JournalError as error: say(error)
 
 def test_an_sqlite_that_is_too_old_is_told_with_what_to_do() -> None:
     check_version((3, 37, 0))
-    with pytest.raises(
-        JournalError, match=r"needs SQLite 3\.37\.0 or newer, and this Python has 3\.36\.9: take a Python"
-    ):
+    with pytest.raises(JournalError, match=r"needs SQLite 3\.37\.0 or newer, not 3\.36\.9\. Use a Python"):
         check_version((3, 36, 9))
 
 

@@ -32,7 +32,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import probe
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, ask, tool
 from ferrule.journal import MemoryJournal, SQLiteJournal
-from ferrule.journal._waiting import Waiting
+from ferrule.journal._waiting import Waiters
 from ferrule.testing import ManualClock
 from ferrule.testing.clock import settled
 from ferrule.types import Begun
@@ -107,7 +107,7 @@ class InMemory(MemoryJournal):
     def after_a_kill(self) -> InMemory:
         """What the next program finds."""
         found = InMemory()
-        alone = {"holds": found.holds, "_waiting": Waiting(), "_lock": threading.Lock(), "_store": self._store}
+        alone = {"holds": found.holds, "_waiters": Waiters(), "_lock": threading.Lock(), "_store": self._store}
         vars(found).update({name: copy.copy(value) for name, value in vars(self).items() if name not in alone} | alone)
         found.cut_off()
         return found

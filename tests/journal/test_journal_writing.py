@@ -201,7 +201,7 @@ def test_what_goes_wrong_after_a_commit_changes_nothing_about_it(
 
     owner, name = {
         "checkpoint": (journal._writer, "_checkpoint"),
-        "wake": (journal._waiting, "wake"),
+        "wake": (journal._waiters, "wake"),
         "unlock": (journal._lock._locks, "unlock_commits"),
     }[step]
     mine = intent("one")
@@ -211,7 +211,7 @@ def test_what_goes_wrong_after_a_commit_changes_nothing_about_it(
         run(journal.end(mine, {"status": "ok"}))
         assert journal.store.compare_and_set("k", None, 1)
     assert rows(journal, "SELECT state FROM calls") == [("ended",)] and journal.store.get("k") == 1
-    assert "it broke" in caplog.text and "after a commit" in caplog.text
+    assert "it broke" in caplog.text and "after the commit" in caplog.text
 
 
 def test_of_a_change_that_fails_midway_nothing_is_kept(journal: SQLiteJournal) -> None:
@@ -297,7 +297,7 @@ def test_events_whose_calls_never_end_are_not_remembered_for_ever() -> None:
         for number in range(30_000):  # as where the disk was too slow for their ends
             if number == 10_000:
                 before = tracemalloc.get_traced_memory()[0]
-            made.row(Event("tool:pre", ToolCall(f"c{number}", "pay", arguments)))
+            made.make_row(Event("tool:pre", ToolCall(f"c{number}", "pay", arguments)))
         assert tracemalloc.get_traced_memory()[0] < 2 * before
     finally:
         tracemalloc.stop()
@@ -315,7 +315,7 @@ def test_what_cannot_be_flushed_is_told_to_who_waits_and_to_nobody_else(
         with open_lock_file(journal.path).committing():
             flushing = asyncio.ensure_future(journal.flush())
             await asyncio.wait({flushing})
-        assert "at it for" in str(flushing.exception())
+        assert "locked it for" in str(flushing.exception())
         del flushing
         gc.collect()
         return told
@@ -413,7 +413,7 @@ def test_events_wait_for_nothing_and_how_many_were_too_many_is_kept(
     assert MOST_EVENTS <= len(kept) <= 2 * MOST_EVENTS
     assert len(kept) + sum(json.loads(row[0])["count"] for row in lost) == len(events)
     assert kept[:MOST_EVENTS] == [(f"c{n}",) for n in range(MOST_EVENTS)]
-    said = [record.getMessage() for record in caplog.records if "has not kept" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "has lost" in record.getMessage()]
     assert 1 <= len(said) <= len(lost)
 
 

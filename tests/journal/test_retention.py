@@ -165,9 +165,9 @@ def test_who_follows_a_journal_misses_what_is_deleted_meanwhile_and_goes_on(path
     class Slow(Reader):
         """Others delete between what it finds and what it loads."""
 
-        def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
+        def load_calls(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
             pruned(path, 0)
-            return super().loaded(found)
+            return super().load_calls(found)
 
     journaled(path, one_of_each)
     following = Slow(path).follow()

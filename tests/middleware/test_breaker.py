@@ -15,7 +15,7 @@ from two_threads import in_two_threads
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.middleware import breaker, cache, retry
-from ferrule.middleware._counted import limited
+from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
 
 
@@ -67,7 +67,7 @@ def test_after_so_many_failures_in_a_row_calls_are_refused_and_say_until_when() 
     result = go(main())
     assert (result.status, result.executed, result.metadata["retry_after"], service.runs) == ("limited", False, 20.0, 3)
     assert plain(result) == (
-        "ask is not called for the time being: 3 calls in a row have failed. Nothing was run. Try again in 20 s."
+        "ask is not called for now: 3 calls in a row have failed. Nothing was run. Try again in 20 s."
     )
 
 
@@ -293,7 +293,8 @@ def test_a_probe_whose_loop_was_closed_makes_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [limited("Full."), ToolResult("kept", executed=False), ToolResult(error="no", status="denied")]
+    "answer",
+    [make_limited_result("Full."), ToolResult("kept", executed=False), ToolResult(error="no", status="denied")],
 )
 def test_what_the_tool_did_not_answer_tells_nothing_of_it(answer: ToolResult) -> None:
     service = Service()
@@ -513,7 +514,7 @@ def test_ten_thousand_others_that_fail_do_not_make_it_forget_one_that_is_open() 
 
 @pytest.fixture
 def room_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("ferrule.middleware.breaker"), "_KEYS_AT_MOST", 3)
+    monkeypatch.setattr(importlib.import_module("ferrule.middleware.breaker"), "_MOST_KEYS", 3)
 
 
 @pytest.mark.slow

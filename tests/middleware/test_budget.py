@@ -14,7 +14,7 @@ from two_threads import let_through
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, middleware, tool
 from ferrule.middleware import cache, retry
-from ferrule.middleware._counted import limited
+from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
 from places import now, where  # noqa: F401  # the fixture is for all tests here
 
@@ -211,7 +211,7 @@ def test_what_used_more_than_it_might_is_charged_for_all_of_it() -> None:
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10}])
 def test_what_ran_nothing_gets_all_back(limits: Any) -> None:
-    answers = [limited("Full.")]
+    answers = [make_limited_result("Full.")]
 
     async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return answers.pop() if answers else await next(call, context)
@@ -236,7 +236,7 @@ def test_what_ran_counts_even_if_a_middleware_says_that_it_did_not(limits: Any) 
 
 @pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
 def test_an_attempt_that_ran_nothing_costs_nothing_after_one_that_ran(limits: Any) -> None:
-    answers = [limited("Full.", 0), limited("Full.", 0)]
+    answers = [make_limited_result("Full.", 0), make_limited_result("Full.", 0)]
     runs: list[int] = []
 
     @tool(idempotent=True)

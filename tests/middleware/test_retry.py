@@ -16,7 +16,7 @@ from tests.kernel.watched import Watch, go, plain
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.middleware import rate, retry
-from ferrule.middleware._counted import limited
+from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
 
 
@@ -91,7 +91,7 @@ def test_what_is_declared_safe_runs_again(name: str) -> None:
 
 
 def test_what_ran_nothing_is_tried_again_even_if_it_changes_things() -> None:
-    answers = [limited("Full.", 7), limited("Full.", 3)]
+    answers = [make_limited_result("Full.", 7), make_limited_result("Full.", 3)]
 
     async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return answers.pop() if answers else await next(call, context)
@@ -106,7 +106,7 @@ async def denying_it(call: ToolCall, context: ToolContext[Any], next: Any) -> To
     return (await next(call, context)).replace(executed=False)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("before", [[], [limited("Full.", 1)]])
+@pytest.mark.parametrize("before", [[], [make_limited_result("Full.", 1)]])
 def test_what_was_run_is_not_run_again_because_a_middleware_says_that_it_was_not(before: list[ToolResult]) -> None:
     answers = list(before)
 
@@ -156,7 +156,7 @@ def test_a_tool_that_changes_things_is_run_at_most_once_whatever_comes(ends: lis
 
     async def between(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         end = ends.pop() if ends else "ok"
-        return limited("Full.", 1) if end == "limited" else await next(call, context)
+        return make_limited_result("Full.", 1) if end == "limited" else await next(call, context)
 
     flaky = Flaky(*[DOWN if end == "failed" else None for end in reversed(ends) if end != "limited"])
     attempt(flaky, inside=[between], attempts=attempts)
@@ -233,8 +233,8 @@ def test_the_tools_own_time_is_kept_and_beyond_the_longest_there_is_no_other_att
 @pytest.mark.parametrize(
     ("why", "traits", "options"),
     [
-        ("it was to wait for 60 s, and retry(longest=30) waits no longer than that", {"read_only": True}, {}),
-        ("it was to wait for 60 s, and the deadline", {"read_only": True}, {"longest": 60, "timeout": 50}),
+        ("the wait of 60 s is longer than retry(longest=30)", {"read_only": True}, {}),
+        ("the wait of 60 s would end after the deadline", {"read_only": True}, {"longest": 60, "timeout": 50}),
         ("neither read_only nor idempotent nor in retry(safe=…)", {}, {"longest": 60}),
         ("retry(per_minute=1)", {"read_only": True}, {"longest": 60, "per_minute": 1, "attempts": 3}),
     ],
@@ -251,7 +251,7 @@ def test_a_result_that_is_worth_another_attempt_and_gets_none_says_why(
 
 
 def test_waiting_for_a_limit_is_no_further_attempt() -> None:
-    answers = [limited("Full.", 1) for _ in range(4)]
+    answers = [make_limited_result("Full.", 1) for _ in range(4)]
 
     async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return answers.pop() if answers else await next(call, context)
@@ -326,7 +326,7 @@ def test_what_is_limited_without_a_time_gets_no_other_attempt() -> None:
 
     async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         asked.append(1)
-        return limited("The budget is used up.")
+        return make_limited_result("The budget is used up.")
 
     result, _, _ = attempt(Flaky(read_only=True), inside=[full])
     assert (result.status, len(asked)) == ("limited", 1)
@@ -378,11 +378,11 @@ def test_what_was_run_before_is_never_said_to_have_run_nothing() -> None:
     flaky = Flaky(DOWN, idempotent=True)
 
     async def then_full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        return limited("Full.") if flaky.runs else await next(call, context)
+        return make_limited_result("Full.") if flaky.runs else await next(call, context)
 
     result, _, _ = attempt(flaky, inside=[then_full])
     assert (result.status, result.executed) == ("limited", True)
-    assert plain(result) == "Full. It was not run again; it had been run before."
+    assert plain(result) == "Full. An earlier attempt ran."
 
 
 def test_what_was_run_before_is_not_denied_where_a_middleware_denies_it() -> None:

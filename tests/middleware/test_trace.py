@@ -850,7 +850,7 @@ def test_a_provider_that_is_set_later_is_used_soon(monkeypatch: pytest.MonkeyPat
     runner = Runner([look], around=[tracing])
     go(runner.run("look"))
     monkeypatch.setattr(_spans, "get_tracer_provider", lambda: told.tracers)
-    tracing._tracer, tracing._looks_at = told.tracers.get_tracer("ferrule"), 0.0  # a tenth of a second later
+    tracing._tracer, tracing._next_check = told.tracers.get_tracer("ferrule"), 0.0  # a tenth of a second later
     go(runner.run("look"))
     assert [span.name for span in told.spans] == ["execute_tool look"]
 

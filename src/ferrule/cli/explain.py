@@ -50,7 +50,7 @@ def command(options: argparse.Namespace) -> int:
     if not found:
         raise UsageError(f"no call of the id {options.id!r} fits the other options")
     if options.json:
-        for call in reader.loaded(found):
+        for call in reader.load_calls(found):
             print(logged.as_json(call))
         return 0
     console = screen()
@@ -59,7 +59,7 @@ def command(options: argparse.Namespace) -> int:
         these = "" if len(shown) == len(found) else f"; these are the last {len(shown)}"
         narrower = "--session, --principal, --tool, --status, --since and --until say which"
         console.print(Text(f"{len(found):,} calls have this id{these}: {narrower}\n", style="yellow"), soft_wrap=True)
-    for number, call in enumerate(reader.loaded(shown), len(found) - len(shown) + 1):
+    for number, call in enumerate(reader.load_calls(shown), len(found) - len(shown) + 1):
         if number > len(found) - len(shown) + 1:
             console.print()
         _Drawing(console, call).draw(f" ({number} of {len(found)})" if len(found) > 1 else "")

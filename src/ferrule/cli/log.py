@@ -64,8 +64,8 @@ def command(options: argparse.Namespace) -> int:
             time.sleep(_POLL_SECONDS)
     found = reader.newest(wanted, None if newest is None else newest + 1)
     left_out = newest is not None and len(found) > newest
-    show(reader.loaded(found[1:] if left_out else found))
-    if lost := reader.lost(wanted.since):
+    show(reader.load_calls(found[1:] if left_out else found))
+    if lost := reader.count_missing(wanted.since):
         print(f"ferrule: {lost:,} events are missing, as the disk was slower than they came", file=sys.stderr)
     if left_out and options.limit is None:
         print(f"ferrule: these are the newest {_LINES}; --limit N shows more", file=sys.stderr)

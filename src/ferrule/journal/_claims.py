@@ -19,7 +19,7 @@ class Claims:
         """Remove a call that was not begun, or has ended."""
         self._loops.pop(claim, None)
 
-    def is_left(self, claim: str) -> bool:
+    def is_abandoned(self, claim: str) -> bool:
         """Return whether the loop of the call was closed before the call ended."""
         loop = self._loops.get(claim)
         return loop is not None and loop.is_closed()

@@ -27,6 +27,7 @@ from typing import Any
 
 from ferrule.errors import JournalError
 from ferrule.executors.liveness import LIVENESS_FILES
+from ferrule.stores.file_lock import try_lock, unlock
 
 try:
     import fcntl as _fcntl
@@ -129,17 +130,17 @@ def lock_open_file(descriptor: int, command: int, kind: int, start: int, length:
 
 
 class WholeFileLocks(OpenFileLocks):
-    """The same by `flock`, on macOS, BSD and gVisor.
+    """The same on other systems: macOS, BSD, gVisor and Windows.
 
-    It locks whole files: each owner has one, `PATH.OWNER`. A process that finds such a file unlocked removes it.
+    They lock whole files: each owner has one, `PATH.OWNER`. A process that finds such a file unlocked removes it.
     """
 
     def unlock_commits(self) -> None:
         """Release the lock for commits."""
-        fcntl.flock(self._held[_COMMITTING], fcntl.LOCK_UN)
+        unlock(self._held[_COMMITTING])
 
     def is_locked(self, start: int, length: int) -> bool:
-        """Return False: `flock` cannot see the locks of SQLite in the database."""
+        """Return False: these locks cannot see those of SQLite in the database."""
         return False
 
     def is_taken(self, number: int) -> bool:
@@ -149,7 +150,7 @@ class WholeFileLocks(OpenFileLocks):
         except FileNotFoundError:
             return False
         try:
-            return not _flock(descriptor, fcntl.LOCK_SH)  # shared, so two simultaneous checks do not see each other
+            return not try_lock(descriptor, shared=True)  # shared, so two simultaneous checks do not see each other
         finally:
             os.close(descriptor)
 
@@ -161,7 +162,7 @@ class WholeFileLocks(OpenFileLocks):
         return os.open(self._name(number), os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
 
     def _lock(self, descriptor: int, number: int) -> bool:
-        return _flock(descriptor, fcntl.LOCK_EX)
+        return try_lock(descriptor)
 
     def _remove_files_of_the_dead(self) -> None:
         for found in glob.glob(f"{glob.escape(self._path)}.*"):
@@ -171,71 +172,10 @@ class WholeFileLocks(OpenFileLocks):
                     os.unlink(found)
 
 
-def _flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-class WindowsLocks:  # pragma: no cover
-    """The same as bytes of the file. Windows drops them only with the handle that took them."""
-
-    def __init__(self, path: str, descriptor: int) -> None:
-        import msvcrt
-
-        self._descriptor = descriptor
-        self._system: Any = msvcrt
-        self._seeking = threading.Lock()
-
-    def take(self, number: int) -> bool:
-        """Try to take a lock, and return whether it was free."""
-        try:
-            self._lock(number, self._system.LK_NBLCK)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
-
-    def unlock_commits(self) -> None:
-        """Release the lock for commits."""
-        self._lock(_COMMITTING, self._system.LK_UNLCK)
-
-    def close(self, number: int) -> None:
-        """Release the lock of an owner."""
-        self._lock(number, self._system.LK_UNLCK)
-
-    def is_taken(self, number: int) -> bool:
-        """Return whether somebody else has the lock."""
-        if not self.take(number):
-            return True
-        self.close(number)
-        return False
-
-    def is_locked(self, start: int, length: int) -> bool:
-        """Return False: Windows lets nobody rename the database while SQLite has it open."""
-        return False
-
-    def owners(self) -> list[int]:
-        """Return no descriptors of owners: there are no workers here to hold them."""
-        return []
-
-    def close_all(self) -> None:
-        """Close the lock file."""
-        os.close(self._descriptor)
-
-    def _lock(self, number: int, kind: int) -> None:
-        with self._seeking:
-            os.lseek(self._descriptor, number, os.SEEK_SET)
-            self._system.locking(self._descriptor, kind, 1)
-
-
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-def _open_locks(path: str, make: bool) -> OpenFileLocks | WholeFileLocks | WindowsLocks:
-    if fcntl is None:
-        return WindowsLocks(f"{path}-lock", _open_descriptor(f"{path}-lock", make))
+def _open_locks(path: str, make: bool) -> OpenFileLocks:
     descriptor = _open_descriptor(path, make)
     if has_open_file_locks(descriptor):
         return OpenFileLocks(path, descriptor)
@@ -282,11 +222,11 @@ class LockFile:
         """
         ends = time.monotonic() + WAIT_SECONDS
         if not self._committing.acquire(timeout=WAIT_SECONDS):
-            raise JournalError(f"{self.path!r}: another journal of this process is at it for {WAIT_SECONDS:g} s")
+            raise JournalError(f"{self.path!r}: another journal of this process has locked it for {WAIT_SECONDS:g} s")
         try:
             while not self._locks.take(_COMMITTING):
                 if time.monotonic() > ends:
-                    raise JournalError(f"{self.path!r}: another process keeps it locked for {WAIT_SECONDS:g} s")
+                    raise JournalError(f"{self.path!r}: another process has locked it for {WAIT_SECONDS:g} s")
                 time.sleep(_TRY_AGAIN_AFTER)
             try:
                 yield
@@ -299,7 +239,7 @@ class LockFile:
         """Live as `owner` from now on. Call it while committing, with a number unknown to all others."""
         with LIVENESS_FILES.lock:
             if not self._locks.take(owner):
-                raise JournalError(f"{self.path!r}: lock {owner} is held by another process, which cannot know of it")
+                raise JournalError(f"{self.path!r}: another process has lock {owner}, which is new")
             self._owned.add(owner)
             LIVENESS_FILES.replace(self, self._locks.owners())
 

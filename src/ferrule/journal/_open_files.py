@@ -23,7 +23,7 @@ from ferrule.security.paths import RESERVED
 
 _IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE: SQLite locks these in each open database
 _HELD_BY_SQLITE = (("", _IN_USE), ("-shm", (128, 1)))  # and UNIX_SHM_DMS
-_SECONDS_BETWEEN = 0.5
+_WAIT_SECONDS = 0.5
 """Seconds that a reading program, such as `sqlite3`, may take between its lock and making or removing its files."""
 
 _open: dict[str, OpenFiles] = {}
@@ -90,7 +90,7 @@ def check_name(path: str, lock: LockFile) -> None:
     Raises:
         JournalError: A program has it open, and the log is not there.
     """
-    ends = time.monotonic() + _SECONDS_BETWEEN
+    ends = time.monotonic() + _WAIT_SECONDS
     while lock.has_sqlite(*_IN_USE) and not all(os.path.exists(f"{path}{end}") for end in ("-wal", "-shm")):
         if time.monotonic() > ends:
             raise JournalError(

@@ -82,7 +82,7 @@ def intent_row(intent: Intent) -> tuple[Column, ...]:
     return (*texts, _encode_as_shown(intent.arguments), intent.at)
 
 
-def kept_of(row: Row, *, lives: bool, is_left: bool) -> JournalEntry:
+def entry_from_row(row: Row, *, lives: bool, is_abandoned: bool) -> JournalEntry:
     """Return the call of the values of `CALL_COLUMNS`.
 
     Args:
@@ -105,7 +105,7 @@ def kept_of(row: Row, *, lives: bool, is_left: bool) -> JournalEntry:
         run=row[14],
     )
     state: EntryState = row[12]
-    is_cut_off = state == "running" and (is_left or not lives)
+    is_cut_off = state == "running" and (is_abandoned or not lives)
     return JournalEntry(
         intent=intent,
         state="cut_off" if is_cut_off else state,
@@ -114,14 +114,14 @@ def kept_of(row: Row, *, lives: bool, is_left: bool) -> JournalEntry:
     )
 
 
-def state_of(outcome: JsonObject) -> EntryState:
+def find_state(outcome: JsonObject) -> EntryState:
     """Return `"deferred"` if the outcome is still to come, else `"ended"`."""
     return "deferred" if outcome.get("status") == "suspended" else "ended"
 
 
-def ticket_of(outcome: JsonObject) -> str | None:
+def find_ticket(outcome: JsonObject) -> str | None:
     """Return the ticket of a deferred outcome, or None."""
-    if state_of(outcome) != "deferred":
+    if find_state(outcome) != "deferred":
         return None
     found: Any = outcome
     for name in ("pending", "state", "ticket"):
@@ -136,20 +136,20 @@ class EventRows:
         self._owner = owner
         self._inputs: dict[tuple[str | None, ...], int] = {}  # hashes, of calls that have not ended
 
-    def row(self, event: Event) -> tuple[Column, ...]:
+    def make_row(self, event: Event) -> tuple[Column, ...]:
         """Return the values of `EVENT_COLUMNS`."""
         call = event.call
-        text = self._told(event)
+        text = self._format_data(event)
         if len(text) > MOST_CHARACTERS:
             text = json_text({"characters": len(text)})
         texts = columns(call.id, call.name, event.principal, event.session, call.parent)
         return (event.at, event.kind, *texts, self._owner, event.run, text)
 
-    def lost(self, count: int, at: float) -> tuple[Column, ...]:
+    def make_lost_row(self, count: int, at: float) -> tuple[Column, ...]:
         """Return the row that reports `count` missing events before it."""
         return (at, LOST, "", "", None, None, None, self._owner, "", json_text({"count": count}))
 
-    def _told(self, event: Event) -> str:
+    def _format_data(self, event: Event) -> str:
         """Return the data of an event besides its columns, as JSON."""
         if event.kind == "tool:started":  # it has no further data
             return "null"

@@ -56,8 +56,8 @@ def check_version(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -
     """
     if version < OLDEST:
         raise JournalError(
-            f"a journal needs SQLite {_dotted(OLDEST)} or newer, and this Python has {_dotted(version)}: take a Python "
-            "that was built with a newer one, or journal.memory()"
+            f"a journal needs SQLite {_format_version(OLDEST)} or newer, not {_format_version(version)}. "
+            "Use a Python that was built with a newer one, or journal.memory()"
         )
 
 
@@ -103,7 +103,7 @@ def prepare(connection: sqlite3.Connection, path: str, durable: str, steps: Sequ
         JournalError: The file is no journal, is one of a newer version, or cannot have a write-ahead log.
         sqlite3.Error: The file cannot be read or written.
     """
-    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKED_BY)
+    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKS)
     is_used = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master)").fetchone() == (1,)
     if application != APPLICATION_ID and (application or version or is_used):
         raise JournalError(f"{path!r} is an SQLite file of another program, and no journal: give another path")
@@ -124,7 +124,7 @@ def prepare(connection: sqlite3.Connection, path: str, durable: str, steps: Sequ
         _migrate(connection, version, steps)
 
 
-_MARKED_BY = ("application_id", "user_version")
+_MARKS = ("application_id", "user_version")
 
 
 def _migrate(connection: sqlite3.Connection, version: int, steps: Sequence[str]) -> None:
@@ -142,5 +142,5 @@ def _migrate(connection: sqlite3.Connection, version: int, steps: Sequence[str])
         raise
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def _format_version(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

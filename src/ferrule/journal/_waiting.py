@@ -28,7 +28,7 @@ class Waiter:
             self._loop.call_soon_threadsafe(self._woken.set)
 
 
-class Waiting:
+class Waiters:
     """The waiting tasks, by key."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Waiting:
         self._lock = threading.Lock()
 
     @contextmanager
-    def of(self, key: str) -> Iterator[Waiter]:
+    def register(self, key: str) -> Iterator[Waiter]:
         """Yield a waiter for `key` during this block."""
         waiter = Waiter()
         with self._lock:

@@ -47,36 +47,36 @@ EVENTS_AT_ONCE = 256
 """The largest number of events in one transaction, so its callers do not wait for all events."""
 MOST_EVENTS = 10_000
 """The largest number of waiting events. Further ones are dropped and counted."""
-_OF_ONE_CHANGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
-_BY_ONE_STATEMENT = (64, 8, 1)
+_CHANGE_ERRORS = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
+_ROWS_PER_STATEMENT = (64, 8, 1)
 _INSERT_EVENTS = {
     count: f"INSERT INTO events ({EVENT_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"
-    for count in _BY_ONE_STATEMENT
+    for count in _ROWS_PER_STATEMENT
 }
 
 
 class _Order:
     """A change with a waiting caller."""
 
-    __slots__ = ("answer", "change", "error", "future", "loop", "surely", "then")
+    __slots__ = ("after_commit", "answer", "change", "error", "future", "loop", "until_done")
 
     def __init__(
         self,
         change: Change[Any],
         future: asyncio.Future[Any] | Future[Any],
         loop: asyncio.AbstractEventLoop | None,
-        then: Callable[[], object] | None = None,
-        surely: bool = False,
+        after_commit: Callable[[], object] | None = None,
+        until_done: bool = False,
     ) -> None:
         self.change = change
         self.future = future
         self.loop = loop
-        self.then = then
-        self.surely = surely
+        self.after_commit = after_commit
+        self.until_done = until_done
         self.answer: Any = None
         self.error: Exception | None = None
 
-    def tell(self) -> None:
+    def send_answer(self) -> None:
         if self.future.done():  # the caller waits no more
             return
         if self.error is not None:
@@ -98,14 +98,14 @@ class Writer:
         self._orders: list[_Order] = []
         self._events: deque[Event | int | _Order] = deque()  # also counts of missing ones, and waiting orders
         self._rows: list[tuple[Any, ...]] = []  # of events that are not written yet
-        self._again: list[_Order] = []  # `surely` orders that failed so far
+        self._retries: list[_Order] = []  # `surely` orders that failed so far
         self._event_rows = EventRows(owner)
         self._at_end = at_end
         self._missing = 0
         self._checkpoint_at = LOG_BYTES
         self._changed = threading.Condition()
-        self._stirred = False
-        self._called = False
+        self._is_awake = False
+        self._is_called = False
         self._calling: set[asyncio.AbstractEventLoop] = set()  # loops with a call at the end of their turn
         self._closing = False
         self._failing = False
@@ -123,12 +123,14 @@ class Writer:
                     self._missing += 1
             return
         events.append(event)
-        if not self._stirred and self._lock.is_of_this_process:
+        if not self._is_awake and self._lock.is_of_this_process:
             with self._changed:
-                self._stirred = True
+                self._is_awake = True
                 self._changed.notify()
 
-    async def order(self, change: Change[_T], then: Callable[[], object] | None = None, *, surely: bool = False) -> _T:
+    async def order(
+        self, change: Change[_T], after_commit: Callable[[], object] | None = None, *, until_done: bool = False
+    ) -> _T:
         """Commit the change, and return its answer.
 
         Args:
@@ -142,7 +144,7 @@ class Writer:
         self._lock.check_process()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._take(_Order(change, future, loop, then, surely))
+        self._take(_Order(change, future, loop, after_commit, until_done))
         return await future
 
     async def flush(self) -> None:
@@ -154,8 +156,8 @@ class Writer:
         self._lock.check_process()
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
-        self._events.append(_Order(_changes_nothing, written, loop))
-        await asyncio.gather(self.order(_changes_nothing), written)  # both may fail, and the first has the reason
+        self._events.append(_Order(_change_nothing, written, loop))
+        await asyncio.gather(self.order(_change_nothing), written)  # both may fail, and the first has the reason
 
     def order_now(self, change: Change[_T]) -> _T:
         """Commit the change and return its answer, for a thread that may block."""
@@ -185,8 +187,8 @@ class Writer:
             if self._closing:
                 raise JournalError(f"the journal {self._path!r} is closed")
             self._orders.append(order)
-            if not self._stirred:  # its loop may be stopped, or closed, before its turn is over
-                self._stirred = True
+            if not self._is_awake:  # its loop may be stopped, or closed, before its turn is over
+                self._is_awake = True
                 self._changed.notify()
             if order.loop is None:
                 self._call(None)
@@ -197,42 +199,42 @@ class Writer:
     def _call(self, loop: asyncio.AbstractEventLoop | None) -> None:
         with self._changed:
             self._calling.discard(loop)
-            self._called = True
+            self._is_called = True
             self._changed.notify()
 
     # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing:
-            self._write_what_waits()
-        self._write_what_waits()
+            self._write_waiting()
+        self._write_waiting()
         while self._events and not self._failing:
-            self._write_what_waits()
-        self._tell_of_lost(len(self._rows) + len(self._again) + len(self._events))
+            self._write_waiting()
+        self._warn_of_loss(len(self._rows) + len(self._retries) + len(self._events))
         self._at_end()
 
-    def _write_what_waits(self) -> None:
+    def _write_waiting(self) -> None:
         with self._changed:
             self._wait()
             orders, self._orders = self._orders, []
-            self._called = self._stirred = False  # before the events are taken: a later one wakes again
+            self._is_called = self._is_awake = False  # before the events are taken: a later one wakes again
             missing, self._missing = self._missing, 0
         if missing:
             self._events.append(missing)
             if not self._losing:
-                self._tell_of_lost(missing)
+                self._warn_of_loss(missing)
         self._losing = bool(missing)
         orders += self._make_rows()
-        self._commit([order for order in orders if order.surely or not order.future.cancelled()])
+        self._commit([order for order in orders if order.until_done or not order.future.cancelled()])
 
     def _wait(self) -> None:
         changed = self._changed
         changed.wait_for(
-            lambda: self._called or self._closing or self._stirred or self._rows or self._again or self._events
+            lambda: self._is_called or self._closing or self._is_awake or self._rows or self._retries or self._events
         )
         seconds = RETRY_SECONDS if self._failing else LINGER_SECONDS
         more = len(self._events) >= EVENTS_AT_ONCE and not self._failing
-        changed.wait_for(lambda: more or self._called or self._closing, seconds)
+        changed.wait_for(lambda: more or self._is_called or self._closing, seconds)
 
     def _make_rows(self) -> list[_Order]:
         """Make the rows of the next events, after the rows still to be written.
@@ -243,58 +245,58 @@ class Writer:
         for _ in range(min(len(events), EVENTS_AT_ONCE - len(rows))):
             event = events.popleft()
             if isinstance(event, int):
-                rows.append(self._event_rows.lost(event, time.time()))
+                rows.append(self._event_rows.make_lost_row(event, time.time()))
             elif isinstance(event, _Order):
                 waiting.append(event)
             else:
                 try:
-                    rows.append(self._event_rows.row(event))
+                    rows.append(self._event_rows.make_row(event))
                 except Exception:
-                    log.exception("a journal cannot keep a %s of %r", event.kind, event.call.name)
-                    rows.append(self._event_rows.lost(1, time.time()))
+                    log.exception("a journal cannot store a %s of tool %r", event.kind, event.call.name)
+                    rows.append(self._event_rows.make_lost_row(1, time.time()))
         return waiting
 
-    def _tell_of_lost(self, count: int) -> None:
+    def _warn_of_loss(self, count: int) -> None:
         if count:
-            log.warning("the journal %r has not kept %d events or outcomes that it was told of", self._path, count)
+            log.warning("the journal %r has lost %d events or outcomes", self._path, count)
 
     def _commit(self, orders: list[_Order]) -> None:
-        if not orders and not self._rows and not self._again:
+        if not orders and not self._rows and not self._retries:
             return
         committed = False
         try:
             with self._lock.committing():
                 self._check_files()
-                self._transact([*self._again, *orders])
+                self._transact([*self._retries, *orders])
                 committed = True
-                self._tell_committed(orders)
+                self._on_commit(orders)
                 self._checkpoint()
         except Exception as error:
             if committed:  # a later failure does not undo the commit
-                log.exception("%s, after a commit that is in it", _why_unwritten(self._path, error))
+                log.exception("%s, after the commit", _describe_failure(self._path, error))
             else:
-                self._tell_failed(orders, error)
+                self._on_failure(orders, error)
 
-    def _tell_committed(self, orders: list[_Order]) -> None:
-        done, self._again = [*self._again, *orders], []
+    def _on_commit(self, orders: list[_Order]) -> None:
+        done, self._retries = [*self._retries, *orders], []
         self._rows, self._failing = [], False
-        _tell_loops(orders)
+        _send_answers(orders)
         for order in done:
-            if order.then is not None:
-                order.then()
+            if order.after_commit is not None:
+                order.after_commit()
 
-    def _tell_failed(self, orders: list[_Order], error: Exception) -> None:
+    def _on_failure(self, orders: list[_Order], error: Exception) -> None:
         if not self._failing:
-            log.error("%s; what was noted is tried again each second", _why_unwritten(self._path, error))
+            log.error("%s; its waiting events are tried again each second", _describe_failure(self._path, error))
         self._failing = True
         for order in orders:
-            order.error = self._error_of(error)
-        self._again += [order for order in orders if order.surely][: MOST_EVENTS - len(self._again)]
-        _tell_loops(orders)
+            order.error = self._make_error(error)
+        self._retries += [order for order in orders if order.until_done][: MOST_EVENTS - len(self._retries)]
+        _send_answers(orders)
 
-    def _error_of(self, cause: Exception) -> JournalError:
+    def _make_error(self, cause: Exception) -> JournalError:
         """Return a new error for each caller: they raise it in their own tasks."""
-        error = JournalError(_why_unwritten(self._path, cause))
+        error = JournalError(_describe_failure(self._path, cause))
         error.__cause__ = cause
         return error
 
@@ -306,8 +308,8 @@ class Writer:
         """
         if self._lock.identities() != self._files:
             raise JournalError(
-                f"a file of the journal {self._path!r} was removed or replaced while it was open: what is written "
-                "would be found by nobody. End the programs that have it open, and begin them again"
+                f"a file of the journal {self._path!r} was removed or replaced while it was open. Restart all programs "
+                "that have it open"
             )
 
     def _transact(self, orders: Iterable[_Order]) -> None:
@@ -324,11 +326,11 @@ class Writer:
                 before = connection.total_changes
                 try:
                     order.answer, order.error = order.change(connection), None
-                except _OF_ONE_CHANGE as error:
+                except _CHANGE_ERRORS as error:
                     if connection.total_changes != before:
                         raise
                     # This change wrote nothing, so the others can go on.
-                    order.error = self._error_of(error)
+                    order.error = self._make_error(error)
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors
@@ -343,7 +345,7 @@ class Writer:
         try:
             _, frames, written = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            log.warning("%s: its write-ahead log grows", _why_unwritten(self._path, error))
+            log.warning("%s: its write-ahead log grows", _describe_failure(self._path, error))
             frames, written = 1, 0
         self._checkpoint_at = LOG_BYTES + (size if written < frames else 0)  # somebody reads an older state: later
 
@@ -352,14 +354,14 @@ _writers: WeakSet[Writer] = WeakSet()
 
 
 @atexit.register
-def _end_all() -> None:
+def _close_all() -> None:
     """At the end of the program, wait for all writers: those of unclosed journals, and those of just collected ones."""
     for writer in list(_writers):
         writer.close()
         writer.join()
 
 
-def _changes_nothing(connection: sqlite3.Connection) -> None:
+def _change_nothing(connection: sqlite3.Connection) -> None:
     """A change without effect."""
 
 
@@ -369,29 +371,29 @@ def _insert_events(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]
     After each statement this thread waits for its turn, 5 ms if the loop has no pause.
     """
     at = 0
-    for count in _BY_ONE_STATEMENT:
+    for count in _ROWS_PER_STATEMENT:
         while len(rows) - at >= count:
             connection.execute(_INSERT_EVENTS[count], [*chain.from_iterable(rows[at : at + count])])
             at += count
 
 
-def _why_unwritten(path: str, error: Exception) -> str:
+def _describe_failure(path: str, error: Exception) -> str:
     return str(error) if isinstance(error, JournalError) else f"the journal {path!r} cannot be written: {error}"
 
 
-def _tell_loops(orders: list[_Order]) -> None:
+def _send_answers(orders: list[_Order]) -> None:
     """Report the results of the orders, once to each loop."""
     loops: dict[asyncio.AbstractEventLoop, list[_Order]] = {}
     for order in orders:
         if order.loop is None:
-            order.tell()
+            order.send_answer()
         else:
             loops.setdefault(order.loop, []).append(order)
-    for loop, told in loops.items():
+    for loop, loop_orders in loops.items():
         with suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(_tell_loop, told)
+            loop.call_soon_threadsafe(_send_to_loop, loop_orders)
 
 
-def _tell_loop(orders: list[_Order]) -> None:
+def _send_to_loop(orders: list[_Order]) -> None:
     for order in orders:
-        order.tell()
+        order.send_answer()

@@ -27,8 +27,8 @@ __all__ = ["FileLog", "to_file"]
 log = logging.getLogger("ferrule")
 _LOGGED_KINDS = ("tool:post", "tool:error", "tool:suspended")
 _INCLUDED = ("input", "output", "error", "repairs", "metadata")
-_MOST_OF_A_NAME = 200
-_MOST_OF_A_REASON = 1000
+_MOST_NAME_CHARACTERS = 200
+_MOST_REASON_CHARACTERS = 1000
 
 
 def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisions: bool = False) -> FileLog:
@@ -50,10 +50,10 @@ def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisi
         DefinitionError: `include` has another name.
         OSError: The file cannot be opened.
     """
-    more = (include,) if isinstance(include, str) else tuple(include)
-    if wrong := [name for name in more if name not in _INCLUDED]:
-        raise DefinitionError(f"include: {wrong[0]!r} is none of {', '.join(map(repr, _INCLUDED))}")
-    return FileLog(path, more, decisions=decisions)
+    extra_fields = (include,) if isinstance(include, str) else tuple(include)
+    if wrong := [name for name in extra_fields if name not in _INCLUDED]:
+        raise DefinitionError(f"include must be some of {', '.join(map(repr, _INCLUDED))}, not {wrong[0]!r}")
+    return FileLog(path, extra_fields, decisions=decisions)
 
 
 class FileLog:
@@ -68,25 +68,28 @@ class FileLog:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         self._descriptor = os.open(path, flags, 0o600)
         self._open = weakref.finalize(self, os.close, self._descriptor)
-        self._cut_off = _ends_within_a_line(self._path)
-        self._missed = 0
+        self._is_line_partial = _has_partial_line(self._path)
+        self._missing_lines = 0
 
     def __call__(self, event: Event) -> None:
         """Write the line of a call that has ended, or of a decision."""
         if event.kind not in self._kinds:
             return
-        told = _decided(event) if event.kind == "tool:decided" else self._ended(event, event.data["result"])
-        line = json.dumps({**_told_of(event), **told}).encode() + b"\n"
+        if event.kind == "tool:decided":
+            fields = _decision_fields(event)
+        else:
+            fields = self._result_fields(event.data["result"])
+        line = json.dumps({**_call_fields(event), **fields}).encode() + b"\n"
         try:
             self._append(line)
         except OSError as error:
-            self._missed += 1
-            if self._missed == 1:
-                log.error("%s takes no more lines, and calls go on: %s", self._path, error)
+            self._missing_lines += 1
+            if self._missing_lines == 1:
+                log.error("%s cannot be written, so calls have no line there: %s", self._path, error)
             return
-        if self._missed:
-            log.error("%s takes lines again; %d calls have none", self._path, self._missed)
-            self._missed = 0
+        if self._missing_lines:
+            log.error("%s can be written again; %d calls have no line", self._path, self._missing_lines)
+            self._missing_lines = 0
 
     def close(self) -> None:
         """Close the file. Later calls have no line. An unclosed file is closed with this object or the program."""
@@ -98,8 +101,8 @@ class FileLog:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ended(self, event: Event, result: ToolResult) -> dict[str, Any]:
-        facts = {
+    def _result_fields(self, result: ToolResult) -> dict[str, Any]:
+        fields = {
             "status": result.status,
             "executed": result.executed,
             "duration_ms": round(result.duration_ms, 3),
@@ -107,8 +110,8 @@ class FileLog:
         }
         if self._include:
             record = result.record()
-            facts |= {name: record[name] for name in self._include}
-        return facts
+            fields |= {name: record[name] for name in self._include}
+        return fields
 
     def _append(self, line: bytes) -> None:
         """Append a line. After a cut-off line, as on a full disk or by a crash, begin a new one first.
@@ -118,37 +121,37 @@ class FileLog:
         """
         if not self._open.alive:
             raise OSError("it was closed")
-        line = b"\n" + line if self._cut_off else line
+        line = b"\n" + line if self._is_line_partial else line
         written = os.write(self._descriptor, line)
         if written:
-            self._cut_off = written < len(line) and line[:written] != b"\n"
+            self._is_line_partial = written < len(line) and line[:written] != b"\n"
         if written < len(line):
-            raise OSError("there is no room for a whole line")
+            raise OSError("no space for a whole line")
 
 
-def _told_of(event: Event) -> dict[str, Any]:
+def _call_fields(event: Event) -> dict[str, Any]:
     call = event.call
     return {
         "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
-        "tool_name": truncate_text(clean_text(call.name), _MOST_OF_A_NAME),
-        "call_id": truncate_text(clean_text(call.id), _MOST_OF_A_NAME),
+        "tool_name": truncate_text(clean_text(call.name), _MOST_NAME_CHARACTERS),
+        "call_id": truncate_text(clean_text(call.id), _MOST_NAME_CHARACTERS),
         "parent": call.parent,
         "principal": event.principal,
         "session": event.session,
     }
 
 
-def _decided(event: Event) -> dict[str, Any]:
+def _decision_fields(event: Event) -> dict[str, Any]:
     decision: Decision = event.data["decision"]
     return {
         "decision": decision.kind,
-        "reason": truncate_text(clean_text(decision.reason), _MOST_OF_A_REASON),
+        "reason": truncate_text(clean_text(decision.reason), _MOST_REASON_CHARACTERS),
         "rule": decision.rule,
         "by": event.data.get("by"),
     }
 
 
-def _ends_within_a_line(path: str | bytes) -> bool:
+def _has_partial_line(path: str | bytes) -> bool:
     """Return whether a file has a last line that was cut off."""
     with suppress(OSError):  # a file without permission to read
         if os.path.isfile(path) and os.path.getsize(path):

@@ -238,7 +238,7 @@ class LoggedCall:
             return self.result["input"]
         return self.intent.arguments if self.intent is not None else self.events[0].data.get("input")
 
-    def sent(self, tools: Toolset | None = None) -> ToolCall:
+    def to_call(self, tools: Toolset | None = None) -> ToolCall:
         """Return the call again. With `tools`, it omits the bound and private arguments of its tool, which no model
         fills.
 
@@ -287,11 +287,14 @@ class LoggedCall:
             "idempotency_key": None if intent is None else intent.key,
             "fingerprint": None if intent is None else intent.fingerprint,
             "process": self.process,
-            "events": [{"seq": one.seq, "at": one.at, "kind": one.kind, "data": _told(one)} for one in self.events],
+            "events": [
+                {"seq": event.seq, "at": event.at, "kind": event.kind, "data": _to_record(event)}
+                for event in self.events
+            ],
         }
 
 
-def _told(event: LoggedEvent) -> JsonObject | None:
+def _to_record(event: LoggedEvent) -> JsonObject | None:
     """Return the data of an event without the call's own fields."""
     if event.kind in ("tool:post", "tool:error"):
         return {"status": event.data.get("status"), "error": event.data.get("error")}
@@ -323,8 +326,8 @@ class Reader:
 
         Without a filter, events of no call are among them: `tools:changed`, `journal:lost` and `journal:pruned`.
         """
-        where, values = _where_clause(wanted)
-        fits = _fits_tool(wanted)
+        where, values = _make_condition(wanted)
+        fits = _make_tool_filter(wanted)
         kinds = "1" if wanted == Filter() else OF_CALLS
         query = (
             f"SELECT {_EVENT_COLUMNS} FROM events WHERE seq > ? AND {kinds}{where} ORDER BY seq LIMIT {_ROWS_AT_ONCE}"
@@ -338,7 +341,7 @@ class Reader:
 
     def calls(self, wanted: Filter = Filter(), *, newest: int | None = None) -> Iterator[LoggedCall]:
         """Yield each matching call once, in the order of the last events; at most the `newest`."""
-        yield from self.loaded(self.newest(wanted, newest))
+        yield from self.load_calls(self.newest(wanted, newest))
 
     def call(self, call_id: str) -> list[LoggedCall]:
         """Return the records of calls with that id, the oldest first.
@@ -361,26 +364,26 @@ class Reader:
     def ids(self, beginning: str, most: int = 12) -> list[str]:
         """Return the ids of calls with this beginning."""
         query = f"SELECT DISTINCT call_id FROM events WHERE substr(call_id, 1, ?) = ? AND {OF_CALLS} LIMIT ?"
-        begins = column(beginning) or ""
-        values = (len(begins), begins, most)
+        prefix = column(beginning) or ""
+        values = (len(prefix), prefix, most)
         return self.look(lambda look: [read_column(found) for found in look.column(query, *values)])
 
-    def lost(self, since: float | None = None) -> int:
+    def count_missing(self, since: float | None = None) -> int:
         """Return the number of events missing since then, because the disk was slower than they came."""
         query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND at >= ?"
         found = self.look(lambda look: look.column(query, LOST, -math.inf if since is None else since))
         return sum(_read_object(data).get("count", 0) for data in found)
 
-    def loaded(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
+    def load_calls(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
         """Yield the calls with all the content of their rows.
 
         It reads some at once, so no checkpoint waits for the consumer.
         """
         for start in range(0, len(found), _ROWS_AT_ONCE):
             some = found[start : start + _ROWS_AT_ONCE]
-            yield from self.look(lambda look, some=some: look.loaded(some))  # type: ignore[misc]
+            yield from self.look(lambda look, some=some: look.load_calls(some))  # type: ignore[misc]
 
-    def look(self, query: Callable[[Look], _T]) -> _T:
+    def look(self, query: Callable[[Snapshot], _T]) -> _T:
         """Return the answer of `query`, from one moment.
 
         Without a write-ahead log, SQLite cannot read a file of this kind unless it makes one. So it opens the file as
@@ -390,26 +393,26 @@ class Reader:
             JournalError: The file cannot be read.
         """
         for _ in range(_TRIES):
-            unchanged = self._as_it_is()
+            unchanged = self._read_file_state()
             try:
                 # The locks are closed last: closing them drops SQLite's, and an ending process may then write during
                 # the query.
-                with _locks(self.path) as lives, closing(self._connected(still=unchanged is not None)) as connection:
+                with _open_locks(self.path) as lives, closing(self._connect(still=unchanged is not None)) as connection:
                     _check_marks(connection, self._named)
-                    processes = _processes(connection, lives)
+                    processes = _read_processes(connection, lives)
                     connection.execute("BEGIN")
-                    found = query(Look(connection, processes))
+                    found = query(Snapshot(connection, processes))
             except sqlite3.Error as error:
-                if unchanged is None or unchanged == self._as_it_is():
-                    raise JournalError(_what_is_wrong(self._named, error)) from error
+                if unchanged is None or unchanged == self._read_file_state():
+                    raise JournalError(_describe_error(self._named, error)) from error
             except (LookupError, TypeError, ValueError) as error:
                 raise JournalError(f"{self._named!r} is damaged: {type(error).__name__}: {error}") from error
             else:
-                if unchanged is None or unchanged == self._as_it_is():
+                if unchanged is None or unchanged == self._read_file_state():
                     return found
         raise JournalError(f"{self._named!r} changes too often to be read")
 
-    def _as_it_is(self) -> tuple[int, int, int] | None:
+    def _read_file_state(self) -> tuple[int, int, int] | None:
         """Return the identity, size and change time of the file, or None if there is a write-ahead log beside it.
 
         Raises:
@@ -425,7 +428,7 @@ class Reader:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _connected(self, *, still: bool) -> sqlite3.Connection:
+    def _connect(self, *, still: bool) -> sqlite3.Connection:
         address = f"file:{quote(self.path)}?mode=ro{'&immutable=1' if still else ''}"
         connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         try:
@@ -452,9 +455,9 @@ class Following:
 
         Earlier rows are read again only for unfinished calls that it has returned.
         """
-        found = {one.group.rows[0].seq: one for one in self._reader.look(self._look)}
+        found = {found_call.group.rows[0].seq: found_call for found_call in self._reader.look(self._look)}
         fresh = []
-        for call in self._reader.loaded(list(found.values())):
+        for call in self._reader.load_calls(list(found.values())):
             first = call.events[0].seq
             if first not in found or call.status == self._shown.get(first, ("",))[0]:
                 continue  # a call without its first row is being deleted
@@ -465,19 +468,23 @@ class Following:
             fresh.append(call)
         return [call for call in fresh if self._wanted.status is None or call.status in self._wanted.status]
 
-    def _look(self, look: Look) -> list[Found]:
+    def _look(self, look: Snapshot) -> list[Found]:
         if self._after is None:
             self._after = look.last()
             return look.newest(self._wanted, self._newest)
-        touched: dict[int, Found] = {}
-        for key in look.touched(self._after, self._wanted):
+        changed: dict[int, Found] = {}
+        for key in look.find_changes(self._after, self._wanted):
             group = look.group(key)
-            touched[group.rows[0].seq] = Found(group)
+            changed[group.rows[0].seq] = Found(group)
             self._after = max(self._after, group.last.seq)
-        for status, one in self._shown.values():
-            if status == "running" and not look.lives(one.group.owner):
-                touched.setdefault(one.group.rows[0].seq, one)
-        return [look.judged(one) for one in touched.values() if _is_until(one.group, self._wanted)]
+        for status, found_call in self._shown.values():
+            if status == "running" and not look.lives(found_call.group.owner):
+                changed.setdefault(found_call.group.rows[0].seq, found_call)
+        return [
+            look.add_status(found_call)
+            for found_call in changed.values()
+            if _is_in_time(found_call.group, self._wanted)
+        ]
 
 
 class Key(NamedTuple):
@@ -509,8 +516,8 @@ class Group:
     def __init__(self, key: Key, rows: list[Row]) -> None:
         self.key, self.rows = key, rows
         self.ends = [row for row in rows if row.kind in ENDS]
-        until_then = next((at for at, row in enumerate(rows) if row.kind in ENDS), None)
-        last = (rows[:until_then] or rows)[-1]
+        first_end = next((at for at, row in enumerate(rows) if row.kind in ENDS), None)
+        last = (rows[:first_end] or rows)[-1]
         self.owner, self.is_suspended = last.owner, last.kind == "tool:suspended"
 
     @property
@@ -542,7 +549,7 @@ class Process(NamedTuple):
     lives: bool
 
 
-class Look:
+class Snapshot:
     """Queries on a connection that sees the file at one moment.
 
     Args:
@@ -551,11 +558,11 @@ class Look:
 
     def __init__(self, connection: sqlite3.Connection, processes: Mapping[int, Process]) -> None:
         self._execute = connection.execute
-        self._processes = processes
+        self._read_processes = processes
 
     def lives(self, owner: int) -> bool:
         """Return whether a process is still there. A process that appeared since is."""
-        return owner not in self._processes or self._processes[owner].lives
+        return owner not in self._read_processes or self._read_processes[owner].lives
 
     def rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a statement."""
@@ -579,27 +586,29 @@ class Look:
         query = f"SELECT DISTINCT call_id, run FROM events WHERE at < ? AND {OF_CALLS}"
         return (Found(self.group(Key(*found))) for found in self._execute(query, (before,)).fetchall())
 
-    def touched(self, seq: int, wanted: Filter) -> dict[Key, None]:
+    def find_changes(self, seq: int, wanted: Filter) -> dict[Key, None]:
         """Return the keys of the matching calls with a row behind a place."""
-        where, values = _where_clause(wanted)
+        where, values = _make_condition(wanted)
         query = f"SELECT call_id, run, tool_name FROM events WHERE seq > ? AND {OF_CALLS}{where} ORDER BY seq"
-        fits = _fits_tool(wanted)
+        fits = _make_tool_filter(wanted)
         return {Key(*key): None for *key, name in self._execute(query, (seq, *values)).fetchall() if fits(name)}
 
     def newest(self, wanted: Filter, limit: int | None) -> list[Found]:
         """Return the newest matching calls, in the order of their last rows."""
         found: list[Found] = []
         merged: set[Key] = set()
-        for one in self._from_the_end(wanted):
+        for found_call in self._iterate_newest(wanted):
             if len(found) == limit:
                 break
-            if one.group.key in merged or not _is_until(one.group, wanted):
+            if found_call.group.key in merged or not _is_in_time(found_call.group, wanted):
                 continue
             if not wanted.every:
-                one = self._merge(one, merged)
-            one = self.judged(one) if wanted.status is not None or not one.group.ends else one
-            if wanted.status is None or one.status in wanted.status:
-                found.append(one)
+                found_call = self._merge(found_call, merged)
+            found_call = (
+                self.add_status(found_call) if wanted.status is not None or not found_call.group.ends else found_call
+            )
+            if wanted.status is None or found_call.status in wanted.status:
+                found.append(found_call)
         return found[::-1]
 
     def _merge(self, newest: Found, merged: set[Key]) -> Found:
@@ -621,13 +630,13 @@ class Look:
         return newest._replace(group=next(effective, newest.group), attempts=len(keys) - count, replays=count)
 
     def _last_result(self, group: Group) -> JsonObject:
-        told = self.end(group) or group.last
-        return self.result_of(told) if told.kind in _WITH_RESULT else _NO_RESULT
+        row = self.end(group) or group.last
+        return self.read_result(row) if row.kind in _WITH_RESULT else _NO_RESULT
 
-    def _from_the_end(self, wanted: Filter) -> Iterator[Found]:
+    def _iterate_newest(self, wanted: Filter) -> Iterator[Found]:
         """Yield each call at its last row. This reads the rows once, the newest first."""
-        where, values = _where_clause(wanted)
-        fits = _fits_tool(wanted)
+        where, values = _make_condition(wanted)
+        fits = _make_tool_filter(wanted)
         query = f"SELECT call_id, run, tool_name FROM events WHERE {OF_CALLS}{where} ORDER BY seq DESC"
         seen: set[Key] = set()
         for *columns, name in self._execute(query, values):
@@ -636,50 +645,50 @@ class Look:
                 seen.add(key)
                 yield Found(self.group(key))
 
-    def judged(self, found: Found) -> Found:
+    def add_status(self, found: Found) -> Found:
         """Return the call with its status at this moment."""
         group, end = found.group, self.end(found.group)
         if end is not None:
-            status = "ok" if end.kind == "tool:post" else self.result_of(end).get("status", "failed")
+            status = "ok" if end.kind == "tool:post" else self.read_result(end).get("status", "failed")
             return found._replace(status=str(status))
-        kept = self.intent_of(found)
-        if kept is not None and kept.state != "running":
-            ended = kept.state == "ended" and kept.outcome is not None
-            return found._replace(status=str(kept.outcome.get("status")) if ended else "deferred")  # type: ignore[union-attr]
+        intent = self.read_intent(found)
+        if intent is not None and intent.state != "running":
+            ended = intent.state == "ended" and intent.outcome is not None
+            return found._replace(status=str(intent.outcome.get("status")) if ended else "deferred")  # type: ignore[union-attr]
         if group.is_suspended:
-            is_work = inner(self.result_of(group.last), "pending", "kind") == "work"
-            return found._replace(status="deferred" if is_work else "suspended")
+            is_job = get_field(self.read_result(group.last), "pending", "kind") == "work"
+            return found._replace(status="deferred" if is_job else "suspended")
         if self.lives(group.owner):
             return found._replace(status="running")
-        has_begun = kept is not None or any(row.kind == "tool:started" for row in group.rows)
+        has_begun = intent is not None or any(row.kind == "tool:started" for row in group.rows)
         return found._replace(status="cut_off" if has_begun else NOT_STARTED)
 
     def end(self, group: Group) -> Row | None:
         """Return the decisive terminal event: among several, the first that may have had an effect."""
         if len(group.ends) < 2:
             return group.ends[0] if group.ends else None
-        effective = (row for row in group.ends if self.result_of(row).get("executed") is not False)
+        effective = (row for row in group.ends if self.read_result(row).get("executed") is not False)
         return next(effective, group.ends[0])
 
-    def loaded(self, found: Iterable[Found]) -> list[LoggedCall]:
+    def load_calls(self, found: Iterable[Found]) -> list[LoggedCall]:
         """Return the calls with all the content of their rows, without those deleted meanwhile."""
-        calls = (self._loaded(one) for one in found)
+        calls = (self._load_call(found_call) for found_call in found)
         return [call for call in calls if call is not None]
 
-    def _loaded(self, found: Found) -> LoggedCall | None:
+    def _load_call(self, found: Found) -> LoggedCall | None:
         group = found.group
         query = f"SELECT {_EVENT_COLUMNS} FROM events WHERE {_OF_KEY} AND {OF_CALLS} AND seq <= ? ORDER BY seq"
         events = tuple(map(_event, self.rows(query, (*group.key, group.last.seq))))
         if not events:
             return None
-        intent, end = self.intent_of(found), self.end(group)
-        status = found.status or self.judged(found).status or ""
+        intent, end = self.read_intent(found), self.end(group)
+        status = found.status or self.add_status(found).status or ""
         last = end or next((row for row in reversed(group.rows) if row.kind == "tool:suspended"), None)
         result = next((event.data for event in events if last is not None and event.seq == last.seq), _NO_RESULT)
         ended_at = None if end is None else end.at
         if end is None and status not in UNFINISHED and intent is not None and intent.outcome is not None:
             result, ended_at = intent.outcome, intent.ended_at
-        process = self._processes.get(group.owner)
+        process = self._read_processes.get(group.owner)
         return LoggedCall(
             events=events,
             status=status,
@@ -692,14 +701,14 @@ class Look:
             process=None if process is None else {"pid": process.pid, "host": process.host},
         )
 
-    def result_of(self, row: Row) -> JsonObject:
+    def read_result(self, row: Row) -> JsonObject:
         """Return the record of the result in a row."""
         found = self._execute("SELECT data FROM events WHERE seq = ?", (row.seq,)).fetchone()
         return _NO_RESULT if found is None else _read_object(found[0])
 
-    def intent_of(self, found: Found) -> LoggedIntent | None:
+    def read_intent(self, found: Found) -> LoggedIntent | None:
         """Return the entry of a call that may change something, or of the call whose result it has."""
-        row = self._execute(_GET_INTENT, found.group.key).fetchone() or self._replayed(found.group)
+        row = self._execute(_GET_INTENT, found.group.key).fetchone() or self._find_replayed(found.group)
         if row is None:
             return None
         return LoggedIntent(
@@ -712,7 +721,7 @@ class Look:
             ended_at=row[6],
         )
 
-    def _replayed(self, group: Group) -> tuple[Any, ...] | None:
+    def _find_replayed(self, group: Group) -> tuple[Any, ...] | None:
         result = self._last_result(group)
         if not is_replay(result):
             return None
@@ -746,16 +755,16 @@ def _read_object(text: str) -> JsonObject:
 
 def is_replay(result: JsonObject) -> bool:
     """Return whether a result came from the journal, so nothing was run for it."""
-    return inner(result, "metadata", "replayed") is True
+    return get_field(result, "metadata", "replayed") is True
 
 
-def inner(record: Mapping[str, Any], name: str, field: str) -> Any:
+def get_field(record: Mapping[str, Any], name: str, field: str) -> Any:
     """Return a field of one of a record's objects."""
     found = record.get(name)
     return found.get(field) if isinstance(found, dict) else None
 
 
-def _where_clause(wanted: Filter) -> tuple[str, list[Any]]:
+def _make_condition(wanted: Filter) -> tuple[str, list[Any]]:
     """Return the SQL condition for rows of matching calls, as far as SQL can express it, and the values."""
     columns = {"call_id": wanted.call_id, "principal": wanted.principal, "session": wanted.session}
     given = {name: column(text) for name, text in columns.items() if text is not None}
@@ -764,7 +773,7 @@ def _where_clause(wanted: Filter) -> tuple[str, list[Any]]:
     return where + " AND at >= ?" * len(since), [*given.values(), *since]
 
 
-def _fits_tool(wanted: Filter) -> Callable[[str | bytes], bool]:
+def _make_tool_filter(wanted: Filter) -> Callable[[str | bytes], bool]:
     """Return a function that tells whether the tool of a name matches."""
     if wanted.tool is None:
         return lambda name: True
@@ -772,7 +781,7 @@ def _fits_tool(wanted: Filter) -> Callable[[str | bytes], bool]:
     return functools.cache(lambda name: fits(read_column(name)) is not None)
 
 
-def _is_until(group: Group, wanted: Filter) -> bool:
+def _is_in_time(group: Group, wanted: Filter) -> bool:
     return wanted.until is None or group.rows[0].at <= wanted.until
 
 
@@ -801,7 +810,7 @@ def _check_marks(connection: sqlite3.Connection, named: str) -> None:
         )
 
 
-def _processes(connection: sqlite3.Connection, lives: Callable[[int], bool]) -> dict[int, Process]:
+def _read_processes(connection: sqlite3.Connection, lives: Callable[[int], bool]) -> dict[int, Process]:
     """Return the processes that have written.
 
     It checks which ones live before the calls are read, so the read sees everything that a dead process has written.
@@ -811,7 +820,7 @@ def _processes(connection: sqlite3.Connection, lives: Callable[[int], bool]) -> 
 
 
 @contextmanager
-def _locks(path: str) -> Iterator[Callable[[int], bool]]:
+def _open_locks(path: str) -> Iterator[Callable[[int], bool]]:
     """Yield a function that tells whether a process lives."""
     try:
         lock = open_lock_file(path, make=False)
@@ -826,7 +835,7 @@ def _locks(path: str) -> Iterator[Callable[[int], bool]]:
             lock.close()
 
 
-def _what_is_wrong(named: str, error: sqlite3.Error) -> str:
+def _describe_error(named: str, error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorname", "")
     if code == "SQLITE_NOTADB":
         return f"{named!r} is no journal"

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._rows import EVENT_COLUMNS, Column, column, json_text
-from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Look, inner
+from ferrule.journal.reading import OF_CALLS, UNFINISHED, Found, Snapshot, get_field
 from ferrule.values.journal_entry import KEYED_RUN_NAME
 
 if TYPE_CHECKING:
     from ferrule.journal.sqlite import SQLiteJournal
 
-__all__ = ["DAY", "Expired", "Pruned", "check_days", "delete", "expired", "note", "prune_now_and_then"]
+__all__ = ["DAY", "Expired", "Pruned", "add_pruned_row", "check_days", "delete_rows", "find_expired", "start_pruning"]
 
 log = logging.getLogger("ferrule")
 DAY = 86_400.0
@@ -74,18 +74,18 @@ def check_days(option: str, days: float) -> None:
     Raises:
         DefinitionError: The value is no number of days.
     """
-    given: object = days
-    if not isinstance(given, int | float) or given is True or not 0 <= given < math.inf:
-        raise DefinitionError(f"{option} is a number of days, such as 90, not {days!r}")
+    number: object = days
+    if not isinstance(number, int | float) or number is True or not 0 <= number < math.inf:
+        raise DefinitionError(f"{option} must be a number of days, such as 90, not {days!r}")
 
 
-def prune_now_and_then(journal: SQLiteJournal, days: float, closed: threading.Event) -> None:
+def start_pruning(journal: SQLiteJournal, days: float, closed: threading.Event) -> None:
     """Prune a journal in a thread of its own, now and once an hour, until it is closed."""
     watched = (weakref.ref(journal), days, closed)
-    threading.Thread(target=_prune_again, args=watched, name="ferrule journal retention", daemon=True).start()
+    threading.Thread(target=_prune_until_closed, args=watched, name="ferrule journal retention", daemon=True).start()
 
 
-def _prune_again(journal: weakref.ref[SQLiteJournal], days: float, closed: threading.Event) -> None:
+def _prune_until_closed(journal: weakref.ref[SQLiteJournal], days: float, closed: threading.Event) -> None:
     while not closed.is_set():
         found = journal()
         if found is None:
@@ -99,13 +99,13 @@ def _prune_again(journal: weakref.ref[SQLiteJournal], days: float, closed: threa
         closed.wait(_HOUR)
 
 
-def expired(look: Look, before: float, now: float) -> Expired:
+def find_expired(look: Snapshot, before: float, now: float) -> Expired:
     """Return the rows of calls that were over before `before`. `before` and `now` are seconds since the epoch."""
     found = Expired()
-    for one in look.before(before):
-        if one.group.last.at < before and _is_over(look, one, now):
+    for found_call in look.before(before):
+        if found_call.group.last.at < before and _has_ended(look, found_call, now):
             found.calls += 1
-            found.events += (row.seq for row in one.group.rows)
+            found.events += (row.seq for row in found_call.group.rows)
     others = f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS} AND seq < (SELECT max(seq) FROM events)"
     found.events += look.column(others, before)
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
@@ -114,7 +114,7 @@ def expired(look: Look, before: float, now: float) -> Expired:
     return found
 
 
-def note(connection: sqlite3.Connection, owner: int, before: float) -> None:
+def add_pruned_row(connection: sqlite3.Connection, owner: int, before: float) -> None:
     """Write a row that reports the deletion.
 
     It is the newest row, and stays until there is a newer one. So no place is used twice, and followers of the journal
@@ -124,19 +124,19 @@ def note(connection: sqlite3.Connection, owner: int, before: float) -> None:
     connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
 
 
-def delete(connection: sqlite3.Connection, events: Sequence[int], keys: Sequence[Column]) -> None:
+def delete_rows(connection: sqlite3.Connection, events: Sequence[int], keys: Sequence[Column]) -> None:
     """Delete a part, within a transaction of the caller's."""
     connection.executemany("DELETE FROM events WHERE seq = ?", [(seq,) for seq in events])
     # Another process may have taken over a run that was put aside.
     connection.executemany("DELETE FROM calls WHERE key = ? AND state <> 'running'", [(key,) for key in keys])
 
 
-def _is_over(look: Look, found: Found, now: float) -> bool:
+def _has_ended(look: Snapshot, found: Found, now: float) -> bool:
     """Return whether nothing more can happen to a call."""
-    status, intent = look.judged(found).status, look.intent_of(found)
+    status, intent = look.add_status(found).status, look.read_intent(found)
     if intent is not None and intent.state != "ended":
         return False
     if status == "suspended":
-        expires_at = inner(look.result_of(found.group.last), "pending", "expires_at")
+        expires_at = get_field(look.read_result(found.group.last), "pending", "expires_at")
         return isinstance(expires_at, int | float) and expires_at < now
     return status not in UNFINISHED or status == "cut_off"  # cut off without an entry: it cannot have changed anything

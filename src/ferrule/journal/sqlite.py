@@ -23,18 +23,18 @@ from ferrule.journal._rows import (
     OPEN,
     Row,
     column,
+    entry_from_row,
+    find_state,
+    find_ticket,
     intent_row,
     json_text,
-    kept_of,
     read_column,
-    state_of,
-    ticket_of,
 )
 from ferrule.journal._tables import check_version, connect, make_file, prepare
-from ferrule.journal._waiting import Waiting
+from ferrule.journal._waiting import Waiters
 from ferrule.journal._writer import Writer
 from ferrule.journal.reading import Reader
-from ferrule.journal.retention import DAY, Pruned, check_days, delete, expired, note, prune_now_and_then
+from ferrule.journal.retention import DAY, Pruned, add_pruned_row, check_days, delete_rows, find_expired, start_pruning
 from ferrule.security.paths import contains
 from ferrule.stores.store import JsonValue, StoreError, read_json, row_text
 from ferrule.types import Begun, Journal
@@ -45,7 +45,7 @@ from ferrule.values.journal_entry import Intent, JournalEntry, is_unknown
 __all__ = ["SQLiteJournal", "SQLiteStore"]
 
 log = logging.getLogger("ferrule")
-_FIRST_LOOK_AFTER, _LAST_LOOK_AFTER = 0.005, 0.2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 _NEW_CALL = f"INSERT INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 15)}) ON CONFLICT (key) DO NOTHING"
 _PUT_CALL = f"INSERT OR REPLACE INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 15)})"
 _GET_CALL = f"SELECT {CALL_COLUMNS} FROM calls WHERE key = ?"
@@ -54,7 +54,7 @@ _END_CALL = "UPDATE calls SET state = ?, ended_at = ?, ticket = ?, outcome = ? W
 _GO_ON = "UPDATE events SET run = ? WHERE call_id = ? AND run = ?"
 _FORGET_CALL = "DELETE FROM calls WHERE key = ? AND claim = ?"
 _UNFINISHED = f"SELECT {CALL_COLUMNS} FROM calls WHERE state <> 'ended' ORDER BY at, key"
-_OF_TICKET = f"SELECT {CALL_COLUMNS} FROM calls WHERE ticket = ? AND state <> 'ended' ORDER BY at, key"
+_GET_TICKET = f"SELECT {CALL_COLUMNS} FROM calls WHERE ticket = ? AND state <> 'ended' ORDER BY at, key"
 _STORE_ITEMS = "SELECT key, value FROM store WHERE expires_at IS NULL"
 _TAKEN, _STORED = "taken/", "stored/"  # a key of the one cannot be one of the other
 
@@ -91,29 +91,29 @@ class SQLiteJournal(Journal):
         within_reach: bool = False,
     ) -> None:
         if durable not in ("full", "normal"):
-            raise DefinitionError(f"durable is 'full' or 'normal', not {durable!r}")
+            raise DefinitionError(f"durable must be 'full' or 'normal', not {durable!r}")
         if keep is not None:
             check_days("keep", keep)
         check_version()
-        self._path = _place_of_file(path)
+        self._path = _resolve_file(path)
         self._within_reach = within_reach
-        self._waiting = Waiting()
+        self._waiters = Waiters()
         self._claims = Claims()
         self._dead: set[int] = set()  # owners that do not live, and never will again
         with _as_journal_errors(self._path):
             make_file(self._path)
             self._lock = open_lock_file(self._path)
             try:
-                connection, self._reads, self._owner, files = _begun_at(self._path, self._lock, durable.upper())
+                connection, self._reads, self._owner, files = _open_connections(self._path, self._lock, durable.upper())
             except BaseException:
                 self._lock.close()
                 raise
-        at_end = partial(_let_go, connection, self._reads, files, self._lock, self._owner)
+        at_end = partial(_close_files, connection, self._reads, files, self._lock, self._owner)
         self._writer = Writer(connection, self._path, self._lock, self._owner, at_end)
         closed = threading.Event()
-        self._close = weakref.finalize(self, _end_writing, self._writer, closed)
+        self._close = weakref.finalize(self, _stop_writing, self._writer, closed)
         if keep is not None:
-            prune_now_and_then(self, keep, closed)
+            start_pruning(self, keep, closed)
 
     @property
     def path(self) -> str:
@@ -130,9 +130,9 @@ class SQLiteJournal(Journal):
         root = next((root for root in roots if contains(root, self._path)), None)
         if root is not None and not self._within_reach:
             raise DefinitionError(
-                f"the journal {self._path!r} lies inside {root!r}, where within(…) lets tools read and write. Keep it "
-                "elsewhere, such as in ~/.local/state; or say Journal.open(…, within_reach=True) where tools may read "
-                "all calls and change what was done"
+                f"the journal {self._path!r} lies inside {root!r}, where within(…) lets tools read and write. Move "
+                "it elsewhere, such as to ~/.local/state, or pass Journal.open(…, within_reach=True) if tools may read "
+                "and change the record of all calls"
             )
 
     def note(self, event: Event) -> None:
@@ -145,14 +145,14 @@ class SQLiteJournal(Journal):
 
     async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         """Return the entry of this key. With `wait`, wait first until its living process has ended it or died."""
-        entry = self._look(key)
+        entry = self._read_entry(key)
         if not wait or entry is None or entry.state != "running":
             return entry
-        pause = _FIRST_LOOK_AFTER  # it may run in another process, which sends no signal
-        with self._waiting.of(key) as changed:
-            while (entry := self._look(key)) is not None and entry.state == "running":
+        pause = _FIRST_PAUSE  # it may run in another process, which sends no signal
+        with self._waiters.register(key) as changed:
+            while (entry := self._read_entry(key)) is not None and entry.state == "running":
                 await changed.wait(pause)
-                pause = min(2 * pause, _LAST_LOOK_AFTER)
+                pause = min(2 * pause, _LONGEST_PAUSE)
         return entry
 
     async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
@@ -163,8 +163,8 @@ class SQLiteJournal(Journal):
             other = connection.execute(_IS_OTHER, (row[1], row[0])).fetchone() == (1,)
             if connection.execute(_NEW_CALL, row).rowcount == 0:
                 found = connection.execute(_GET_CALL, row[:1]).fetchone()
-                if read_column(found[2]) != intent.claim and not self._is_still(found, after):
-                    return Begun(self._entry_of(found), other)
+                if read_column(found[2]) != intent.claim and not self._is_unchanged(found, after):
+                    return Begun(self._read_row(found), other)
                 connection.execute(_PUT_CALL, row)
                 if found[14] != intent.run:  # the call that was cut off goes on as this one
                     connection.execute(_GO_ON, (intent.run, found[3], found[14]))
@@ -181,29 +181,29 @@ class SQLiteJournal(Journal):
 
         If that cannot be written, it raises, and is tried again each second as long as the journal is open.
         """
-        mine: tuple[Any, ...] = (column(intent.key), column(intent.claim))
-        statement, values = _ending(outcome, mine)
+        identity: tuple[Any, ...] = (column(intent.key), column(intent.claim))
+        statement, values = _make_end_statement(outcome, identity)
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(statement, values)
 
         self._claims.remove(intent.claim)  # the call runs until that is written, even if nobody waits for it any more
-        await self._writer.order(change, partial(self._waiting.wake, intent.key), surely=True)
+        await self._writer.order(change, partial(self._waiters.wake, intent.key), until_done=True)
 
     async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         """Return the calls that were cut off or are deferred, the oldest first; with `ticket`, only the one with it."""
-        query, values = (_UNFINISHED, ()) if ticket is None else (_OF_TICKET, (column(ticket),))
+        query, values = (_UNFINISHED, ()) if ticket is None else (_GET_TICKET, (column(ticket),))
         while True:
             rows = self._reads.rows(query, values)
-            died = {row[13] for row in rows if row[12] == "running" and row[13] not in self._dead}
-            died = {owner for owner in died if not self._lock.lives(owner)}
-            if not died:
+            dead = {row[13] for row in rows if row[12] == "running" and row[13] not in self._dead}
+            dead = {owner for owner in dead if not self._lock.lives(owner)}
+            if not dead:
                 break
-            self._dead |= died  # the next read sees their last commits
+            self._dead |= dead  # the next read sees their last commits
         entries = list[JournalEntry]()
         for row in rows:
             try:
-                entries.append(self._entry_of(row, lives=row[13] not in self._dead))
+                entries.append(self._read_row(row, lives=row[13] not in self._dead))
             except (ValueError, TypeError) as error:
                 log.error("the row of a call of tool %r cannot be read: %s", read_column(row[4]), error)
         return [call for call in entries if call.state != "running"]
@@ -211,17 +211,17 @@ class SQLiteJournal(Journal):
     async def settle(self, entry: JournalEntry, outcome: JsonObject | None) -> bool:
         """See `Journal.settle`."""
         intent = entry.intent
-        mine = (column(intent.key), column(intent.claim))
-        statement, values = _ending(outcome, mine)
+        identity = (column(intent.key), column(intent.claim))
+        statement, values = _make_end_statement(outcome, identity)
 
         def change(connection: sqlite3.Connection) -> bool:
-            found = connection.execute(_GET_CALL, mine[:1]).fetchone()
-            if found is None or not self._is_still(found, entry):
+            found = connection.execute(_GET_CALL, identity[:1]).fetchone()
+            if found is None or not self._is_unchanged(found, entry):
                 return False
             connection.execute(statement, values)
             return True
 
-        return await self._writer.order(change, partial(self._waiting.wake, intent.key))
+        return await self._writer.order(change, partial(self._waiters.wake, intent.key))
 
     async def take(self, key: str, expires_at: float) -> bool:
         """Mark the suspended call of this key as resumed, and return whether it was not marked before."""
@@ -246,11 +246,11 @@ class SQLiteJournal(Journal):
         check_days("prune", days)
         now = time.time()
         before = now - days * DAY
-        found = Reader(self._path).look(partial(expired, before=before, now=now))
+        found = Reader(self._path).look(partial(find_expired, before=before, now=now))
         if found.events:
-            self._writer.order_now(partial(note, owner=self._owner, before=before))
+            self._writer.order_now(partial(add_pruned_row, owner=self._owner, before=before))
         for events, keys in found.parts():
-            self._writer.order_now(partial(delete, events=events, keys=keys))
+            self._writer.order_now(partial(delete_rows, events=events, keys=keys))
         return Pruned(found.calls, len(found.events))
 
     async def flush(self) -> None:
@@ -262,34 +262,34 @@ class SQLiteJournal(Journal):
         self._close()
         self._writer.join()
 
-    def _is_still(self, row: Row, entry: JournalEntry | None) -> bool:
+    def _is_unchanged(self, row: Row, entry: JournalEntry | None) -> bool:
         """Return whether a call that may be settled is unchanged since `entry` was read.
 
         Call it within a transaction.
         """
         if entry is None or not (entry.state in OPEN or is_unknown(entry)) or read_column(row[2]) != entry.intent.claim:
             return False
-        found = self._entry_of(row)
+        found = self._read_row(row)
         return found.state == entry.state and json_text(found.outcome) == json_text(entry.outcome)
 
-    def _look(self, key: str) -> JournalEntry | None:
+    def _read_entry(self, key: str) -> JournalEntry | None:
         while True:
             rows = self._reads.rows(_GET_CALL, (column(key),))
             if not rows:
                 return None
             owner, lives = rows[0][13], True
             if rows[0][12] == "running":
-                known = owner in self._dead
-                lives = not known and self._lock.lives(owner)
-                if not lives and not known:
+                is_known = owner in self._dead
+                lives = not is_known and self._lock.lives(owner)
+                if not lives and not is_known:
                     self._dead.add(owner)
                     continue  # it may have ended the call before it died
-            return self._entry_of(rows[0], lives=lives)
+            return self._read_row(rows[0], lives=lives)
 
-    def _entry_of(self, row: Row, *, lives: bool | None = None) -> JournalEntry:
+    def _read_row(self, row: Row, *, lives: bool | None = None) -> JournalEntry:
         """Return the call of a row. Without `lives`, check whether its process lives."""
         lives = self._lock.lives(row[13]) if lives is None else lives
-        return kept_of(row, lives=lives, is_left=self._claims.is_left(read_column(row[2])))
+        return entry_from_row(row, lives=lives, is_abandoned=self._claims.is_abandoned(read_column(row[2])))
 
 
 class SQLiteStore:
@@ -306,7 +306,7 @@ class SQLiteStore:
         Raises:
             StoreError: The file cannot be read.
         """
-        with _told_by_store():
+        with _as_store_errors():
             rows = self._reads.rows("SELECT value FROM store WHERE key = ?", (column(_STORED + key),))
         return read_json(rows[0][0]) if rows else None
 
@@ -328,7 +328,7 @@ class SQLiteStore:
                 connection.execute("INSERT OR REPLACE INTO store VALUES (?, ?, NULL)", (name, after))
             return True
 
-        with _told_by_store():
+        with _as_store_errors():
             return self._writer.order_now(change)
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
@@ -337,7 +337,7 @@ class SQLiteStore:
         Raises:
             StoreError: The file cannot be read.
         """
-        with _told_by_store():
+        with _as_store_errors():
             rows = self._reads.rows(_STORE_ITEMS, ())
         found = {read_column(name)[len(_STORED) :]: value for name, value in rows}
         return {name: read_json(found[name]) for name in sorted(found) if name.startswith(prefix)}
@@ -360,7 +360,7 @@ class _Reads:
                     raise JournalError(f"the journal {self._path!r} is closed")
                 return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise JournalError(f"the journal {self._path!r} {_wrong(error)}") from error
+            raise JournalError(f"the journal {self._path!r} {_describe_error(error)}") from error
 
     def close(self) -> None:
         with self._alone:
@@ -369,24 +369,24 @@ class _Reads:
             self._connection = None
 
 
-def _end_writing(writer: Writer, closed: threading.Event) -> None:
+def _stop_writing(writer: Writer, closed: threading.Event) -> None:
     closed.set()
     writer.close()
 
 
-def _place_of_file(path: str | os.PathLike[str]) -> str:
+def _resolve_file(path: str | os.PathLike[str]) -> str:
     """Return the real path, because SQLite names the files beside it by that."""
     written = os.fspath(path)
     if written in ("", ":memory:"):
-        raise JournalError(f"{written!r} is no path of a journal: ferrule.journal.memory() is one in memory")
+        raise JournalError(f"{written!r} is no path for a journal. Use ferrule.journal.memory() for one in memory")
     place = os.path.realpath(written)
     folder = os.path.dirname(place)
     if not os.path.isdir(folder):
-        raise JournalError(f"the folder {folder!r} of the journal {written!r} is not there: make it first")
+        raise JournalError(f"the folder {folder!r} of the journal {written!r} does not exist. Make it first")
     return place
 
 
-def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, _Reads, int, OpenFiles]:
+def _open_connections(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, _Reads, int, OpenFiles]:
     """Open the file.
 
     Return the writing connection, the reads, the new owner number of this journal, and the open files.
@@ -414,7 +414,7 @@ def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connecti
         return connection, reads, owner, files
 
 
-def _let_go(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles, lock: LockFile, owner: int) -> None:
+def _close_files(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles, lock: LockFile, owner: int) -> None:
     try:
         with lock.committing():  # the last connection of all makes a checkpoint when it is closed
             _close_all(connection, reads, files)
@@ -434,13 +434,13 @@ def _close_all(connection: sqlite3.Connection, reads: _Reads, files: OpenFiles) 
         files.end()
 
 
-def _ending(outcome: JsonObject | None, mine: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+def _make_end_statement(outcome: JsonObject | None, identity: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     """Return the statement and values that end the call of a key and a claim, or forget it."""
     if outcome is None:
-        return _FORGET_CALL, mine
-    state = state_of(outcome)
+        return _FORGET_CALL, identity
+    state = find_state(outcome)
     ended_at = time.time() if state == "ended" else None
-    return _END_CALL, (state, ended_at, column(ticket_of(outcome)), json_text(outcome), *mine)
+    return _END_CALL, (state, ended_at, column(find_ticket(outcome)), json_text(outcome), *identity)
 
 
 @contextmanager
@@ -448,22 +448,22 @@ def _as_journal_errors(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise JournalError(f"the journal {path!r} {_wrong(error)}") from error
+        raise JournalError(f"the journal {path!r} {_describe_error(error)}") from error
     except OSError as error:
         raise JournalError(f"the journal {path!r} cannot be opened: {error.strerror or error}") from error
 
 
-def _wrong(error: sqlite3.Error) -> str:
+def _describe_error(error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the lowest byte is the kind
     if code == sqlite3.SQLITE_NOTADB:
         return "is no SQLite file: give another path"
     if code == sqlite3.SQLITE_CORRUPT:
-        return f"is damaged ({error}): move it away to begin anew; `sqlite3 FILE .recover` saves what can be read"
+        return f"is damaged ({error}). Move it away for a new one; `sqlite3 FILE .recover` saves the readable rows"
     return f"cannot be used: {error}"
 
 
 @contextmanager
-def _told_by_store() -> Iterator[None]:
+def _as_store_errors() -> Iterator[None]:
     try:
         yield
     except JournalError as error:

@@ -48,18 +48,18 @@ UNKNOWN = "unknown"
 """The tool name of a call without a known tool. A model may have invented its name, and span names are no free text."""
 OPERATION_NAME = "gen_ai.operation.name"
 NAME, TYPE, CALL_ID = "gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.tool.call.id"
-KEPT = "ferrule.trace"
+NOTE_NAME = "ferrule.trace"
 """The name under which a suspended call stores its trace."""
 log = logging.getLogger("ferrule")
 _BUCKETS = tuple(0.01 * 2**n for n in range(14))  # the advice of the conventions: 0.01, 0.02, 0.04 … 81.92
-_ANSWERS = ("ok", "suspended")
-_BROKEN = ("failed", "timeout", "unknown")
-_ENDS_OF_CALL = ("tool:post", "tool:error", "tool:suspended")
+_NO_ERROR_STATUSES = ("ok", "suspended")
+_ERROR_STATUSES = ("failed", "timeout", "unknown")
+_END_KINDS = ("tool:post", "tool:error", "tool:suspended")
 _MOST_CONTENT = 8_192
-_LOOKS_EVERY = 0.1  # seconds between two checks for a provider; each check costs 3 µs
-_MOST_OF_A_FACT = 200
+_CHECK_SECONDS = 0.1  # seconds between two checks for a provider; each check costs 3 µs
+_MOST_ATTRIBUTE_CHARACTERS = 200
 _CONTENT_ON_SPANS = ("SPAN_ONLY", "SPAN_AND_EVENT")
-_TRACED = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}) ([0-9]+\.[0-9]+)").fullmatch
+_match_trace = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}) ([0-9]+\.[0-9]+)").fullmatch
 _STATUSES = frozenset(get_args(Status))
 
 
@@ -79,7 +79,7 @@ class Instruments:
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = get_meter("ferrule", "", provider)
         advised: dict[str, Any] = {"unit": "s", "explicit_bucket_boundaries_advisory": _BUCKETS}
-        self.calls = meter.create_counter("ferrule.calls", unit="{call}", description="Calls, by what they came to")
+        self.calls = meter.create_counter("ferrule.calls", unit="{call}", description="The number of calls")
         self.duration = meter.create_histogram(
             "gen_ai.execute_tool.duration", description="How long the tool ran", **advised
         )
@@ -104,15 +104,15 @@ class Trace:
         tracer_provider: TracerProvider | None,
         meter_provider: MeterProvider | None,
     ) -> None:
-        said = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
-        self.content = said.strip().upper() in _CONTENT_ON_SPANS if content is None else content
+        setting = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+        self.content = setting.strip().upper() in _CONTENT_ON_SPANS if content is None else content
         self.principal = principal
         self.agent = agent
         self.instruments = Instruments(meter_provider)
         self._tracer = get_tracer("ferrule", None, tracer_provider)
         self._spans = tracer_provider is not None
         self._metrics = meter_provider is not None
-        self._looks_at = 0.0
+        self._next_check = 0.0
         self._beginnings: dict[str, tuple[str, dict[str, str]]] = {}
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
@@ -121,11 +121,11 @@ class Trace:
             return await next(call, context)
         token = None
         try:
-            span = self._begun(call, context, claim)
+            span = self._begin_span(call, context, claim)
             if span.get_span_context().is_valid:
                 token = current.attach(set_span_in_context(span))
         except Exception:  # from an SDK, a sampler or a processor: telemetry must not break the call
-            log.exception("OpenTelemetry is not told of a call of tool %r", call.name)
+            log.exception("OpenTelemetry has no span for a call of tool %r", call.name)
             span = INVALID_SPAN
         claimed = _CLAIM.set(_Claim(context.running_call, span)) if self._metrics or span.is_recording() else None
         try:
@@ -136,22 +136,22 @@ class Trace:
             if token is not None:
                 current.detach(token)
 
-    def _begun(self, call: ToolCall, context: ToolContext, claim: _Claim | None) -> Span:
+    def _begin_span(self, call: ToolCall, context: ToolContext, claim: _Claim | None) -> Span:
         """Return the span of the call and subscribe it to the call's events.
 
         It is the current span if a framework has opened that for this call, else a new one.
         """
         found = get_current_span()
-        if (claim is None or claim.span is not found) and _is_of(found, call, context):
+        if (claim is None or claim.span is not found) and _is_call_span(found, call, context):
             self._observe(found, False, call, context)
             return found
-        span = self._opened(call, context) if self._spans else INVALID_SPAN
+        span = self._open_span(call, context) if self._spans else INVALID_SPAN
         self._observe(span, True, call, context)
         return span
 
     def _observe(self, span: Span, opened: bool, call: ToolCall, context: ToolContext) -> None:
         if span.is_recording() or self._metrics:
-            context.observe(CallTelling(self, span, opened, call, context))
+            context.observe(CallObserver(self, span, opened, call, context))
 
     def observe(self, event: Event) -> None:
         """Record a call that reaches no tool: its name is unknown, or it came with a problem. See docs/telemetry.md."""
@@ -164,12 +164,12 @@ class Trace:
             given = {OPERATION_NAME: OPERATION, NAME: UNKNOWN, TYPE: "function"}
             span = self._tracer.start_span(f"{OPERATION} {UNKNOWN}", kind=SpanKind.INTERNAL, attributes=given)
             if span.is_recording():
-                told = {
-                    CALL_ID: truncate_text(event.call.id, _MOST_OF_A_FACT),
-                    **_who(self, event.session, event.principal),
+                attributes = {
+                    CALL_ID: truncate_text(event.call.id, _MOST_ATTRIBUTE_CHARACTERS),
+                    **_identity_attributes(self, event.session, event.principal),
                 }
-                told |= {"error.type": result.status, "ferrule.status": result.status}
-                span.set_attributes({**told, "ferrule.executed": False})
+                attributes |= {"error.type": result.status, "ferrule.status": result.status}
+                span.set_attributes({**attributes, "ferrule.executed": False})
             span.end()
         self.instruments.calls.add(1, {NAME: UNKNOWN, "ferrule.status": result.status})
 
@@ -178,18 +178,18 @@ class Trace:
         if self._spans and self._metrics:
             return True
         now = perf_counter()
-        if now < self._looks_at:
+        if now < self._next_check:
             return self._spans or self._metrics
-        self._looks_at = now + _LOOKS_EVERY
+        self._next_check = now + _CHECK_SECONDS
         if not self._spans:
-            self._spans = _is_an_sdk(get_tracer_provider())
+            self._spans = _is_sdk(get_tracer_provider())
         if not self._metrics:
-            self._metrics = _is_an_sdk(get_meter_provider())
+            self._metrics = _is_sdk(get_meter_provider())
         return self._spans or self._metrics
 
-    def _opened(self, call: ToolCall, context: ToolContext) -> Span:
-        earlier = _earlier(context)
-        links = [Link(earlier[0])] if earlier is not None and earlier[0].is_valid else None
+    def _open_span(self, call: ToolCall, context: ToolContext) -> Span:
+        earlier_span = _read_earlier_span(context)
+        links = [Link(earlier_span[0])] if earlier_span is not None and earlier_span[0].is_valid else None
         name, attributes = self._beginnings.get(call.name) or self._beginning(call.name)
         return self._tracer.start_span(name, None, SpanKind.INTERNAL, attributes, links)
 
@@ -200,7 +200,7 @@ class Trace:
         return made
 
 
-class CallTelling:
+class CallObserver:
     """The observer of one call. It writes the call's span and metrics.
 
     Args:
@@ -209,100 +209,110 @@ class CallTelling:
         opened: Whether `trace` opened the span, and not a framework.
     """
 
-    __slots__ = ("_asked_at", "_began", "_call", "_context", "_decision", "_opened", "_span", "_started", "_trace")
+    __slots__ = (
+        "_asked_at",
+        "_began",
+        "_call",
+        "_context",
+        "_decision",
+        "_opened_span",
+        "_span",
+        "_started",
+        "_trace",
+    )
 
     def __init__(self, trace: Trace, span: Span, opened: bool, call: ToolCall, context: ToolContext) -> None:
         self._trace = trace
         self._span = span
-        self._opened = opened
+        self._opened_span = opened
         self._call = call
         self._context: ToolContext | None = context
         self._began = perf_counter()
         self._started: float | None = None
         self._decision: Decision | None = None
-        earlier = _earlier(context)
-        self._asked_at: float | None = None if earlier is None else earlier[1]
+        earlier_span = _read_earlier_span(context)
+        self._asked_at: float | None = None if earlier_span is None else earlier_span[1]
         if span.is_recording():
-            self._tell_beginning(earlier, context)
-        self._keep(0.0)
+            self._set_first_attributes(earlier_span, context)
+        self._store_trace(0.0)
 
     def __call__(self, event: Event) -> None:
         kind = event.kind
         if kind == "tool:decided":
-            self._decided(event)
+            self._on_decision(event)
         elif kind == "tool:started":
-            self._tell_start()
+            self._on_start()
         elif kind == "tool:progress":
-            self._tell_attempt(event)
-        elif kind in _ENDS_OF_CALL:
+            self._on_attempt(event)
+        elif kind in _END_KINDS:
             self._end(event)
 
-    def _tell_beginning(self, earlier: tuple[SpanContext, float] | None, context: ToolContext) -> None:
+    def _set_first_attributes(self, earlier_span: tuple[SpanContext, float] | None, context: ToolContext) -> None:
         tool = context.tool.definition
-        about: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         if tool.wire_name != tool.name:
-            about["ferrule.tool.wire_name"] = tool.wire_name
-        attributes: Any = getattr(self._span, "attributes", None) or {}
-        if CALL_ID not in attributes:  # the id distinguishes this call from others
-            about[CALL_ID] = truncate_text(self._call.id, _MOST_OF_A_FACT)
-        if self._opened:  # a framework sets these on its own span
-            about |= {"gen_ai.tool.description": truncate_text(tool.description, _MOST_CONTENT), **self._agent}
-            about |= _who(self._trace, context.session, context.principal)
-        self._span.set_attributes(about)
-        if earlier is not None:
+            attributes["ferrule.tool.wire_name"] = tool.wire_name
+        present: Any = getattr(self._span, "attributes", None) or {}
+        if CALL_ID not in present:  # the id distinguishes this call from others
+            attributes[CALL_ID] = truncate_text(self._call.id, _MOST_ATTRIBUTE_CHARACTERS)
+        if self._opened_span:  # a framework sets these on its own span
+            attributes |= {"gen_ai.tool.description": truncate_text(tool.description, _MOST_CONTENT), **self._agent}
+            attributes |= _identity_attributes(self._trace, context.session, context.principal)
+        self._span.set_attributes(attributes)
+        if earlier_span is not None:
             self._span.set_attribute("ferrule.resumed", True)
-            if not self._opened and earlier[0].is_valid:
-                self._span.add_link(earlier[0])
+            if not self._opened_span and earlier_span[0].is_valid:
+                self._span.add_link(earlier_span[0])
 
-    def _keep(self, asked_at: float) -> None:
+    def _store_trace(self, asked_at: float) -> None:
         """Store this span and the time of the question for a later resume, in case the call is suspended."""
         found = self._span.get_span_context()
         if self._context is not None:
             traced = f"{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
-            self._context.store_note(KEPT, f"{traced} {asked_at:.3f}")
+            self._context.store_note(NOTE_NAME, f"{traced} {asked_at:.3f}")
 
-    def _decided(self, event: Event) -> None:
+    def _on_decision(self, event: Event) -> None:
         decision: Decision = event.data["decision"]
         now = time.time()
         if decision.kind == "ask":
             self._asked_at = now
-            self._keep(now)
+            self._store_trace(now)
         elif self._asked_at:
-            about = {NAME: self._name, "ferrule.decision": decision.kind}
-            self._trace.instruments.approval.record(max(0.0, now - self._asked_at), about)
+            attributes = {NAME: self._name, "ferrule.decision": decision.kind}
+            self._trace.instruments.approval.record(max(0.0, now - self._asked_at), attributes)
             self._asked_at = None
         self._decision = decision
         self._began = perf_counter()
 
-    def _tell_start(self) -> None:
+    def _on_start(self) -> None:
         self._started = perf_counter()
         self._trace.instruments.queued.record(self._started - self._began, {NAME: self._name})
 
-    def _tell_attempt(self, event: Event) -> None:
+    def _on_attempt(self, event: Event) -> None:
         attempt, status = event.data.get("attempt"), event.data.get("status")
-        told = isinstance(attempt, int) and isinstance(status, str) and status in _STATUSES
-        if told and self._span.is_recording():  # a handler may report any value
+        is_known = isinstance(attempt, int) and isinstance(status, str) and status in _STATUSES
+        if is_known and self._span.is_recording():  # a handler may report any value
             self._span.add_event("ferrule.attempt", {"ferrule.attempt": attempt, "error.type": status})
 
     def _end(self, event: Event) -> None:
         result: ToolResult = event.data["result"]
         status = result.status
-        error = {} if status in _ANSWERS else {"error.type": _error_type(result)}
+        error = {} if status in _NO_ERROR_STATUSES else {"error.type": _error_type(result)}
         instruments = self._trace.instruments
-        if self._started is not None and self._opened:  # the opener of the span measures the duration
-            taken = perf_counter() - self._started
-            instruments.duration.record(taken, {NAME: self._name, TYPE: "function", **self._agent, **error})
+        if self._started is not None and self._opened_span:  # the opener of the span measures the duration
+            duration = perf_counter() - self._started
+            instruments.duration.record(duration, {NAME: self._name, TYPE: "function", **self._agent, **error})
         instruments.calls.add(1, {NAME: self._name, "ferrule.status": status})
         if self._span.is_recording():
-            self._span.set_attributes({**self._facts(result), **error})
-            if self._opened:
+            self._span.set_attributes({**self._result_attributes(result), **error})
+            if self._opened_span:
                 self._finish(event, result)
         self._context = None  # leaves no cycle for the collector
 
     def _finish(self, event: Event, result: ToolResult) -> None:
         if self._trace.content and self._context is not None:
-            self._span.set_attributes(_content_facts(event, result, self._context.running_call))
-        if result.status in _BROKEN:
+            self._span.set_attributes(_content_attributes(event, result, self._context.running_call))
+        if result.status in _ERROR_STATUSES:
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
 
@@ -314,25 +324,25 @@ class CallTelling:
     def _agent(self) -> dict[str, str]:
         return {} if self._trace.agent is None else {"gen_ai.agent.name": self._trace.agent}
 
-    def _facts(self, result: ToolResult) -> dict[str, Any]:
-        facts: dict[str, Any] = {"ferrule.status": result.status, "ferrule.repairs": len(result.repairs)}
+    def _result_attributes(self, result: ToolResult) -> dict[str, Any]:
+        attributes: dict[str, Any] = {"ferrule.status": result.status, "ferrule.repairs": len(result.repairs)}
         if result.executed is not None:
-            facts["ferrule.executed"] = result.executed
+            attributes["ferrule.executed"] = result.executed
         if self._decision is not None:
-            facts["ferrule.decision"] = self._decision.kind
+            attributes["ferrule.decision"] = self._decision.kind
             if self._decision.rule:
-                facts["ferrule.rule"] = truncate_text(self._decision.rule, _MOST_OF_A_FACT)
+                attributes["ferrule.rule"] = truncate_text(self._decision.rule, _MOST_ATTRIBUTE_CHARACTERS)
         if result.approved_by:
-            facts["ferrule.approved_by"] = truncate_text(result.approved_by, _MOST_OF_A_FACT)
-        return facts
+            attributes["ferrule.approved_by"] = truncate_text(result.approved_by, _MOST_ATTRIBUTE_CHARACTERS)
+        return attributes
 
 
-def _is_an_sdk(provider: object) -> bool:
+def _is_sdk(provider: object) -> bool:
     """Return whether the provider is more than one of the API's own, which record nothing."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
-def _is_of(span: Span, call: ToolCall, context: ToolContext) -> bool:
+def _is_call_span(span: Span, call: ToolCall, context: ToolContext) -> bool:
     """Return whether a framework has opened the span for this very call and no other."""
     attributes: Any = getattr(span, "attributes", None)
     if attributes is None:  # an unsampled span has no readable attributes
@@ -344,24 +354,22 @@ def _is_of(span: Span, call: ToolCall, context: ToolContext) -> bool:
     return bool(named and attributes.get(CALL_ID, call.id) == call.id)
 
 
-def _earlier(context: ToolContext) -> tuple[SpanContext, float] | None:
+def _read_earlier_span(context: ToolContext) -> tuple[SpanContext, float] | None:
     """Return the earlier span of a resumed call and the time of its question, which is 0 if nobody was asked."""
-    kept = context.read_note(KEPT)
-    found = None if kept is None else _TRACED(kept)
+    text = context.read_note(NOTE_NAME)
+    found = None if text is None else _match_trace(text)
     if found is None:
         return None
     trace_id, span_id, flags = (int(part, 16) for part in found.group(1, 2, 3))
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags)), float(found[4])
 
 
-def _who(trace: Trace, session: str | None, principal: str | None) -> dict[str, str]:
+def _identity_attributes(trace: Trace, session: str | None, principal: str | None) -> dict[str, str]:
     """Return the attribute of the session, and that of the principal if `trace` is set to include it."""
-    told = {} if session is None else {"gen_ai.conversation.id": truncate_text(session, _MOST_OF_A_FACT)}
-    return (
-        {**told, "user.id": truncate_text(principal, _MOST_OF_A_FACT)}
-        if trace.principal and principal is not None
-        else told
-    )
+    attributes = {"gen_ai.conversation.id": session, "user.id": principal if trace.principal else None}
+    return {
+        name: truncate_text(text, _MOST_ATTRIBUTE_CHARACTERS) for name, text in attributes.items() if text is not None
+    }
 
 
 def _error_type(result: ToolResult) -> str:
@@ -371,12 +379,12 @@ def _error_type(result: ToolResult) -> str:
     error = origin_of(result.exception)
     kind = type(error)
     name = error.kinds[0] if isinstance(error, RemoteError) else f"{kind.__module__}.{kind.__qualname__}"
-    return truncate_text(name.removeprefix("builtins."), _MOST_OF_A_FACT)
+    return truncate_text(name.removeprefix("builtins."), _MOST_ATTRIBUTE_CHARACTERS)
 
 
-def _content_facts(event: Event, result: ToolResult, running: RunningCall | None) -> dict[str, str]:
+def _content_attributes(event: Event, result: ToolResult, running: RunningCall | None) -> dict[str, str]:
     """Return arguments and result, without known secrets and credentials, within the size limit."""
-    told = {"arguments": json.dumps(to_jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
-    hidden = told if running is None else redact(running, told)
+    texts = {"arguments": json.dumps(to_jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
+    hidden = texts if running is None else redact(running, texts)
     masked = {name: mask_certain_credentials(text) for name, text in hidden.items()}
     return {f"gen_ai.tool.call.{name}": truncate_text(text, _MOST_CONTENT) for name, text in masked.items()}

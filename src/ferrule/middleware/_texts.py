@@ -19,75 +19,75 @@ def is_text(media: Media) -> bool:
     return bool(_IS_TEXT.match(media.mime_type))
 
 
-def with_texts(result: ToolResult, change: Change) -> ToolResult:
+def change_texts(result: ToolResult, change: Change) -> ToolResult:
     """Return the result with each text replaced by `change`, or the same object if no text changes."""
     changes: dict[str, Any] = {}
     output = to_output(result.output, strict=False)
-    changed_output = _changed(output, change)
-    if changed_output is not output:
-        changes["output"] = changed_output
+    new_output = _change_value(output, change)
+    if new_output is not output:
+        changes["output"] = new_output
     if result.error is not None and (error := change(result.error, "")) != result.error:
         changes["error"] = error
-    metadata = _changed(result.metadata, change)
+    metadata = _change_value(result.metadata, change)
     if metadata is not result.metadata:
         changes["metadata"] = metadata
-    rendered = result.error is None and result.content == to_blocks(output)
-    content = to_blocks(changed_output) if rendered else _changed(result.content, change)
+    is_rendered = result.error is None and result.content == to_blocks(output)
+    content = to_blocks(new_output) if is_rendered else _change_value(result.content, change)
     if content != result.content:
         changes["content"] = content
     return result.replace(**{"content": result.content, **changes}) if changes else result
 
 
-def _changed(value: Any, change: Change, name: str = "") -> Any:
+def _change_value(value: Any, change: Change, name: str = "") -> Any:
     """Return the changed value, or `value` itself if nothing in it changes."""
     if isinstance(value, str):
-        made = change(value, name)
-        return value if made == value else made
+        new = change(value, name)
+        return value if new == value else new
     if isinstance(value, bytes):
-        return _changed_bytes(value, change)
+        return _change_bytes(value, change)
     if isinstance(value, Text | Media):
-        return _changed_block(value, change)
+        return _change_block(value, change)
     if isinstance(value, Mapping):
-        return _changed_mapping(value, change)
+        return _change_mapping(value, change)
     if isinstance(value, list | tuple):
-        items = [_changed(item, change) for item in value]
-        same = all(new is old for new, old in zip(items, value, strict=True))
-        return value if same else tuple(items) if isinstance(value, tuple) else items
+        items = [_change_value(item, change) for item in value]
+        is_same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if is_same else tuple(items) if isinstance(value, tuple) else items
     return value
 
 
-def _changed_bytes(value: bytes, change: Change) -> bytes:
+def _change_bytes(value: bytes, change: Change) -> bytes:
     try:
         text = value.decode()
     except UnicodeDecodeError:
         return value
-    made = change(text, "")
-    return value if made == text else made.encode()
+    new = change(text, "")
+    return value if new == text else new.encode()
 
 
-def _changed_block(block: Block, change: Change) -> Block:
+def _change_block(block: Block, change: Change) -> Block:
     if isinstance(block, Text):
         text = change(block.text, "")
         return block if text == block.text else Text(text)
     data = block.data
     if data is not None and is_text(block):
-        data = _changed_bytes(data, change)
+        data = _change_bytes(data, change)
     uri, name = (text and change(text, "") for text in (block.uri, block.name))
     if data is block.data and (uri, name) == (block.uri, block.name):
         return block
     return Media(block.kind, data, block.mime_type, uri, name, fetch=block.fetch and uri == block.uri)
 
 
-def _changed_mapping(value: Mapping[Any, Any], change: Change) -> Mapping[Any, Any]:
+def _change_mapping(value: Mapping[Any, Any], change: Change) -> Mapping[Any, Any]:
     """Return the changed mapping. Two keys with the same new name stay two."""
-    made: dict[Any, Any] = {}
-    same, taken = True, set(value)
+    changed: dict[Any, Any] = {}
+    is_same, taken = True, set(value)
     for key, item in value.items():
         new = change(key, "") if isinstance(key, str) else key
         if new != key:
             while new in taken:
                 new += "_"
             taken.add(new)
-        made[new] = _changed(item, change, str(key))
-        same = same and new == key and made[new] is item
-    return value if same else made
+        changed[new] = _change_value(item, change, str(key))
+        is_same = is_same and new == key and changed[new] is item
+    return value if is_same else changed

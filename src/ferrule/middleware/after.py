@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ferrule.definition.hooks import Hook
-from ferrule.middleware.before import takes_two
+from ferrule.middleware.before import takes_context
 from ferrule.types import Middleware
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
@@ -23,17 +23,17 @@ def after(function: Callable[..., Any | Awaitable[Any]]) -> Middleware:
     Raises:
         DefinitionError: `function` takes neither one nor two arguments.
     """
-    with_context = takes_two("after", function)
+    with_context = takes_context("after", function)
 
-    def changed_result(result: ToolResult, context: ToolContext) -> Any:
+    def change_result(result: ToolResult, context: ToolContext) -> Any:
         answer: Any = function(result, context) if with_context else function(result)
         if answer is None or isinstance(answer, ToolResult):
             return answer
         return _await_answer(result, answer) if inspect.isawaitable(answer) else result.replace(output=answer)
 
-    return Hook(after=changed_result)
+    return Hook(after=change_result)
 
 
-async def _await_answer(result: ToolResult, answer: Awaitable[Any]) -> ToolResult | None:
-    found = await answer
-    return found if found is None or isinstance(found, ToolResult) else result.replace(output=found)
+async def _await_answer(result: ToolResult, awaitable: Awaitable[Any]) -> ToolResult | None:
+    answer = await awaitable
+    return answer if answer is None or isinstance(answer, ToolResult) else result.replace(output=answer)

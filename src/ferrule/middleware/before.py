@@ -14,10 +14,10 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.json_text import Malformed, parse_json_object
 
-Changed = Mapping[str, Any] | None
+NewArguments = Mapping[str, Any] | None
 
 
-def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
+def before(function: Callable[..., NewArguments | Awaitable[NewArguments]]) -> Middleware:
     """Return a middleware that calls `function(arguments)` or `function(arguments, context)` first. See
     docs/middleware.md.
 
@@ -28,31 +28,31 @@ def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
     Raises:
         DefinitionError: `function` takes neither one nor two arguments, or the middleware is in `inside`.
     """
-    with_context = takes_two("before", function)
+    with_context = takes_context("before", function)
 
-    def changed_call(call: ToolCall, context: ToolContext) -> Any:
+    def change_call(call: ToolCall, context: ToolContext) -> Any:
         answer: Any = function(call.arguments, context) if with_context else function(call.arguments)
         if answer is None or isinstance(answer, Mapping):
-            return _changed(call, answer)
-        return _awaited(call, answer)
+            return _replace_arguments(call, answer)
+        return _await_answer(call, answer)
 
-    async def _awaited(call: ToolCall, answer: Any) -> ToolCall | None:
+    async def _await_answer(call: ToolCall, answer: Any) -> ToolCall | None:
         if inspect.isawaitable(answer):
             answer = await answer
         if answer is not None and not isinstance(answer, Mapping):
             raise TypeError(f"{function!r} returned {type(answer).__name__} and must return a mapping or None")
-        return _changed(call, answer)
+        return _replace_arguments(call, answer)
 
-    return Hook(before=changed_call)
+    return Hook(before=change_call)
 
 
-def _changed(call: ToolCall, arguments: Changed) -> ToolCall | None:
-    if arguments is None or arguments is call.arguments or not _decodes(call):
+def _replace_arguments(call: ToolCall, arguments: NewArguments) -> ToolCall | None:
+    if arguments is None or arguments is call.arguments or not _can_decode(call):
         return None
     return call.replace(arguments=arguments)
 
 
-def _decodes(call: ToolCall) -> bool:
+def _can_decode(call: ToolCall) -> bool:
     """Return whether the model's arguments can be parsed. If not, *decode* reports it, so nothing may replace them."""
     try:
         return not isinstance(call.raw, str) or parse_json_object(call.raw) is not None
@@ -60,7 +60,7 @@ def _decodes(call: ToolCall) -> bool:
         return False
 
 
-def takes_two(name: str, function: Callable[..., Any]) -> bool:
+def takes_context(name: str, function: Callable[..., Any]) -> bool:
     """Return whether `function` takes the context as a second argument.
 
     It does if its second argument is required, or if the argument's name or annotation means the context.
@@ -75,14 +75,15 @@ def takes_two(name: str, function: Callable[..., Any]) -> bool:
     except ValueError:
         raise DefinitionError(f"{name}: {function!r} does not say which arguments it takes; wrap it in one") from None
     positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    two = len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or _is_context(positional[1]))
+    second = positional[1] if len(positional) > 1 else None
+    has_context = second is not None and (second.default is inspect.Parameter.empty or _is_context(second))
     try:
-        signature.bind(*range(1 + two))
+        signature.bind(*range(1 + has_context))
     except TypeError:
         raise DefinitionError(
             f"{name}: {function!r} must take one argument, or two with the context, not {signature}"
         ) from None
-    return two
+    return has_context
 
 
 def _is_context(parameter: inspect.Parameter) -> bool:

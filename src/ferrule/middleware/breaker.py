@@ -8,14 +8,24 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ferrule.middleware._counted import By, Ticking, function, keyed, limited, number, replayed, rounded_up, whole
+from ferrule.middleware._limits import (
+    By,
+    MiddlewareClock,
+    check_number,
+    check_whole_number,
+    function,
+    is_replay,
+    make_key,
+    make_limited_result,
+    round_up,
+)
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
-_KEYS_AT_MOST = 10_000
+_MOST_KEYS = 10_000
 _NO_TIME = 0.01  # seconds: a timer may fire a little early
 
 
@@ -83,7 +93,7 @@ class _Probe:
         self._cancels = 0 if self._task is None else self._task.cancelling()
 
     @property
-    def given_up(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether nobody waits for it any more: its deadline came, it was cancelled, or its loop is closed.
 
         The handler may take forever to react to that.
@@ -96,12 +106,12 @@ class Breaker:
     """The middleware of `breaker`."""
 
     def __init__(self, failures: int, seconds: float, probes: int, when: Any, by: By, clock: Clock | None) -> None:
-        self._most = whole("breaker(failures)", failures)
-        self._seconds = number("breaker(seconds)", seconds)
-        self._probes = whole("breaker(probes)", probes)
+        self._limit = check_whole_number("breaker(failures)", failures)
+        self._seconds = check_number("breaker(seconds)", seconds)
+        self._probes = check_whole_number("breaker(probes)", probes)
         self._when = function("breaker(when)", when)
-        self._key = keyed("breaker", by)[0]
-        self._clock = Ticking("breaker", clock)
+        self._key = make_key("breaker", by)[0]
+        self._clock = MiddlewareClock("breaker", clock)
         self._closed: dict[Hashable, _Circuit] = {}  # in order of the first failure
         self._open: dict[Hashable, _Circuit] = {}  # and half-open; in the order in which their time ends
         self._lock = threading.Lock()
@@ -109,30 +119,30 @@ class Breaker:
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         key = self._key(call, context)
         probe: _Probe | None = None
-        self._clock.of(context)
-        if key in self._open or len(self._open) >= _KEYS_AT_MOST:
-            entered = self._entered(key, call)
-            if isinstance(entered, ToolResult):
-                return entered
-            probe = entered
-        failed: bool | None = None
+        self._clock.get(context)
+        if key in self._open or len(self._open) >= _MOST_KEYS:
+            admitted = self._admit(key, call)
+            if isinstance(admitted, ToolResult):
+                return admitted
+            probe = admitted
+        is_failure: bool | None = None
         before = context.runs
         try:
             result = await next(call, context)
-            failed = None if replayed(result, context, before) else self._judged(result, context)
+            is_failure = None if is_replay(result, context, before) else self._find_failure(result, context)
             return result
         except asyncio.CancelledError:
             remaining = context.remaining()
-            failed = True if remaining is not None and remaining < _NO_TIME else None
+            is_failure = True if remaining is not None and remaining < _NO_TIME else None
             raise
         except Exception:
-            failed = True
+            is_failure = True
             raise
         finally:
-            if failed or probe is not None or key in self._closed:
-                self._ended(key, probe, failed)
+            if is_failure or probe is not None or key in self._closed:
+                self._on_end(key, probe, is_failure)
 
-    def _judged(self, result: ToolResult, context: ToolContext) -> bool | None:
+    def _find_failure(self, result: ToolResult, context: ToolContext) -> bool | None:
         """Return whether the result is a failure, or None if it is neither failure nor success."""
         if result.executed is False and result.status == "ok":
             return None
@@ -142,24 +152,24 @@ class Breaker:
             return True if self._when is None or self._when(result) else None
         return None
 
-    def _entered(self, key: Hashable, call: ToolCall) -> _Probe | ToolResult | None:
+    def _admit(self, key: Hashable, call: ToolCall) -> _Probe | ToolResult | None:
         """Return None if the circuit is closed, a probe if one may go through, else the result of the refused call."""
         with self._lock:
             circuit = self._open.get(key)
             if circuit is None:
-                wait = self._without_room(key)
-                said = f"{call.name} is not called for the time being: {_KEYS_AT_MOST} others have failed too often."
-                return limited(said, rounded_up(wait)) if wait > 0 else None
+                wait = self._seconds_until_room(key)
+                error = f"{call.name} is not called for now: {_MOST_KEYS} other breakers are open."
+                return make_limited_result(error, round_up(wait)) if wait > 0 else None
             wait = circuit.until - self._clock.time()
-            circuit.probes = [one for one in circuit.probes if not one.given_up]
+            circuit.probes = [one for one in circuit.probes if not one.is_abandoned]
             if wait <= 0 and len(circuit.probes) < self._probes:
                 probe = _Probe(circuit)
                 circuit.probes.append(probe)
                 return probe
-            said = f"{call.name} is not called for the time being: {circuit.failures} calls in a row have failed."
-            return limited(said, rounded_up(wait if wait > 0 else min(1.0, self._seconds)))
+            error = f"{call.name} is not called for now: {circuit.failures} calls in a row have failed."
+            return make_limited_result(error, round_up(wait if wait > 0 else min(1.0, self._seconds)))
 
-    def _ended(self, key: Hashable, probe: _Probe | None, failed: bool | None) -> None:
+    def _on_end(self, key: Hashable, probe: _Probe | None, is_failure: bool | None) -> None:
         with self._lock:
             circuit = self._open.get(key)
             if probe is not None:
@@ -168,31 +178,31 @@ class Breaker:
                     return
             elif circuit is not None:
                 return  # the call began while it was closed: once open, only probes count
-            if failed is False:
+            if is_failure is False:
                 self._open.pop(key, None)
                 self._closed.pop(key, None)
-            elif failed:
-                self._failed(key)
+            elif is_failure:
+                self._count_failure(key)
 
-    def _failed(self, key: Hashable) -> None:
+    def _count_failure(self, key: Hashable) -> None:
         circuit = self._open.pop(key, None) or self._closed.pop(key, None)
         if circuit is None:
-            if self._without_room(key) > 0:
+            if self._seconds_until_room(key) > 0:
                 return
-            if len(self._closed) + len(self._open) >= _KEYS_AT_MOST:
-                forgotten = self._closed or self._open
-                del forgotten[next(iter(forgotten))]
+            if len(self._closed) + len(self._open) >= _MOST_KEYS:
+                circuits = self._closed or self._open
+                del circuits[next(iter(circuits))]
             circuit = _Circuit()
         circuit.failures += 1
-        if circuit.failures < self._most:
+        if circuit.failures < self._limit:
             self._closed[key] = circuit
         else:  # also after a failed probe
             circuit.until = self._clock.time() + self._seconds
             self._open[key] = circuit
 
-    def _without_room(self, key: Hashable) -> float:
+    def _seconds_until_room(self, key: Hashable) -> float:
         """Return the seconds until a failure for `key` can be remembered: 0 if it can be now."""
-        if len(self._open) < _KEYS_AT_MOST or key in self._open:
+        if len(self._open) < _MOST_KEYS or key in self._open:
             return 0.0
         return max(0.0, next(iter(self._open.values())).until - self._clock.time())
 
@@ -200,7 +210,7 @@ class Breaker:
         """Return whether calls for `key` (a tool's name, or the key from `by`) are refused at present."""
         with self._lock:
             circuit = self._open.get(key)
-            return self._without_room(key) > 0 if circuit is None else circuit.until > self._clock.time()
+            return self._seconds_until_room(key) > 0 if circuit is None else circuit.until > self._clock.time()
 
     def forget(self, key: Hashable) -> None:
         """Close it for `key`, as if nothing had failed."""

@@ -14,21 +14,21 @@ from operator import add, sub
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import (
-    LARGEST,
+from ferrule.middleware._limits import (
+    LARGEST_NUMBER,
     By,
-    Ticking,
+    MiddlewareClock,
+    check_number,
+    check_shared_limits,
+    check_whole_number,
     function,
-    keyed,
-    limited,
-    number,
-    ran_nothing,
-    shared_limits,
-    uncounted,
-    whole,
+    has_run_nothing,
+    make_key,
+    make_limited_result,
+    make_uncounted_result,
 )
 from ferrule.scheduling.clock import Clock
-from ferrule.stores.limits import SECONDS, SharedLimits, answer
+from ferrule.stores.limits import SECONDS, SharedLimits, wait_for_answer
 from ferrule.stores.store import StoreError
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -100,9 +100,9 @@ class _Account:
     def take(self, wanted: list[int], limits: Sequence[int]) -> int | None:
         """Take `wanted` from the account and return None, or return the index of an amount with too little left."""
         after = list(map(add, self.used, wanted))
-        for place, limit in enumerate(limits):
-            if after[place] > limit:
-                return place
+        for index, limit in enumerate(limits):
+            if after[index] > limit:
+                return index
         self.used = after
         self.running += 1
         return None
@@ -129,111 +129,85 @@ class Budget:
             raise DefinitionError("budget needs a bound: calls=…, tokens=…, cost=… or seconds=…")
         self._units = tuple(bounds)
         if "calls" in bounds:
-            whole("budget(calls)", bounds["calls"])
-        self._limits = [_scaled(f"budget({unit})", bound) for unit, bound in bounds.items()]
-        self._key, self._who = keyed("budget", by)
-        self._usage = function("budget(usage)", usage) or _usage_in_metadata
-        self._clock = Ticking("budget", clock)
-        self._reserve, self._fixed = self._reserving(reserve)
-        self._only_calls = self._units == ("calls",)
+            check_whole_number("budget(calls)", bounds["calls"])
+        self._limits = [_to_billionths(f"budget({unit})", bound) for unit, bound in bounds.items()]
+        self._key, self._scope = make_key("budget", by)
+        self._usage = function("budget(usage)", usage) or _find_usage
+        self._clock = MiddlewareClock("budget", clock)
+        self._reserve, self._fixed_reserve = self._read_reserve(reserve)
         self._accounts: dict[Hashable, _Account] = {}
         self._lock = threading.Lock()
-        shared = shared_limits("budget", limits)
-        self._shared = None if shared is None else _SharedAccounts(shared, self._units, self._limits, self._who)
+        shared = check_shared_limits("budget", limits)
+        self._shared = None if shared is None else _SharedAccounts(shared, self._units, self._limits, self._scope)
 
-    def _reserving(self, reserve: Any) -> tuple[Any, list[int] | None]:
+    def _read_reserve(self, reserve: Any) -> tuple[Any, list[int] | None]:
         """Return the function for the amounts to reserve, and these amounts if they are always the same."""
         if callable(reserve):
             return function("budget(reserve)", reserve), None
         amounts = {} if reserve is None else reserve
         if not isinstance(amounts, Mapping) or amounts.keys() - {"tokens", "cost", "seconds"}:
             raise DefinitionError(
-                "budget(reserve) must be what one call may use, such as {'tokens': 4000}, of tokens, cost and seconds, "
-                f"not {reserve!r}"
+                "budget(reserve) must be a mapping of tokens, cost and seconds, such as {'tokens': 4000}, or a "
+                f"function, not {reserve!r}"
             )
         missing = [unit for unit in self._units if unit in ("tokens", "cost") and unit not in amounts]
         if missing:
-            raise DefinitionError(f"budget({missing[0]}=…) needs reserve={{{missing[0]!r}: …}}: what one call may use")
-        given = {unit: number(f"budget(reserve[{unit!r}])", amount) for unit, amount in amounts.items()}
-        known = "seconds" not in self._units or "seconds" in given
-        return (lambda call, context: given), (self._amounts(given) if known else None)
+            raise DefinitionError(
+                f"budget({missing[0]}=…) needs reserve={{{missing[0]!r}: …}}, the largest use of one call"
+            )
+        reserved = {unit: check_number(f"budget(reserve[{unit!r}])", amount) for unit, amount in amounts.items()}
+        is_fixed = "seconds" not in self._units or "seconds" in reserved
+        return (lambda call, context: reserved), (self._amounts(reserved) if is_fixed else None)
 
-    def _amounts(self, given: Any, seconds: float = math.inf) -> list[int]:
-        if not isinstance(given, Mapping):
-            raise TypeError(f"budget: reserve gave {given!r}, not a mapping such as {{'tokens': 4000}}")
-        known = {"calls": 1, "seconds": seconds, **given}
+    def _amounts(self, reserved: Any, seconds: float = math.inf) -> list[int]:
+        if not isinstance(reserved, Mapping):
+            raise TypeError(f"budget(reserve) returned {reserved!r}, not a mapping such as {{'tokens': 4000}}")
+        values = {"calls": 1, "seconds": seconds, **reserved}
         return [
-            limit if known[unit] == math.inf else _scaled(f"budget: reserve[{unit!r}]", known[unit])
+            limit if values[unit] == math.inf else _to_billionths(f"budget: reserve[{unit!r}]", values[unit])
             for unit, limit in zip(self._units, self._limits, strict=True)
         ]
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         key = self._key(call, context)
-        if not self._only_calls or self._shared is not None:
-            return await self._settled(key, call, context, next)
-        account = self._accounts.get(key) or self._opened(key)
-        used = account.used
-        self._lock.acquire()  # `with` costs twice as much
-        try:
-            if used[0] >= self._limits[0]:
-                return self._refused(account, 0, _SCALE)
-            used[0] += _SCALE
-        finally:
-            self._lock.release()
-        before = context.runs
+        wanted = self._fixed_reserve
+        if wanted is None:
+            remaining = context.remaining()
+            wanted = self._amounts(self._reserve(call, context), math.inf if remaining is None else remaining or 1e-9)
+        account: _Account | _SharedAccount
+        if self._shared is None:
+            with self._lock:
+                account = self._accounts.setdefault(key, _Account(len(self._units)))
+                lacking = account.take(wanted, self._limits)
+        else:
+            try:
+                account, lacking = await self._shared.take(key, wanted)
+            except StoreError as error:
+                return make_uncounted_result("budget", call, error)
+        if lacking is not None:
+            return self._refuse(account, lacking, wanted[lacking])
         result: ToolResult | None = None
+        before, began = context.runs, self._clock.get(context).time()
         try:
             result = await next(call, context)
             return result
         finally:
-            if ran_nothing(result, context, before):
-                with self._lock:
-                    used[0] -= _SCALE
-
-    async def _settled(self, key: Hashable, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        wanted = self._fixed
-        if wanted is None:
-            remaining = context.remaining()
-            wanted = self._amounts(self._reserve(call, context), math.inf if remaining is None else remaining or 1e-9)
-        taken: _Account | _SharedAccount
-        if self._shared is None:
-            taken = self._accounts.get(key) or self._opened(key)
+            is_unused = has_run_nothing(result, context, before)
+            unused = wanted if is_unused else self._find_unused(wanted, result, began)
             with self._lock:
-                lacking = taken.take(wanted, self._limits)
-        else:
-            try:
-                taken, lacking = await self._shared.take(key, wanted)
-            except StoreError as error:
-                return uncounted("budget", call, error)
-        if lacking is not None:
-            return self._refused(taken, lacking, wanted[lacking])
-        result: ToolResult | None = None
-        unused = [0] * len(wanted)
-        try:
-            before, began = context.runs, self._clock.of(context).time()
-            try:
-                result = await next(call, context)
-                return result
-            finally:
-                unused = wanted if ran_nothing(result, context, before) else self._unused(wanted, result, began)
-        finally:
-            with self._lock:
-                taken.settle(unused)
+                account.settle(unused)
 
-    def _opened(self, key: Hashable) -> _Account:
-        return self._accounts.setdefault(key, _Account(len(self._units)))
-
-    def _refused(self, account: _Account | _SharedAccount, place: int, wanted: int) -> ToolResult:
-        unit, limit = self._units[place], _decimal(self._limits[place])
+    def _refuse(self, account: _Account | _SharedAccount, index: int, wanted: int) -> ToolResult:
+        unit, limit = self._units[index], _format_amount(self._limits[index])
         if unit == "calls":
-            return limited(f"The budget of {limit} calls for {self._who} is used up.")
-        used = f"{_decimal(account.used[place])} of {limit} {unit} are used or reserved"
-        said = f"{used}, and this call may use {_decimal(wanted)}."
-        return limited(f"The budget for {self._who} is too small: {said}", 1.0 if account.running else None)
+            return make_limited_result(f"The budget of {limit} calls for {self._scope} is used up.")
+        used = f"{_format_amount(account.used[index])} of {limit} {unit} are used or reserved"
+        error = f"The budget for {self._scope} is too small: {used}, and this call may use {_format_amount(wanted)}."
+        return make_limited_result(error, 1.0 if account.running else None)
 
-    def _unused(self, wanted: list[int], result: ToolResult | None, began: float) -> list[int]:
+    def _find_unused(self, wanted: list[int], result: ToolResult | None, began: float) -> list[int]:
         """Return the amounts to give back; negative if the call used more."""
-        used = {} if result is None else self._said(result)
+        used = {} if result is None else self._read_usage(result)
         if "seconds" in self._units:
             used["seconds"] = self._clock.time() - began
         return [
@@ -241,12 +215,12 @@ class Budget:
             for unit, amount in zip(self._units, wanted, strict=True)
         ]
 
-    def _said(self, result: ToolResult) -> dict[str, float]:
+    def _read_usage(self, result: ToolResult) -> dict[str, float]:
         """Return the known use of a call."""
         try:
-            return _checked(self._usage(result))
+            return _drop_invalid(self._usage(result))
         except Exception as error:
-            log.error("budget: usage raised, so what was reserved counts as used", exc_info=error)
+            log.error("budget: usage raised, so the whole reservation counts as used", exc_info=error)
             return {}
 
     def used(self, key: Hashable = None) -> dict[str, float]:
@@ -281,12 +255,12 @@ class _SharedAccounts:
     Because of the name, a call gives nothing back to an account opened after it.
     """
 
-    def __init__(self, shared: SharedLimits, units: tuple[str, ...], limits: Sequence[int], who: str) -> None:
+    def __init__(self, shared: SharedLimits, units: tuple[str, ...], limits: Sequence[int], scope: str) -> None:
         self.shared = shared
         self.limits = limits
         self.only_calls = units == ("calls",)
         self._units = len(units)
-        self._kind = f"budget/{' '.join(units)}/{who}"
+        self._kind = f"budget/{' '.join(units)}/{scope}"
 
     async def take(self, key: Hashable, wanted: list[int]) -> tuple[_SharedAccount, int | None]:
         """Take `wanted` from the account of `key`. Return the account as it is then, and the index of a lacking amount
@@ -297,9 +271,9 @@ class _SharedAccounts:
             TypeError: The key cannot be stored.
         """
         account = _SharedAccount(self, self.place(key), self._units)
-        order = self.shared.order(account.place, partial(account.taken, wanted))
+        order = self.shared.order(account.place, partial(account.take_from, wanted))
         try:
-            return account, await answer(order)
+            return account, await wait_for_answer(order)
         except BaseException:  # nobody waits for the order any more, but it may still succeed
             account.give_back(wanted, order)
             raise
@@ -311,7 +285,7 @@ class _SharedAccounts:
         """Return the account after all earlier orders of this program."""
         place = self.place(key)
         value = self.shared.order(place, lambda value: (value, value)).result(SECONDS)
-        return None if value is None else _SharedAccount(self, place, self._units).as_kept(value)
+        return None if value is None else _SharedAccount(self, place, self._units).load(value)
 
     def forget(self, key: Hashable) -> None:
         self.shared.order(self.place(key), lambda value: (None, None))
@@ -320,69 +294,69 @@ class _SharedAccounts:
 class _SharedAccount(_Account):
     """An account at the time when a call took from it."""
 
-    __slots__ = ("_accounts", "_lacking", "_opened", "place")
+    __slots__ = ("_accounts", "_id", "_lacking", "place")
 
     def __init__(self, accounts: _SharedAccounts, place: str, units: int) -> None:
         super().__init__(units)
         self._accounts = accounts
         self._lacking: int | None = None
-        self._opened = ""
+        self._id = ""
         self.place = place
 
-    def as_kept(self, value: Any) -> _SharedAccount:
-        self._opened, self.running, self.used = value["opened"], value["running"], value["used"]
+    def load(self, value: Any) -> _SharedAccount:
+        self._id, self.running, self.used = value["opened"], value["running"], value["used"]
         return self
 
-    def taken(self, wanted: list[int], value: Any) -> tuple[Any, int | None]:
+    def take_from(self, wanted: list[int], value: Any) -> tuple[Any, int | None]:
         """Return the account's new value with `wanted` taken from it, and the index of a lacking amount or None."""
         new = {"opened": os.urandom(8).hex(), "running": 0, "used": [0] * len(wanted)}
-        self.as_kept(new if value is None else value)
+        self.load(new if value is None else value)
         self._lacking = self.take(wanted, self._accounts.limits)
-        return (value if self._lacking is not None else self._kept()), self._lacking
+        return (value if self._lacking is not None else self._to_json()), self._lacking
 
     def settle(self, unused: list[int]) -> None:
         """Give the `unused` amounts back, without waiting for the store. If that fails, they count as used."""
         if not self._accounts.only_calls or any(unused):  # else no figure changes that anybody reads
-            self._tell(partial(self._settled, unused))
+            self._order(partial(self._settle_value, unused))
 
-    def _tell(self, change: Callable[[Any], tuple[Any, None]]) -> None:
+    def _order(self, change: Callable[[Any], tuple[Any, None]]) -> None:
         with suppress(StoreError):  # the program is ending
-            self._accounts.shared.order(self.place, change).add_done_callback(_log_lost)
+            self._accounts.shared.order(self.place, change).add_done_callback(_log_failure)
 
     def give_back(self, wanted: list[int], taking: Future[int | None]) -> None:
         """Give everything back if it was taken. This runs after `taking`, so it knows the outcome."""
 
         def change(value: Any) -> tuple[Any, None]:
             lost = taking.done() and taking.exception() is not None
-            return (value, None) if lost or self._lacking is not None else self._settled(wanted, value)
+            return (value, None) if lost or self._lacking is not None else self._settle_value(wanted, value)
 
-        self._tell(change)
+        self._order(change)
 
-    def _settled(self, unused: list[int], value: Any) -> tuple[Any, None]:
-        if value is None or value["opened"] != self._opened:
+    def _settle_value(self, unused: list[int], value: Any) -> tuple[Any, None]:
+        if value is None or value["opened"] != self._id:
             return value, None
-        self.as_kept(value)
+        self.load(value)
         super().settle(unused)
-        return self._kept(), None
+        return self._to_json(), None
 
-    def _kept(self) -> dict[str, Any]:
-        return {"opened": self._opened, "running": self.running, "used": self.used}
+    def _to_json(self) -> dict[str, Any]:
+        return {"opened": self._id, "running": self.running, "used": self.used}
 
 
-def _log_lost(order: Future[None]) -> None:
+def _log_failure(order: Future[None]) -> None:
     if error := order.exception():
-        log.error("budget: what a call has not used counts as used, as its account did not answer: %s", error)
+        log.error("budget: the shared account failed, so the whole reservation of a call counts as used: %s", error)
 
 
-def _scaled(name: str, amount: Any) -> int:
-    return max(1, round(number(name, amount) * _SCALE))
+def _to_billionths(name: str, amount: Any) -> int:
+    return max(1, round(check_number(name, amount) * _SCALE))
 
 
-def _decimal(amount: int) -> str:
+def _format_amount(amount: int) -> str:
     return f"{amount / _SCALE:.12g}"
 
 
-def _usage_in_metadata(result: ToolResult) -> Mapping[str, Any] | None:
+def _find_usage(result: ToolResult) -> Mapping[str, Any] | None:
     """Return `metadata["usage"]`, under the names of the model APIs."""
     usage = result.metadata.get("usage")
     if not isinstance(usage, Mapping):
@@ -392,12 +366,12 @@ def _usage_in_metadata(result: ToolResult) -> Mapping[str, Any] | None:
     return {"tokens": tokens, "cost": usage.get("cost")}
 
 
-def _checked(amounts: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the amounts that are finite numbers from 0 upwards, at most `LARGEST`. All others count as unknown."""
+def _drop_invalid(amounts: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the finite amounts from 0 upwards, each at most `LARGEST_NUMBER`. All others count as unknown."""
     if amounts is None:
         return {}
     return {
-        unit: min(amount, LARGEST)
+        unit: min(amount, LARGEST_NUMBER)
         for unit, amount in amounts.items()
         if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 <= amount < math.inf
     }

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import By, Ticking, keyed, number, whole
+from ferrule.middleware._limits import By, MiddlewareClock, check_number, check_whole_number, make_key
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -19,14 +19,14 @@ from ferrule.values.context import ToolContext
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.result import ToolResult, get_original, set_slot
 
-_Shared: TypeAlias = ToolResult | Literal["again", "alone"]
+Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """The success of a call, or `"again"` if another waiting call must run instead, or `"alone"` if each must run by
 itself.
 """
-_WaitingCall: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
+_WaitingCall: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[Shared]]"
 _CacheKey: TypeAlias = tuple[Any, str, Hashable]
-_canonical = json.JSONEncoder(sort_keys=True).encode
-_UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
+_encode = json.JSONEncoder(sort_keys=True).encode
+_IMMUTABLE_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, clock: Clock | None = None) -> Cache:
@@ -67,7 +67,7 @@ class _Flight:
         self.loop = loop
         self.waiters: list[_WaitingCall] = []
 
-    def end(self, shared: _Shared) -> None:
+    def end(self, shared: Shared) -> None:
         """Give the outcome to all waiting calls."""
         for loop, waiter in self.waiters:
             with suppress(RuntimeError):  # a closed loop; its waiting calls ended with it
@@ -77,14 +77,14 @@ class _Flight:
 class Cache:
     """The middleware of `cache`."""
 
-    only_inside = "cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards"
+    only_inside = "cache(…) belongs in `inside`: in `around`, a stored answer would bypass the guards"
 
     def __init__(self, seconds: float, entries: int, by: By | None, clock: Clock | None) -> None:
-        self._seconds = number("cache(seconds)", seconds)
-        self._most = whole("cache(entries)", entries)
-        self._scope = _everything if by is None else keyed("cache", by)[0]
-        self._clock = Ticking("cache", clock)
-        self._kept: dict[_CacheKey, tuple[float, ToolResult]] = {}
+        self._seconds = check_number("cache(seconds)", seconds)
+        self._limit = check_whole_number("cache(entries)", entries)
+        self._scope = _default_key if by is None else make_key("cache", by)[0]
+        self._clock = MiddlewareClock("cache", clock)
+        self._stored: dict[_CacheKey, tuple[float, ToolResult]] = {}
         self._flights: dict[_CacheKey, _Flight] = {}
         self._lock = threading.Lock()
 
@@ -96,30 +96,30 @@ class Cache:
         if context.asked or context.answer is not None:
             return await next(call, context)
         # The key has the tool itself: its fingerprint does not cover its fixed arguments or its handler.
-        asked = _canonical(dict(call.arguments))
-        if SECRET_STARS in asked:  # distinguishes two secrets that validation has replaced by stars
-            asked += str(call.raw)
-        key: _CacheKey = (context.tool.definition, asked, self._scope(call, context))
-        shared: _Shared = "again"
-        self._clock.of(context)
+        arguments = _encode(dict(call.arguments))
+        if SECRET_STARS in arguments:  # distinguishes two secrets that validation has replaced by stars
+            arguments += str(call.raw)
+        key: _CacheKey = (context.tool.definition, arguments, self._scope(call, context))
+        shared: Shared = "again"
+        self._clock.get(context)
         while shared == "again":
             entry = self._look_up(key, call)
             if isinstance(entry, _Flight):
                 return await self._lead(key, entry, call, context, next)
             shared = await entry if isinstance(entry, asyncio.Future) else entry
-        found = shared if isinstance(shared, str) else _for_another(shared)
+        found = shared if isinstance(shared, str) else _copy_for_another(shared)
         return await next(call, context) if isinstance(found, str) else found
 
-    def _look_up(self, key: _CacheKey, call: ToolCall) -> _Shared | _Flight | asyncio.Future[_Shared]:
+    def _look_up(self, key: _CacheKey, call: ToolCall) -> Shared | _Flight | asyncio.Future[Shared]:
         """Return the stored result, a flight to lead, a future to wait for, or `"alone"` if the call must run by
         itself.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
-            kept = self._kept.pop(key, None)
-            if kept is not None and self._clock.time() < kept[0]:
-                self._kept[key] = kept
-                return kept[1]
+            stored = self._stored.pop(key, None)
+            if stored is not None and self._clock.time() < stored[0]:
+                self._stored[key] = stored
+                return stored[1]
             flight = self._flights.get(key)
             if flight is None or flight.loop.is_closed():
                 if flight is not None:
@@ -129,14 +129,14 @@ class Cache:
             if flight.parent != call.parent:
                 # The leader itself may wait for this call, so only calls with the same parent wait for each other.
                 return "alone"
-            waiter: asyncio.Future[_Shared] = loop.create_future()
+            waiter: asyncio.Future[Shared] = loop.create_future()
             flight.waiters.append((loop, waiter))
             return waiter
 
     async def _lead(
         self, key: _CacheKey, flight: _Flight, call: ToolCall, context: ToolContext, next: Next
     ) -> ToolResult:
-        shared: _Shared = "alone"
+        shared: Shared = "alone"
         try:
             result = await next(call, context)
             if context.remaining(own=True) == 0:  # a result after the deadline is dropped
@@ -152,13 +152,13 @@ class Cache:
                 if self._flights.get(key) is flight:
                     del self._flights[key]
                     if isinstance(shared, ToolResult):
-                        self._keep(key, shared)
+                        self._store(key, shared)
             flight.end(shared)
 
-    def _keep(self, key: _CacheKey, result: ToolResult) -> None:
-        self._kept[key] = (self._clock.time() + self._seconds, result)
-        if len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
+    def _store(self, key: _CacheKey, result: ToolResult) -> None:
+        self._stored[key] = (self._clock.time() + self._seconds, result)
+        if len(self._stored) > self._limit:
+            del self._stored[next(iter(self._stored))]
 
     def forget(self, tool: str | None = None) -> None:
         """Drop the stored results of the tool of this name, or of all tools.
@@ -166,14 +166,14 @@ class Cache:
         Calls that run at present are not stored either.
         """
         with self._lock:
-            self._kept = {key: kept for key, kept in self._kept.items() if tool not in (None, key[0].name)}
+            self._stored = {key: stored for key, stored in self._stored.items() if tool not in (None, key[0].name)}
             self._flights = {key: one for key, one in self._flights.items() if tool not in (None, key[0].name)}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._stored)
 
 
-class _Same:
+class _Identity:
     """An object as a key, equal to itself alone. It keeps the object alive, so no other one gets its address."""
 
     __slots__ = ("_object",)
@@ -182,31 +182,27 @@ class _Same:
         self._object = object
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other._object is self._object
+        return isinstance(other, _Identity) and other._object is self._object
 
     def __hash__(self) -> int:
         return id(self._object)
 
 
-def _everything(call: ToolCall, context: ToolContext) -> Hashable:
+def _default_key(call: ToolCall, context: ToolContext) -> Hashable:
     where = (context.session, context.principal, context.working_directory)
     try:
-        metadata: Hashable = _canonical(dict(context.metadata))
+        metadata: Hashable = _encode(dict(context.metadata))
     except (TypeError, ValueError):  # no JSON form: the object itself is the key
-        metadata = _Same(context.metadata)
-    return (*where, metadata, _Same(context.deps), _Same(context.secrets))
+        metadata = _Identity(context.metadata)
+    return (*where, metadata, _Identity(context.deps), _Identity(context.secrets))
 
 
-def _snapshot(result: ToolResult) -> _Shared:
+def _snapshot(result: ToolResult) -> Shared:
     """Return a copy of `result` for others, independent of later changes to it."""
-    if result.metadata.get("cache") is False:
-        return "alone"
-    content = result.content
-    copied = _deep_copy(result)
-    return copied if isinstance(copied, str) else copied.replace(content=content)
+    return "alone" if result.metadata.get("cache") is False else _deep_copy(result)
 
 
-def _for_another(result: ToolResult) -> _Shared:
+def _copy_for_another(result: ToolResult) -> Shared:
     """Return a stored or shared result for another call, for which nothing was run."""
     copied = _deep_copy(result)
     if isinstance(copied, str):
@@ -214,9 +210,9 @@ def _for_another(result: ToolResult) -> _Shared:
     return copied.replace(executed=False, metadata={**copied.metadata, "cached": True})
 
 
-def _deep_copy(result: ToolResult) -> _Shared:
-    value, own = get_original(result)
-    if type(value) in _UNCHANGING and not result.metadata:
+def _deep_copy(result: ToolResult) -> Shared:
+    value, is_original = get_original(result)
+    if type(value) in _IMMUTABLE_TYPES and not result.metadata:
         return result
     try:
         value, output, metadata = copy.deepcopy((value, result.output, dict(result.metadata)))
@@ -225,10 +221,10 @@ def _deep_copy(result: ToolResult) -> _Shared:
     except BaseException:  # an output that cannot be copied, such as a connection, whatever its methods raise
         return "alone"
     copied = result.replace(output=output, metadata=metadata, content=result.content)
-    set_slot(copied, "_original", (value, own))
+    set_slot(copied, "_original", (value, is_original))
     return copied
 
 
-def _wake_waiter(waiter: asyncio.Future[_Shared], shared: _Shared) -> None:
+def _wake_waiter(waiter: asyncio.Future[Shared], shared: Shared) -> None:
     if not waiter.done():
         waiter.set_result(shared)

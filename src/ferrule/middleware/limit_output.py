@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import whole
+from ferrule.middleware._limits import check_whole_number
 from ferrule.types import Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import KEEP_CHOICES, MAX_MEDIA_BYTES, Keep, Text, truncate_blocks, truncate_text
@@ -29,24 +29,24 @@ def limit_output(characters: int, *, keep: Keep = "both", max_media: int = MAX_M
     Raises:
         DefinitionError: `characters` or `max_media` is not a whole number above 0, or `keep` is none of the three.
     """
-    whole("limit_output(characters)", characters)
-    whole("limit_output(max_media)", max_media)
+    check_whole_number("limit_output(characters)", characters)
+    check_whole_number("limit_output(max_media)", max_media)
     if keep not in KEEP_CHOICES:
         raise DefinitionError(f"limit_output(keep) is 'head', 'tail' or 'both', not {keep!r}")
 
-    async def limited(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+    async def limit_result(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         result = await next(call, context)
         error = result.error
         if error is None:
             content = truncate_blocks(result.content, characters, keep, max_media)
             return result if content == result.content else result.replace(content=content)
-        short = truncate_text(error, characters, keep)
+        short_error = truncate_text(error, characters, keep)
         if result.content == (Text(error),):
-            return result if short == error else result.replace(error=short, content=(Text(short),))
+            return result if short_error == error else result.replace(error=short_error, content=(Text(short_error),))
         # The content differs from the error: the error goes first, the content gets the rest.
-        content = truncate_blocks(result.content, characters - len(short), keep, max_media)
-        if short == error and content == result.content:
+        content = truncate_blocks(result.content, characters - len(short_error), keep, max_media)
+        if short_error == error and content == result.content:
             return result
-        return result.replace(error=short, content=content)
+        return result.replace(error=short_error, content=content)
 
-    return limited
+    return limit_result

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
-from ferrule.middleware._counted import (
+from ferrule.middleware._limits import (
     By,
+    MiddlewareClock,
     SharedWindows,
-    Ticking,
     Windows,
-    keyed,
-    limited,
-    number,
-    replayed,
-    rounded_up,
-    shared_limits,
-    uncounted,
-    whole,
+    check_number,
+    check_shared_limits,
+    check_whole_number,
+    is_replay,
+    make_key,
+    make_limited_result,
+    make_uncounted_result,
+    round_up,
 )
 from ferrule.scheduling.clock import Clock
 from ferrule.stores.limits import SharedLimits
@@ -68,7 +68,7 @@ def rate(
 class Rate:
     """The middleware of `rate`."""
 
-    __slots__ = ("_clock", "_key", "_said", "_shared", "_wait", "_windows")
+    __slots__ = ("_clock", "_error", "_key", "_shared", "_wait", "_windows")
 
     def __init__(
         self,
@@ -79,17 +79,17 @@ class Rate:
         limits: SharedLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        most, per = whole("rate(calls)", calls), number("rate(seconds)", seconds)
-        self._wait = math.inf if wait == math.inf else number("rate(wait)", wait, zero=True)
-        self._key, who = keyed("rate", by)
-        self._clock = Ticking("rate", clock)
-        self._windows = Windows(most, per)
-        limits = shared_limits("rate", limits)
-        self._shared = None if limits is None else SharedWindows(limits, most, per, who)
-        self._said = f"could not be called: the limit of {most} calls in {per:g} s for {who} is reached."
+        limit, period = check_whole_number("rate(calls)", calls), check_number("rate(seconds)", seconds)
+        self._wait = math.inf if wait == math.inf else check_number("rate(wait)", wait, zero=True)
+        self._key, scope = make_key("rate", by)
+        self._clock = MiddlewareClock("rate", clock)
+        self._windows = Windows(limit, period)
+        limits = check_shared_limits("rate", limits)
+        self._shared = None if limits is None else SharedWindows(limits, limit, period, scope)
+        self._error = f"could not be called: the limit of {limit} calls in {period:g} s for {scope} is reached."
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        clock, key, before = self._clock.of(context), self._key(call, context), context.runs
+        clock, key, before = self._clock.get(context), self._key(call, context), context.runs
         now = clock.time() if self._shared is None else clock.now()
         if self._shared is None:
             wait = self._windows.take(key, now, self._wait)
@@ -97,13 +97,13 @@ class Rate:
             try:
                 wait = await self._shared.take(key, now, self._wait)
             except StoreError as error:
-                return uncounted("rate", call, error)
+                return make_uncounted_result("rate", call, error)
         if wait > self._wait:
-            return limited(f"{call.name} {self._said}", rounded_up(wait))
+            return make_limited_result(f"{call.name} {self._error}", round_up(wait))
         if wait:
             await context.pause(wait, clock.sleep, timed=False)
         result = await next(call, context)
-        if replayed(result, context, before):
+        if is_replay(result, context, before):
             (self._shared or self._windows).give_back(key, now + wait)
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from ferrule.middleware._texts import with_texts
+from ferrule.middleware._texts import change_texts
 from ferrule.security.characters import visible
 from ferrule.security.masking import MASK, mask_certain_credentials
 from ferrule.security.redaction import is_secret_member
@@ -26,35 +26,35 @@ async def redact(call: ToolCall, context: ToolContext, next: Next) -> ToolResult
 
     It belongs in `around`, inside of `untrusted` and `limit_output`, which could cut a credential in two.
     """
-    result = with_texts(await next(call, context), _redacted)
-    content = _redacted_across(result.content)
+    result = change_texts(await next(call, context), _redact_text)
+    content = _redact_blocks(result.content)
     return result if content == result.content else result.replace(content=content)
 
 
 redact.__dict__["only_around"] = (
-    "redact belongs in `around`: in `inside`, what the runner says of a failure is left out"
+    "redact belongs in `around`: in `inside`, it would miss the runner's text about a failure"
 )
 
 
-def _redacted(text: str, name: str) -> str:
+def _redact_text(text: str, name: str) -> str:
     """Return the text without credentials.
 
     A key with invisible characters between its own counts as a credential, and so does a secret under its member's
     name.
     """
-    seen, hidden = visible(text)
-    masked = mask_certain_credentials(seen)
-    if name and masked == seen and is_secret_member(name, seen, mask_certain_credentials):
+    visible_text, hidden = visible(text)
+    masked = mask_certain_credentials(visible_text)
+    if name and masked == visible_text and is_secret_member(name, visible_text, mask_certain_credentials):
         return MASK
-    return masked if not hidden or masked != seen else text
+    return masked if not hidden or masked != visible_text else text
 
 
-def _redacted_across(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+def _redact_blocks(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """Return the blocks with adjacent texts joined if a credential begins in one and ends in another."""
-    found: list[Block] = []
-    for is_text, group in groupby(blocks, lambda block: isinstance(block, Text)):
-        some = list(group)
-        joined = "".join(block.text for block in some if isinstance(block, Text))
-        masked = _redacted(joined, "") if is_text and len(some) > 1 else joined
-        found += some if masked == joined else [Text(masked)]
-    return tuple(found)
+    redacted: list[Block] = []
+    for is_texts, group in groupby(blocks, lambda block: isinstance(block, Text)):
+        adjacent = list(group)
+        joined = "".join(block.text for block in adjacent if isinstance(block, Text))
+        masked = _redact_text(joined, "") if is_texts and len(adjacent) > 1 else joined
+        redacted += adjacent if masked == joined else [Text(masked)]
+    return tuple(redacted)

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import Ticking, Windows, function, number, ran, whole
+from ferrule.middleware._limits import (
+    MiddlewareClock,
+    Windows,
+    check_number,
+    check_whole_number,
+    find_executed,
+    function,
+)
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -17,9 +24,9 @@ from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
-_MAY = frozenset({"failed", "limited", "timeout"})
+_RETRYABLE_STATUSES = frozenset({"failed", "limited", "timeout"})
 _NOTHING_RUN = "Nothing was run."
-_NEVER = 1e12  # an integer may be larger than any float
+_LONGEST_WAIT = 1e12  # an integer may be larger than any float
 
 
 def retry(
@@ -80,100 +87,101 @@ class Retry:
         when: Callable[[ToolResult], bool] | None,
         clock: Clock | None,
     ) -> None:
-        self._attempts = whole("retry(attempts)", attempts)
-        self._wait = number("retry(wait)", wait, zero=True)
-        self._longest = number("retry(longest)", longest, zero=True)
-        self._jitter = number("retry(jitter)", jitter, zero=True, most=1)
-        self._per_minute = whole("retry(per_minute)", per_minute)
-        self._spare = Windows(self._per_minute, 60.0)
-        self._safe = _safe_names(safe)
-        self._when: Callable[[ToolResult], bool] = _worth_another if when is None else function("retry(when)", when)
-        self._clock = Ticking("retry", clock)
+        self._attempts = check_whole_number("retry(attempts)", attempts)
+        self._wait = check_number("retry(wait)", wait, zero=True)
+        self._longest = check_number("retry(longest)", longest, zero=True)
+        self._jitter = check_number("retry(jitter)", jitter, zero=True, limit=1)
+        self._per_minute = check_whole_number("retry(per_minute)", per_minute)
+        self._extra_attempts = Windows(self._per_minute, 60.0)
+        self._safe = _read_safe_names(safe)
+        self._when: Callable[[ToolResult], bool] = _is_retryable if when is None else function("retry(when)", when)
+        self._clock = MiddlewareClock("retry", clock)
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         if not context.inside:
             raise DefinitionError(self.only_inside)
         before = context.runs
         result = await next(call, context)
-        return result if result.status == "ok" else await self._again(call, context, next, result, before)
+        return result if result.status == "ok" else await self._run_again(call, context, next, result, before)
 
-    async def _again(
+    async def _run_again(
         self, call: ToolCall, context: ToolContext, next: Next, result: ToolResult, before: int
     ) -> ToolResult:
-        made: list[dict[str, Any]] = []
-        ever = ran(result, context, before)
-        while isinstance(pause := self._pause(call, context, result, len(made) + 1, ever), float):
-            made.append(self._record(result, len(made) + 1, pause))
-            context.announce(made[-1])
+        attempts: list[dict[str, Any]] = []
+        has_run = find_executed(result, context, before)
+        while isinstance(pause := self._pause(call, context, result, len(attempts) + 1, has_run), float):
+            attempts.append(self._make_record(result, len(attempts) + 1, pause))
+            context.announce(attempts[-1])
             # If no other attempt is possible, `next` returns the reason.
-            await context.pause(pause, self._clock.of(context).sleep)
+            await context.pause(pause, self._clock.get(context).sleep)
             result = await next(call, context)
-            ever = ran(result, context, before) if ever is False else ever
+            has_run = find_executed(result, context, before) if has_run is False else has_run
         if pause:
             result = result.replace(metadata={**result.metadata, "not_retried": pause})
-        return self._last(result, made, ever) if made else result
+        return self._finish(result, attempts, has_run) if attempts else result
 
     def _pause(
-        self, call: ToolCall, context: ToolContext, result: ToolResult, attempt: int, ever: bool | None
+        self, call: ToolCall, context: ToolContext, result: ToolResult, attempt: int, has_run: bool | None
     ) -> float | str:
         """Return the seconds until the next attempt, or the reason why there is none: empty if none was expected."""
-        if attempt >= self._attempts or result.status not in _MAY or context.cancelled or not self._when(result):
+        may_retry = attempt < self._attempts and result.status in _RETRYABLE_STATUSES and not context.cancelled
+        if not may_retry or not self._when(result):
             return ""
-        if ever is not False and not self._is_safe(call, context):
+        if has_run is not False and not self._is_safe(call, context):
             return f"{call.name} may have run, and is neither read_only nor idempotent nor in retry(safe=…)"
         if context.chunks:
-            return "a part of its output had been shown"
-        pause, remaining = self._chosen(result, attempt), context.remaining()
+            return "a part of its output was already sent"
+        pause, remaining = self._choose_pause(result, attempt), context.remaining()
         if pause > self._longest:
-            return f"it was to wait for {pause:g} s, and retry(longest={self._longest:g}) waits no longer than that"
+            return f"the wait of {pause:g} s is longer than retry(longest={self._longest:g})"
         if remaining is not None and pause >= remaining:
-            return f"it was to wait for {pause:g} s, and the deadline, which is for all attempts, came before that"
-        if result.status != "limited" and self._spare.take(call.name, self._clock.of(context).time()):
-            return f"the retry(per_minute={self._per_minute}) further attempts of {call.name} in a minute were made"
+            return f"the wait of {pause:g} s would end after the deadline"
+        if result.status != "limited" and self._extra_attempts.take(call.name, self._clock.get(context).time()):
+            return f"{call.name} has used its retry(per_minute={self._per_minute}) attempts"
         return pause
 
     def _is_safe(self, call: ToolCall, context: ToolContext) -> bool:
-        marked = context.call is not None and (context.tool.read_only or context.tool.idempotent)
-        return marked or any(fnmatch.fnmatchcase(call.name, one) for one in self._safe)
+        is_marked = context.call is not None and (context.tool.read_only or context.tool.idempotent)
+        return is_marked or any(fnmatch.fnmatchcase(call.name, one) for one in self._safe)
 
-    def _chosen(self, result: ToolResult, attempt: int) -> float:
+    def _choose_pause(self, result: ToolResult, attempt: int) -> float:
         backoff = min(math.ldexp(self._wait, min(attempt - 1, 60)), self._longest)
         chance = random.random() * self._jitter
-        asked = _wait_asked_for(result)
-        if asked is None:
+        requested = _requested_wait(result)
+        if requested is None:
             return backoff * (1 - chance)
-        return asked if asked > self._longest else min(asked + backoff * chance, self._longest)
+        return requested if requested > self._longest else min(requested + backoff * chance, self._longest)
 
-    def _record(self, result: ToolResult, attempt: int, pause: float | None) -> dict[str, Any]:
+    def _make_record(self, result: ToolResult, attempt: int, pause: float | None) -> dict[str, Any]:
         error = None if result.error is None else truncate_text(clean_text(result.error), 500)
         return {"attempt": attempt, "of": self._attempts, "status": result.status, "error": error, "wait": pause}
 
-    def _last(self, result: ToolResult, made: list[dict[str, Any]], ever: bool | None) -> ToolResult:
-        made.append(self._record(result, len(made) + 1, None))
-        result = result.replace(metadata={**result.metadata, "attempts": made})
-        if result.executed is not False or ever is False:
+    def _finish(self, result: ToolResult, attempts: list[dict[str, Any]], has_run: bool | None) -> ToolResult:
+        attempts.append(self._make_record(result, len(attempts) + 1, None))
+        result = result.replace(metadata={**result.metadata, "attempts": attempts})
+        if result.executed is not False or has_run is False:
             return result
         # The last attempt ran nothing, but an earlier one did. This counts for the call as a whole.
-        result = result.replace(executed=ever)
+        result = result.replace(executed=has_run)
         if result.error is None or _NOTHING_RUN not in result.error:
             return result
-        return result.replace(error=result.error.replace(_NOTHING_RUN, "It was not run again; it had been run before."))
+        return result.replace(error=result.error.replace(_NOTHING_RUN, "An earlier attempt ran."))
 
 
-def _safe_names(safe: Any) -> tuple[str, ...]:
+def _read_safe_names(safe: Any) -> tuple[str, ...]:
     if isinstance(safe, str) or not isinstance(safe, Iterable) or not all(isinstance(one, str) for one in safe):
         raise DefinitionError(f"retry(safe) must be a list of tool names, such as safe=['search'], not {safe!r}")
     return tuple(safe)
 
 
-def _worth_another(result: ToolResult) -> bool:
+def _is_retryable(result: ToolResult) -> bool:
     if result.retryable is not None:
         return result.retryable
-    return result.status == "failed" or (result.status == "limited" and _wait_asked_for(result) is not None)
+    return result.status == "failed" or (result.status == "limited" and _requested_wait(result) is not None)
 
 
-def _wait_asked_for(result: ToolResult) -> float | None:
+def _requested_wait(result: ToolResult) -> float | None:
     seconds = result.metadata.get("retry_after")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         return None
-    return float(min(seconds, _NEVER))
+    return float(min(seconds, _LONGEST_WAIT))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferrule.middleware._texts import with_texts
+from ferrule.middleware._texts import change_texts
 from ferrule.security.characters import inert, visible
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -23,9 +23,9 @@ async def sanitize(call: ToolCall, context: ToolContext, next: Next) -> ToolResu
     Use it for texts of others. In files to edit later, it would change the text that an edit looks for. It belongs in
     `around`, innermost: `around=[untrusted, limit_output(16_000), redact, sanitize]`.
     """
-    return with_texts(await next(call, context), lambda text, name: inert(visible(text)[0]))
+    return change_texts(await next(call, context), lambda text, name: inert(visible(text)[0]))
 
 
 sanitize.__dict__["only_around"] = (
-    "sanitize belongs in `around`: in `inside`, what the runner says of a failure is left out"
+    "sanitize belongs in `around`: in `inside`, it would miss the runner's text about a failure"
 )

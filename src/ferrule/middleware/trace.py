@@ -49,10 +49,10 @@ def trace(
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         raise DefinitionError('trace() needs opentelemetry-api: pip install "ferrule[otel]"') from None
-    given: Any = agent
-    if not (given is None or (isinstance(given, str) and given)):
-        raise DefinitionError(f"trace(agent) is the name of an agent, or None, not {given!r}")
-    for name, said in (("content", content), ("principal", principal)):
-        if said is not None and not isinstance(said, bool):
-            raise DefinitionError(f"trace({name}) must be True or False, not {said!r}")
+    name_given: Any = agent
+    if not (name_given is None or (isinstance(name_given, str) and name_given)):
+        raise DefinitionError(f"trace(agent) must be the name of an agent or None, not {agent!r}")
+    for name, value in (("content", content), ("principal", principal)):
+        if value is not None and not isinstance(value, bool):
+            raise DefinitionError(f"trace({name}) must be True or False, not {value!r}")
     return Trace(content, principal, agent, tracer_provider, meter_provider)

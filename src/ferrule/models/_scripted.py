@@ -52,7 +52,7 @@ class RecordedCall(Protocol):
     @property
     def parent(self) -> str | None: ...
 
-    def sent(self, tools: Toolset | None = None) -> ToolCall: ...
+    def to_call(self, tools: Toolset | None = None) -> ToolCall: ...
 
 
 class Scripted:
@@ -229,7 +229,7 @@ def _recorded_calls(recorded: Iterable[RecordedCall], tools: Toolset | None) -> 
                 f"not {one!r:.200}"
             )
     calls = sorted((one for one in given if one.parent is None), key=lambda one: one.began_at)
-    return [one.sent(tools) for one in calls]
+    return [one.to_call(tools) for one in calls]
 
 
 def _text_and_calls(answer: str | Sequence[Call] | tuple[str, Sequence[Call]]) -> tuple[str, Sequence[Call]]:

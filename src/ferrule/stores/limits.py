@@ -35,7 +35,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_until, wake_f
 from ferrule.stores.store import JsonValue, Postgres, Store, StoreError, read_row
 from ferrule.types import Journal, Lease
 
-__all__ = ["SECONDS", "Change", "SharedLimits", "answer", "shared", "turns"]
+__all__ = ["SECONDS", "Change", "SharedLimits", "grant_turns", "shared", "wait_for_answer"]
 
 log = logging.getLogger("ferrule")
 T = TypeVar("T")
@@ -48,8 +48,8 @@ It may be called several times and must have no side effects. See docs/limits.md
 SECONDS = 10.0
 """Seconds to wait for an answer of the store; then nothing runs. See docs/limits.md#among-several-programs."""
 _LONGEST_KEY = 200
-_LINGER = 1.0  # seconds before the idle thread ends
-_FIRST_LOOK, _LONGEST_LOOK = 0.01, 0.05  # seconds between two checks whether others have released something
+_IDLE_SECONDS = 1.0  # seconds before the idle thread ends
+_FIRST_CHECK, _LONGEST_CHECK = 0.01, 0.05  # seconds between two checks whether others have released something
 _JITTER = random.SystemRandom()  # independent in each process, forked ones too
 _FIRST_BACK_OFF, _LONGEST_BACK_OFF = 0.001, 0.05  # seconds to wait after another program changed the value first
 
@@ -73,18 +73,18 @@ def shared(
     Raises:
         DefinitionError: An argument is not valid.
     """
-    given: Any = name
-    if not isinstance(given, str) or not given:
+    name_given: Any = name
+    if not isinstance(name_given, str) or not name_given:
         raise DefinitionError(f"shared(name) must be a text that is not empty, not {name!r}")
-    given = lease
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
+    name_given = lease
+    if isinstance(name_given, bool) or not isinstance(name_given, int | float) or not 0 < name_given < 1e9:
         raise DefinitionError(f"shared(lease) must be seconds above 0, not {lease!r}")
-    store = _store_of(place)
-    keeper = _Keeper(store, f"{name}/leases", float(lease), clock or MONOTONIC)
-    return SharedLimits(store, name, float(lease), keeper)
+    store = _to_store(place)
+    limits_thread = _LimitsThread(store, f"{name}/leases", float(lease), clock or MONOTONIC)
+    return SharedLimits(store, name, float(lease), limits_thread)
 
 
-def _store_of(place: Any) -> Store:
+def _to_store(place: Any) -> Store:
     if isinstance(place, str):
         return Postgres(place)
     store = place.store if isinstance(place, Journal) else place
@@ -110,7 +110,7 @@ class SharedLimits:
     store: Store
     name: str
     lease_seconds: float
-    _keeper: _Keeper = field(repr=False)
+    _limits_thread: _LimitsThread = field(repr=False)
 
     def order(self, place: str, change: Change[T]) -> Future[T]:
         """Change the value at `place`, after all earlier orders for it. Return a future of the answer or a
@@ -122,11 +122,11 @@ class SharedLimits:
         Raises:
             StoreError: The program is ending.
         """
-        return self._keeper.order(f"{self.name}/{place}", change)
+        return self._limits_thread.order(f"{self.name}/{place}", change)
 
     def sweep(self, places: str, is_over: Callable[[JsonValue], bool]) -> None:
         """Remove the expired values at all places with this prefix, without waiting for the store."""
-        self._keeper.sweep(f"{self.name}/{places}", is_over)
+        self._limits_thread.sweep(f"{self.name}/{places}", is_over)
 
     def place(self, kind: str, key: object) -> str:
         """Return the place of a key's count.
@@ -149,7 +149,7 @@ class SharedLimits:
             keys: The keys to take.
             shared: Whether other calls may share the keys.
         """
-        return _CallLease(self._keeper, dict(slots), sorted(keys), shared)
+        return _CallLease(self._limits_thread, dict(slots), sorted(keys), shared)
 
 
 def _json_key(key: object) -> object:
@@ -159,10 +159,10 @@ def _json_key(key: object) -> object:
         return int(key)
     if isinstance(key, tuple):
         return [_json_key(one) for one in key]
-    raise TypeError(f"a limit among programs counts by texts, whole numbers, None and tuples of these, not by {key!r}")
+    raise TypeError(f"a key of a shared limit must be made of texts, whole numbers, None and tuples, not {key!r}")
 
 
-async def answer(order: Future[T]) -> T:
+async def wait_for_answer(order: Future[T]) -> T:
     """Return the answer of an order. The order goes on if nobody waits any more. See
     docs/limits.md#among-several-programs.
 
@@ -192,7 +192,7 @@ class _LeaseEntry(NamedTuple):
     shared: bool
 
 
-def turns(entries: Iterable[JsonValue]) -> tuple[list[JsonValue], dict[str, str]]:
+def grant_turns(entries: Iterable[JsonValue]) -> tuple[list[JsonValue], dict[str, str]]:
     """Return the entries, with the next ones in line held, and the reason of each entry that still waits. See
     docs/limits.md.
 
@@ -202,7 +202,7 @@ def turns(entries: Iterable[JsonValue]) -> tuple[list[JsonValue], dict[str, str]
     listed = [_LeaseEntry(*entry) for entry in entries]
     slots: dict[str, int] = {}
     keys: dict[str, list[bool]] = {}
-    lacking: dict[str, str] = {}
+    obstacles: dict[str, str] = {}
 
     def take(entry: _LeaseEntry) -> None:
         for slot in entry.slots if entry.held else ():
@@ -215,18 +215,18 @@ def turns(entries: Iterable[JsonValue]) -> tuple[list[JsonValue], dict[str, str]
             take(entry)
     for place, entry in enumerate(listed):
         if not entry.held:
-            lacks = _lacks(entry, slots, keys)
-            if lacks is None:
+            obstacle = _find_obstacle(entry, slots, keys)
+            if obstacle is None:
                 listed[place] = entry = entry._replace(held=True)
             else:
-                lacking[entry.id] = lacks
+                obstacles[entry.id] = obstacle
             take(entry)
-    return [[*entry] for entry in listed], lacking
+    return [[*entry] for entry in listed], obstacles
 
 
-def _lacks(entry: _LeaseEntry, slots: Mapping[str, int], keys: Mapping[str, list[bool]]) -> str | None:
+def _find_obstacle(entry: _LeaseEntry, slots: Mapping[str, int], keys: Mapping[str, list[bool]]) -> str | None:
     if any(not (entry.shared and beside) for key in entry.keys for beside in keys.get(key, ())):
-        return "what it works on is in use"
+        return "a resource key is in use"
     full = [most for slot, most in entry.slots.items() if slots.get(slot, 0) >= most]
     return f"{full[0]} calls run already, the most that may run at once" if full else None
 
@@ -242,18 +242,18 @@ class _CallLease:
 
     outer: None = None
 
-    def __init__(self, keeper: _Keeper, slots: dict[str, int], keys: list[str], shared: bool) -> None:
-        self._keeper = keeper
+    def __init__(self, limits_thread: _LimitsThread, slots: dict[str, int], keys: list[str], shared: bool) -> None:
+        self._limits_thread = limits_thread
         self._waiter: asyncio.Future[None] | None = None
         self.wanted = slots, keys, shared
         self.had = False
-        self.busy_reason = "what counts the calls of all programs has not answered"
+        self.busy_reason = "the shared limits have not answered"
 
     async def acquire(self, deadline: float | None = None, group: object = None, timer: Timer | None = None) -> bool:
         """Wait for all of it until the deadline of `timer`, or of the loop. Return whether it was acquired."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:
-            self._keeper.ask(self)
+            self._limits_thread.add_lease(self)
             await wait_until(self._waiter, deadline, timer)
         except StoreError as error:
             self.fail(error)
@@ -267,9 +267,9 @@ class _CallLease:
 
     def release(self) -> None:
         """Release the lease or withdraw the request; from any thread."""
-        self._keeper.leave(self)
+        self._limits_thread.remove_lease(self)
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake the waiting call, from any thread."""
         waiter = self._waiter
         if waiter is not None:
@@ -277,9 +277,9 @@ class _CallLease:
 
     def fail(self, error: StoreError) -> None:
         """End the wait without a lease; from any thread."""
-        log.error("no call is run whose limits are shared: %s", error)
-        self.busy_reason = "what counts the calls of all programs cannot be reached"
-        self.tell()
+        log.error("no call with shared limits runs: %s", error)
+        self.busy_reason = "the shared limits are unavailable"
+        self.wake()
 
 
 # -- the thread --------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class _ChangeOrder(Generic[T]):
         self.future: Future[T] = Future()
 
 
-class _Keeper:
+class _LimitsThread:
     """The thread of one `shared(…)`. It carries out orders and renews the leases of this program.
 
     It runs while there is something to do, and a second longer.
@@ -302,11 +302,11 @@ class _Keeper:
         self._place = place
         self._seconds = seconds
         self._clock = clock
-        self._begin_anew()
+        self._reset()
         # Exit functions run in reverse order: this one runs before the earlier one that closes the journal.
         atexit.register(_flush_at_exit, weakref.ref(self))
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         """Reset everything: a forked process does not own the state it has copied."""
         self._process = os.getpid()
         self._program = os.urandom(8).hex()
@@ -317,29 +317,29 @@ class _Keeper:
         self._sweeps: dict[str, Callable[[JsonValue], bool]] = {}
         self._leases: dict[str, _CallLease] = {}
         self._due: float | None = None  # when to check the leases, by the machine's clock
-        self._looks = 0
-        self._failing: float | None = None  # the start of the failures
+        self._checks = 0
+        self._failing_since: float | None = None  # the start of the failures
         self._busy = False
 
     # Methods for callers in any thread.
 
     def order(self, key: str, change: Change[T]) -> Future[T]:
         order = _ChangeOrder(change)
-        with self._at_work():
+        with self._wake_thread():
             self._orders.setdefault(key, []).append(order)
         return order.future
 
     def sweep(self, prefix: str, is_over: Callable[[JsonValue], bool]) -> None:
-        with self._at_work():
+        with self._wake_thread():
             self._sweeps[prefix] = is_over
 
-    def ask(self, lease: _CallLease) -> None:
-        with self._at_work():
+    def add_lease(self, lease: _CallLease) -> None:
+        with self._wake_thread():
             self._leases[f"{self._program}-{next(self._numbers)}"] = lease
-            self._due, self._looks = 0.0, 0
+            self._due, self._checks = 0.0, 0
 
-    def leave(self, lease: _CallLease) -> None:
-        with suppress(StoreError), self._at_work():
+    def remove_lease(self, lease: _CallLease) -> None:
+        with suppress(StoreError), self._wake_thread():
             for name in [name for name, one in self._leases.items() if one is lease]:
                 del self._leases[name]
                 self._due = 0.0
@@ -355,9 +355,9 @@ class _Keeper:
         return self._thread is None or not (self._orders or self._sweeps or self._busy or due)
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
+    def _wake_thread(self) -> Iterator[None]:
         if self._process != os.getpid():
-            self._begin_anew()
+            self._reset()
         with self._awake:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="ferrule-limits", daemon=True)
@@ -373,13 +373,13 @@ class _Keeper:
 
     def _work(self) -> None:
         while self._has_work():
-            orders, sweeps = self._take()
+            orders, sweeps = self._take_work()
             for key, together in orders.items():
-                self._carry_out(key, together)
+                self._execute_orders(key, together)
             for prefix, is_over in sweeps.items():
                 self._sweep(prefix, is_over)
             if self._due is not None and self._due <= time.monotonic():
-                self._look()
+                self._update_leases()
 
     def _has_work(self) -> bool:
         """Wait for something to do. Return False if the thread is to end."""
@@ -387,7 +387,7 @@ class _Keeper:
             self._busy = False
             self._awake.notify_all()
             while not self._orders and not self._sweeps:
-                pause = _LINGER if self._due is None else self._due - time.monotonic()
+                pause = _IDLE_SECONDS if self._due is None else self._due - time.monotonic()
                 if pause <= 0:
                     break
                 if not self._awake.wait(pause) and self._due is None and not self._orders and not self._sweeps:
@@ -396,48 +396,48 @@ class _Keeper:
             self._busy = True
             return True
 
-    def _take(self) -> tuple[dict[str, list[_ChangeOrder[Any]]], dict[str, Callable[[JsonValue], bool]]]:
+    def _take_work(self) -> tuple[dict[str, list[_ChangeOrder[Any]]], dict[str, Callable[[JsonValue], bool]]]:
         with self._awake:
             taken = self._orders, self._sweeps
             self._orders, self._sweeps = {}, {}
             return taken
 
-    def _carry_out(self, key: str, orders: list[_ChangeOrder[Any]]) -> None:
+    def _execute_orders(self, key: str, orders: list[_ChangeOrder[Any]]) -> None:
         def change(value: JsonValue) -> tuple[JsonValue, list[Any]]:
             answers = []
             for order in orders:
-                value, answered = order.change(value)
-                answers.append(answered)
+                value, result = order.change(value)
+                answers.append(result)
             return value, answers
 
         try:
-            answers = self._changed(key, change)
+            answers = self._change_value(key, change)
         except StoreError as error:
             for order in orders:
                 order.future.set_exception(error)
         else:
-            for order, answered in zip(orders, answers, strict=True):
-                order.future.set_result(answered)
+            for order, result in zip(orders, answers, strict=True):
+                order.future.set_result(result)
 
-    def _changed(self, key: str, change: Change[T]) -> T:
+    def _change_value(self, key: str, change: Change[T]) -> T:
         """Change a value in spite of concurrent changes, and return the answer.
 
         Raises:
             StoreError: The change failed, or its outcome is unknown.
         """
-        ends, pause = time.monotonic() + SECONDS, _FIRST_BACK_OFF
+        deadline, pause = time.monotonic() + SECONDS, _FIRST_BACK_OFF
         while True:
             try:
                 old = self._store.get(key)
-                new, answered = change(old)
+                new, result = change(old)
                 if new == old or self._store.compare_and_set(key, old, new):
-                    return answered
+                    return result
             except StoreError:
                 raise
             except Exception as error:
-                raise StoreError(f"what is kept at {key!r} cannot be counted by: {error!r}") from error
-            if time.monotonic() > ends:
-                raise StoreError(f"{key!r} was not changed: other programs were first for {SECONDS:g} s")
+                raise StoreError(f"the stored value {key!r} cannot be changed: {error!r}") from error
+            if time.monotonic() > deadline:
+                raise StoreError(f"{key!r} was not changed: other programs changed it first for {SECONDS:g} s")
             time.sleep(_JITTER.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_BACK_OFF)
 
@@ -447,76 +447,76 @@ class _Keeper:
                 if read_row(value, is_over) is True:
                     self._store.compare_and_set(key, value, None)
         except Exception as error:
-            log.warning("what is over was not taken away from what limits are kept by: %s", error)
+            log.warning("the expired values of shared limits were not removed: %s", error)
 
-    def _look(self) -> None:
+    def _update_leases(self) -> None:
         """Write the leases of this program to the store, and wake the calls with a granted lease."""
-        mine = self._leases_now()
+        leases = self._list_leases()
         try:
-            lacking = self._changed(self._place, partial(self._kept, mine))
+            obstacles = self._change_value(self._place, partial(self._update_entries, leases))
         except StoreError as error:
-            self._failed(mine, error)
+            self._on_failure(leases, error)
         else:
-            self._failing = None
-            for name, lease in mine.items():
-                if name in lacking:
-                    lease.busy_reason = lacking[name]
+            self._failing_since = None
+            for name, lease in leases.items():
+                if name in obstacles:
+                    lease.busy_reason = obstacles[name]
                 elif not lease.had:
                     lease.had = True
-                    lease.tell()
+                    lease.wake()
         with self._awake:
-            if self._due is None and (self._leases or self._may_have_left()):
+            if self._due is None and (self._leases or self._may_have_entries()):
                 self._due = time.monotonic() + self._pause()
 
-    def _leases_now(self) -> dict[str, _CallLease]:
+    def _list_leases(self) -> dict[str, _CallLease]:
         with self._awake:
             self._due = None
             return dict(self._leases)
 
-    def _failed(self, mine: Mapping[str, _CallLease], error: StoreError) -> None:
+    def _on_failure(self, leases: Mapping[str, _CallLease], error: StoreError) -> None:
         """Fail the waiting leases. Held leases stay, and are written once the store works again."""
-        self._failing = self._failing or time.monotonic()
+        self._failing_since = self._failing_since or time.monotonic()
         with self._awake:
-            waiting = [name for name, lease in mine.items() if not lease.had]
+            waiting = [name for name, lease in leases.items() if not lease.had]
             for name in waiting:
                 self._leases.pop(name, None)
         for name in waiting:
-            mine[name].fail(error)
-        if len(waiting) < len(mine):
+            leases[name].fail(error)
+        if len(waiting) < len(leases):
             log.warning("the slots and keys of running calls were not renewed: %s", error)
 
-    def _may_have_left(self) -> bool:
+    def _may_have_entries(self) -> bool:
         """Return whether the store may have unexpired entries of this program for leases that have ended."""
-        return self._failing is not None and time.monotonic() - self._failing < self._seconds
+        return self._failing_since is not None and time.monotonic() - self._failing_since < self._seconds
 
     def _pause(self) -> float:
         if all(lease.had for lease in self._leases.values()):
             return self._seconds / 3
-        self._looks += 1
-        return _JITTER.uniform(0.5, 1.5) * min(_FIRST_LOOK * self._looks, _LONGEST_LOOK)
+        self._checks += 1
+        return _JITTER.uniform(0.5, 1.5) * min(_FIRST_CHECK * self._checks, _LONGEST_CHECK)
 
-    def _kept(self, mine: Mapping[str, _CallLease], value: JsonValue) -> tuple[JsonValue, dict[str, str]]:
+    def _update_entries(self, leases: Mapping[str, _CallLease], value: JsonValue) -> tuple[JsonValue, dict[str, str]]:
         """Return the current entries of all leases, and the reasons of the waiting leases of this program."""
         now = self._clock.now()
         entries: list[_LeaseEntry] = []
-        for entry in [_LeaseEntry(*kept) for kept in value or ()]:
-            if entry.id in mine:
-                late = entry.until < now + self._seconds * 2 / 3
-                entries.append(entry._replace(until=now + self._seconds) if late else entry)
+        for entry in [_LeaseEntry(*stored) for stored in value or ()]:
+            if entry.id in leases:
+                is_late = entry.until < now + self._seconds * 2 / 3
+                entries.append(entry._replace(until=now + self._seconds) if is_late else entry)
             elif entry.until > now and not entry.id.startswith(self._program):
                 entries.append(entry)
-        there = {entry.id for entry in entries}
+        known_ids = {entry.id for entry in entries}
         entries += [
             _LeaseEntry(name, now + self._seconds, lease.had, *lease.wanted)
-            for name, lease in mine.items()
-            if name not in there
+            for name, lease in leases.items()
+            if name not in known_ids
         ]
-        kept, lacking = turns(entries)
-        return kept or None, {name: lacks for name, lacks in lacking.items() if name in mine}
+        stored, obstacles = grant_turns(entries)
+        return stored or None, {name: obstacle for name, obstacle in obstacles.items() if name in leases}
 
 
-def _flush_at_exit(known: weakref.ref[_Keeper]) -> None:
+def _flush_at_exit(known: weakref.ref[_LimitsThread]) -> None:
     """Write the ends of leases to the store before the program ends."""
-    keeper = known()
-    if keeper is not None:
-        keeper.flush(SECONDS)
+    limits_thread = known()
+    if limits_thread is not None:
+        limits_thread.flush(SECONDS)

@@ -20,15 +20,9 @@ from typing import TYPE_CHECKING, Any, LiteralString, Protocol, TypeAlias, TypeV
 
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.security.paths import Directory, contains, open_directory, real
+from ferrule.stores.file_lock import try_lock
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import loads_finite
-
-try:
-    import fcntl as _fcntl
-except ImportError:  # pragma: no cover
-    fcntl: Any = None
-else:
-    fcntl = _fcntl
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -39,8 +33,8 @@ JsonValue: TypeAlias = Any
 KEY_BYTES = 32
 """The shortest length of a seal's key. See docs/approvals.md#what-is-kept-between-calls."""
 _LOCK_SECONDS = 10.0
-_LOOK_AGAIN_AFTER = 0.005
-_FOR_OTHERS = 0o077
+_POLL_SECONDS = 0.005
+_OTHERS_BITS = 0o077
 _REPLACE_TRIES = 100
 T = TypeVar("T")
 
@@ -97,15 +91,15 @@ class Memory:
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
         """Replace `old` with `new`, and return whether `old` was there."""
         with self._lock:
-            return _compare_and_set(self._texts, key, old, new)
+            return _replace_text(self._texts, key, old, new)
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
         """Return all values under keys with this prefix."""
         with self._lock:
-            return _items(self._texts, prefix)
+            return _list_items(self._texts, prefix)
 
 
-def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonValue) -> bool:
+def _replace_text(texts: dict[str, str], key: str, old: JsonValue, new: JsonValue) -> bool:
     if texts.get(key, "null") != row_text(old):
         return False
     if new is None:
@@ -115,7 +109,7 @@ def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonV
     return True
 
 
-def _items(texts: Mapping[str, str], prefix: str) -> dict[str, JsonValue]:
+def _list_items(texts: Mapping[str, str], prefix: str) -> dict[str, JsonValue]:
     return {key: read_json(texts[key]) for key in sorted(texts) if key.startswith(prefix)}
 
 
@@ -204,13 +198,13 @@ class SealedFile:
         given: Any = key
         if not isinstance(given, bytes) or len(given) < KEY_BYTES:
             raise DefinitionError(
-                f"the key of a sealed file is at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) "
-                "made once and kept elsewhere"
+                f"SealedFile(key) must be at least {KEY_BYTES} bytes. Make it once with "
+                f"secrets.token_bytes({KEY_BYTES}), and store it elsewhere"
             )
         self._path = private_place(path, apart_from, working_directory)
         self._key = key
         self._lock = threading.Lock()
-        self._noting = threading.Lock()
+        self._newest_lock = threading.Lock()
         self._newest = 0  # the highest write count read so far: an older copy has a lower one
         self._read()
 
@@ -233,9 +227,9 @@ class SealedFile:
         Raises:
             StoreError: The file cannot be read or written, or differs from the written one.
         """
-        with self._alone():
+        with self._lock_store():
             texts, writes = self._read()
-            done = _compare_and_set(texts, key, old, new)
+            done = _replace_text(texts, key, old, new)
             if done:
                 self._write(texts, writes + 1)
             return done
@@ -246,15 +240,15 @@ class SealedFile:
         Raises:
             StoreError: The file cannot be read, or differs from the written one.
         """
-        return _items(self._read()[0], prefix)
+        return _list_items(self._read()[0], prefix)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        ends = time.monotonic() + _LOCK_SECONDS
+    def _lock_store(self) -> Iterator[None]:
+        deadline = time.monotonic() + _LOCK_SECONDS
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
-            raise StoreError(f"{self._path!r} was not changed: it is in use for {_LOCK_SECONDS:.0f} s already")
+            raise StoreError(f"{self._path!r} was not changed: another thread has used it for {_LOCK_SECONDS:.0f} s")
         try:
-            with locked(self._path, ends):
+            with lock_file(self._path, deadline):
                 yield
         finally:
             self._lock.release()
@@ -269,22 +263,22 @@ class SealedFile:
             writes = int(sealed["writes"])
         except FileNotFoundError:
             if newest:
-                raise StoreError(f"{self._path!r} is gone, which was there before") from None
+                raise StoreError(f"{self._path!r} has been removed") from None
             return {}, 0
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise StoreError(f"{self._path!r} is no sealed file ({type(error).__name__})") from None
-        if not self._is_seal(seal, sealed):
+        if not self._is_valid_seal(seal, sealed):
             raise StoreError(
-                f"what is in {self._path!r} was not sealed with this key, or was changed since: nothing in it is "
-                "believed. Give the key that it was made with, or move the file away to begin anew"
+                f"{self._path!r} was sealed with another key, or was changed since, so Ferrule does not use it. "
+                "Pass the key of the file, or move it away for a new one"
             )
         if writes < newest:
-            raise StoreError(f"{self._path!r} is older than what was read before: an earlier copy was put there")
-        self._note(writes)
+            raise StoreError(f"{self._path!r} is an earlier copy of the file that was read before")
+        self._set_newest(writes)
         return texts, writes
 
-    def _note(self, writes: int) -> None:
-        with self._noting:
+    def _set_newest(self, writes: int) -> None:
+        with self._newest_lock:
             self._newest = max(self._newest, writes)
 
     def _write(self, texts: Mapping[str, str], writes: int) -> None:
@@ -294,9 +288,9 @@ class SealedFile:
         folder, name = os.path.split(self._path)
         with _as_store_errors(self._path), _private_folder(folder) as directory:
             directory.write(name, data, mode=0o600)
-        self._note(writes)
+        self._set_newest(writes)
 
-    def _is_seal(self, seal: str, sealed: object) -> bool:
+    def _is_valid_seal(self, seal: str, sealed: object) -> bool:
         from hmac import compare_digest  # loads OpenSSL
 
         return compare_digest(seal.encode("utf-8", "replace"), self._seal(sealed).encode())
@@ -309,47 +303,33 @@ class SealedFile:
 
 
 @contextlib.contextmanager
-def locked(place: str, ends: float | None = None) -> Iterator[None]:
+def lock_file(place: str, deadline: float | None = None) -> Iterator[None]:
     """Lock the file at this canonical path for one process at a time. The folder is made if it is missing.
 
     See docs/approvals.md#what-is-kept-between-calls.
 
     Args:
         place: The file to change.
-        ends: The end of the wait for the lock, by `time.monotonic`; by default 10 s from now.
+        deadline: The end of the wait for the lock, by `time.monotonic`; by default 10 s from now.
 
     Raises:
         StoreError: Another process holds the lock, or others may write to the folder.
     """
     folder, name = os.path.split(place)
-    ends = time.monotonic() + _LOCK_SECONDS if ends is None else ends
+    deadline = time.monotonic() + _LOCK_SECONDS if deadline is None else deadline
     with _as_store_errors(place):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with _private_folder(folder) as directory:
             descriptor = directory.open(f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        while not _is_lock(descriptor):
-            if time.monotonic() > ends:
-                raise StoreError(f"{place!r} was not changed: another process keeps it locked")
-            time.sleep(_LOOK_AGAIN_AFTER)
+        with _as_store_errors(place):
+            while not try_lock(descriptor):
+                if time.monotonic() > deadline:
+                    raise StoreError(f"{place!r} was not changed: another process has locked it")
+                time.sleep(_POLL_SECONDS)
         yield
     finally:
         os.close(descriptor)
-
-
-def _is_lock(descriptor: int) -> bool:
-    """Return whether this descriptor now holds the lock. Closing the descriptor releases it."""
-    try:
-        if fcntl is None:  # pragma: no cover
-            import msvcrt
-
-            locking: Callable[..., object] = getattr(msvcrt, "locking")  # noqa: B009  # of Windows alone
-            locking(descriptor, 2, 1)  # LK_NBLCK
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 @contextlib.contextmanager
@@ -357,7 +337,7 @@ def _as_store_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{path!r} cannot be kept: {error.strerror or error}") from None
+        raise StoreError(f"{path!r} cannot be written: {error.strerror or error}") from None
 
 
 # -- files that are a person's own -------------------------------------------------------------------------------------
@@ -385,11 +365,11 @@ def private_place(
         if working_directory is not None:
             roots.append(("the working directory", real(working_directory, ".")))
     except (OSError, ValueError) as error:
-        raise StoreError(f"{written!r} cannot be kept to: {error}") from None
+        raise StoreError(f"{written!r} cannot be a path: {error}") from None
     for root_name, root in roots:
         if contains(root, place):
             where = root if root == root_name else f"{root_name} ({root})"
-            raise ReachableError(f"{place!r} lies inside {where}, where tools may reach it: keep it elsewhere")
+            raise ReachableError(f"{place!r} lies inside {where}, where tools may reach it. Use another place")
     return place
 
 
@@ -406,12 +386,12 @@ def read_private(place: str) -> bytes:
     folder, name = os.path.split(place)
     try:
         with _private_folder(folder) as directory, os.fdopen(directory.open(name, hard_links=False), "rb") as file:
-            _check_private(place, os.fstat(file.fileno()), _FOR_OTHERS)
+            _check_private(place, os.fstat(file.fileno()), _OTHERS_BITS)
             return file.read()
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise StoreError(f"{place!r} is not read: {error}") from None
+        raise StoreError(f"{place!r} cannot be read: {error}") from None
 
 
 @contextlib.contextmanager
@@ -446,7 +426,7 @@ def read_key(place: str) -> bytes | None:
     except ValueError:
         key = b""
     if len(key) < KEY_BYTES:
-        raise StoreError(f"{place!r} is no key: put it back as it was, or move it and what it seals away to begin anew")
+        raise StoreError(f"{place!r} is no key. Restore it, or move it and the files that it seals away for new ones")
     return key
 
 
@@ -460,7 +440,7 @@ def make_key(place: str) -> None:
     """
     folder, name = os.path.split(place)
     try:
-        with locked(place), open_directory(folder) as directory:
+        with lock_file(place), open_directory(folder) as directory:
             if directory.kind(name) is None:  # else another process has made it just now
                 directory.write(name, secrets.token_hex(KEY_BYTES).encode(), mode=0o400)
     except OSError as error:
@@ -496,7 +476,9 @@ class Postgres:
     def __init__(self, url: str | None = None, *, table: str = "ferrule_store") -> None:
         given = os.environ.get(DATABASE_URL) if url is None else url
         if not given:
-            raise DefinitionError(f"where is the database? Give its URL, or set {DATABASE_URL} in the environment")
+            raise DefinitionError(
+                f"Postgres(url) needs the URL of a database. Pass it, or set {DATABASE_URL} in the environment"
+            )
         try:
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
@@ -520,7 +502,7 @@ class Postgres:
         Raises:
             StoreError: The database cannot be reached or read.
         """
-        with self._asked("SELECT value FROM {table} WHERE key = %s", (key,)) as cursor:
+        with self._execute("SELECT value FROM {table} WHERE key = %s", (key,)) as cursor:
             found = cursor.fetchone()
         return read_json(found[0]) if found else None
 
@@ -536,10 +518,10 @@ class Postgres:
             return self.get(key) is None
         if old is None:
             insert: LiteralString = "INSERT INTO {table} (key, value) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            return self._changed(insert, (key, after))
+            return self._execute_change(insert, (key, after))
         if new is None:
-            return self._changed("DELETE FROM {table} WHERE key = %s AND value = %s", (key, before))
-        return self._changed("UPDATE {table} SET value = %s WHERE key = %s AND value = %s", (after, key, before))
+            return self._execute_change("DELETE FROM {table} WHERE key = %s AND value = %s", (key, before))
+        return self._execute_change("UPDATE {table} SET value = %s WHERE key = %s AND value = %s", (after, key, before))
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
         """Return all values at one moment under keys with this prefix, in the order of the keys.
@@ -548,7 +530,7 @@ class Postgres:
             StoreError: The database cannot be reached or read.
         """
         wanted: LiteralString = "SELECT key, value FROM {table} WHERE key >= %s AND starts_with(key, %s) ORDER BY key"
-        with self._asked(wanted, (prefix, prefix)) as cursor:
+        with self._execute(wanted, (prefix, prefix)) as cursor:
             return {key: read_json(value) for key, value in cursor}
 
     def close(self) -> None:
@@ -556,12 +538,12 @@ class Postgres:
         for pool in self._pools.values():
             pool.close()
 
-    def _changed(self, statement: LiteralString, parameters: tuple[str, ...]) -> bool:
-        with self._asked(statement, parameters) as cursor:
+    def _execute_change(self, statement: LiteralString, parameters: tuple[str, ...]) -> bool:
+        with self._execute(statement, parameters) as cursor:
             return cursor.rowcount == 1
 
     @contextlib.contextmanager
-    def _asked(self, statement: LiteralString, parameters: tuple[str, ...]) -> Iterator[Cursor[Any]]:
+    def _execute(self, statement: LiteralString, parameters: tuple[str, ...]) -> Iterator[Cursor[Any]]:
         """Run one statement as its own transaction, and yield its cursor."""
         import psycopg
         from psycopg import sql
@@ -571,7 +553,7 @@ class Postgres:
             with self._pool().connection() as connection:
                 yield connection.execute(query, parameters)
         except (psycopg.Error, UnicodeError) as error:
-            raise StoreError(f"the database cannot be used: {self._without_password(error)}") from None
+            raise StoreError(f"the database cannot be used: {self._hide_password(error)}") from None
 
     def _pool(self) -> _Pool:
         """Return the pool of this process. A forked process leaves its parent's connections alone."""
@@ -584,10 +566,10 @@ class Postgres:
                 weakref.finalize(self, pool.close)
         return pool
 
-    def _without_password(self, error: Exception) -> str:
-        said = " ".join(str(error).split())
+    def _hide_password(self, error: Exception) -> str:
+        text = " ".join(str(error).split())
         password = str(self._address.get("password") or os.environ.get("PGPASSWORD") or "")
-        return said.replace(password, "***") if password else said
+        return text.replace(password, "***") if password else text
 
 
 class _Pool:
@@ -604,9 +586,9 @@ class _Pool:
     def connection(self) -> Iterator[Connection[Any]]:
         """Yield a connection that nobody else uses meanwhile. It is closed after an error."""
         if not self._free.acquire(timeout=_LOCK_SECONDS):
-            raise StoreError(f"the database was not asked: all {_CONNECTIONS} connections are busy")
+            raise StoreError(f"the database cannot be used: all {_CONNECTIONS} connections are busy")
         try:
-            connection = self._living() or self._connected()
+            connection = self._reuse_connection() or self._connect()
             try:
                 yield connection
             except BaseException:
@@ -622,7 +604,7 @@ class _Pool:
             with contextlib.suppress(IndexError):
                 self._idle.pop()[0].close()
 
-    def _living(self) -> Connection[Any] | None:
+    def _reuse_connection(self) -> Connection[Any] | None:
         import psycopg
 
         while self._idle:
@@ -639,7 +621,7 @@ class _Pool:
                 return connection
         return None
 
-    def _connected(self) -> Connection[Any]:
+    def _connect(self) -> Connection[Any]:
         import psycopg
         from psycopg import sql
 

@@ -117,7 +117,7 @@ def _sent(call: ToolCall) -> ToolCall:
 def _of_journal(calls: Iterable[LoggedCall], runner: Runner) -> list[tuple[ToolCall, dict[str, Any]]]:
     """Return the calls of the model, in the order in which they came, with their outcomes."""
     listed = sorted((call for call in calls if call.parent is None), key=lambda call: call.began_at)
-    return [(_sent(call.sent(runner.tools)), call.record()) for call in listed]
+    return [(_sent(call.to_call(runner.tools)), call.record()) for call in listed]
 
 
 def _had_run(record: Mapping[str, Any]) -> bool:

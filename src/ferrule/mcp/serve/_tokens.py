@@ -28,7 +28,7 @@ from ferrule.policy.toml_lines import NoToml, read_toml
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.security.paths import read_file, real
 from ferrule.security.similar_names import NameIndex
-from ferrule.stores.limits import answer, shared
+from ferrule.stores.limits import shared, wait_for_answer
 from ferrule.stores.store import Memory, StoreError, private_place
 from ferrule.types import Journal, Middleware, Next
 from ferrule.values.log import make_logger
@@ -275,7 +275,7 @@ class TokenLimits:
             return ([day, count + 1], True) if count < most else (value, False)
 
         try:
-            had = await answer(self._shared.order(self._shared.place("day", context.principal), take))
+            had = await wait_for_answer(self._shared.order(self._shared.place("day", context.principal), take))
         except StoreError as error:
             log.error("%s was not run, as what counts the calls of a day did not answer: %s", call.name, error)
             return _limit_reached(call, "what counts the calls of a day cannot be reached")

@@ -16,7 +16,7 @@ from ferrule.definition import options
 from ferrule.definition.handler import is_async
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.stores.limits import SharedLimits, answer
+from ferrule.stores.limits import SharedLimits, wait_for_answer
 from ferrule.stores.store import StoreError
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -35,7 +35,7 @@ _NAMED_KEYS: dict[str, tuple[Key, str]] = {
 }
 
 
-def keyed(name: str, by: Any) -> tuple[Key, str]:
+def make_key(name: str, by: Any) -> tuple[Key, str]:
     """Return the key function of a limit, and the scope of the limit in words.
 
     Raises:
@@ -44,11 +44,13 @@ def keyed(name: str, by: Any) -> tuple[Key, str]:
     if callable(by):
         if is_async(by):
             raise DefinitionError(f"{name}: by must be a plain function of (call, context), not an async one")
-        return _own(name, by), "what this call counts for"
+        return _check_key(name, by), "this key"
     names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Iterable) else ()
     if not names or not all(isinstance(one, str) and one in _NAMED_KEYS for one in names):
         known = ", ".join(map(repr, _NAMED_KEYS))
-        raise DefinitionError(f"{name}: by must be of {known}, or a function of (call, context), not {by!r}")
+        raise DefinitionError(
+            f"{name}: by must be one or several of {known}, or a function of (call, context), not {by!r}"
+        )
     if len(names) == 1:
         return _NAMED_KEYS[names[0]]
     keys = [_NAMED_KEYS[one][0] for one in names]
@@ -56,7 +58,7 @@ def keyed(name: str, by: Any) -> tuple[Key, str]:
     return lambda call, context: tuple([key(call, context) for key in keys]), words
 
 
-def _own(name: str, function: Key) -> Key:
+def _check_key(name: str, function: Key) -> Key:
     """Return the user's key function with a check of its key.
 
     A key unequal to itself, such as NaN, would make the limit ineffective.
@@ -65,7 +67,7 @@ def _own(name: str, function: Key) -> Key:
     def key(call: ToolCall, context: ToolContext) -> Hashable:
         answer: Any = function(call, context)
         if inspect.isawaitable(answer) or answer != answer:
-            raise TypeError(f"{name}: by gave {answer!r}, which is no key")
+            raise TypeError(f"{name}: by returned {answer!r}, which is no key")
         hash(answer)
         return answer  # type: ignore[no-any-return]
 
@@ -73,15 +75,15 @@ def _own(name: str, function: Key) -> Key:
 
 
 class Windows:
-    """At most `most` turns in any `seconds`, for each key. Threads may share it.
+    """At most `limit` turns in any `seconds`, for each key. Threads may share it.
 
     A key without a turn for `seconds` is forgotten, at the latest when the number of keys has doubled.
     """
 
-    __slots__ = ("_lock", "_most", "_rounding", "_seconds", "_sweep_at", "_times")
+    __slots__ = ("_limit", "_lock", "_rounding", "_seconds", "_sweep_at", "_times")
 
-    def __init__(self, most: int, seconds: float, rounding: float = 1e-9) -> None:
-        self._most = most
+    def __init__(self, limit: int, seconds: float, rounding: float = 1e-9) -> None:
+        self._limit = limit
         self._rounding = rounding  # seconds: a caller that waited for `retry_after` gets through in spite of rounding
         self._seconds = seconds
         self._times: dict[Hashable, deque[float]] = {}
@@ -96,8 +98,8 @@ class Windows:
         with self._lock:
             times = self._times.get(key)
             if times is None:
-                times = self._entered(key, now)
-            wait = times[0] + self._seconds - now if len(times) == self._most else 0.0
+                times = self._add_key(key, now)
+            wait = times[0] + self._seconds - now if len(times) == self._limit else 0.0
             if wait <= self._rounding:
                 wait = 0.0
             if wait <= longest:
@@ -109,17 +111,17 @@ class Windows:
         with self._lock, suppress(KeyError, ValueError):  # the key or the turn was forgotten meanwhile
             self._times[key].remove(turn)
 
-    def _entered(self, key: Hashable, now: float) -> deque[float]:
+    def _add_key(self, key: Hashable, now: float) -> deque[float]:
         if len(self._times) >= self._sweep_at:
             since = now - self._seconds
             self._times = {one: times for one, times in self._times.items() if times[-1] > since}
             self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._times))
-        times = self._times[key] = deque(maxlen=self._most)
+        times = self._times[key] = deque(maxlen=self._limit)
         return times
 
-    def put(self, key: Hashable, times: Iterable[float]) -> None:
+    def set_times(self, key: Hashable, times: Iterable[float]) -> None:
         """Set the times of the earlier turns of this key."""
-        self._times[key] = deque(times, maxlen=self._most)
+        self._times[key] = deque(times, maxlen=self._limit)
 
     def forget(self, key: Hashable) -> None:
         """Restart the count of this key."""
@@ -139,12 +141,12 @@ class SharedWindows:
     The store has the times of the last `seconds` of each key.
     """
 
-    def __init__(self, limits: SharedLimits, most: int, seconds: float, who: str) -> None:
+    def __init__(self, limits: SharedLimits, limit: int, seconds: float, scope: str) -> None:
         self._limits = limits
-        self._most = most
+        self._limit = limit
         self._seconds = seconds
-        self._kind = f"rate/{seconds:g} s/{who}"
-        self._new = 0
+        self._kind = f"rate/{seconds:g} s/{scope}"
+        self._new_keys = 0
 
     async def take(self, key: Hashable, now: float, longest: float = 0.0) -> float:
         """Take a turn as `Windows.take` does.
@@ -153,19 +155,21 @@ class SharedWindows:
             StoreError: The store cannot say whether there is room.
             TypeError: The key cannot be stored.
         """
-        wait, new = await answer(
-            self._limits.order(self._limits.place(self._kind, key), partial(self._taken, now, longest))
+        wait, new = await wait_for_answer(
+            self._limits.order(self._limits.place(self._kind, key), partial(self._take_turn, now, longest))
         )
         if new:
-            self._new += 1
-            if self._new % _SWEEP_AFTER == 1:
+            self._new_keys += 1
+            if self._new_keys % _SWEEP_AFTER == 1:
                 self._limits.sweep(self._kind, lambda times: times[-1] <= now - self._seconds)
         return wait
 
-    def _taken(self, now: float, longest: float, value: list[float] | None) -> tuple[list[float], tuple[float, bool]]:
+    def _take_turn(
+        self, now: float, longest: float, value: list[float] | None
+    ) -> tuple[list[float], tuple[float, bool]]:
         times = value or []
-        windows = Windows(self._most, self._seconds, _MICROSECOND)
-        windows.put(None, times[-self._most :])
+        windows = Windows(self._limit, self._seconds, _MICROSECOND)
+        windows.set_times(None, times[-self._limit :])
         wait = round(windows.take(None, now, longest), 6)
         if wait > longest:
             return times, (wait, False)
@@ -186,18 +190,18 @@ _SWEEP_AFTER = 256  # new keys: the first of them starts a sweep of expired keys
 _MICROSECOND = 1e-6  # the precision of a float for today's seconds since the epoch
 
 
-def ran(result: ToolResult, context: ToolContext, before: int) -> bool | None:
+def find_executed(result: ToolResult, context: ToolContext, before: int) -> bool | None:
     """Return whether anything ran since the count of handler starts was `before`, or None if this is unknown.
 
     The kernel's count wins over an inner middleware: that may claim `executed=False` although it called `next`. For a
     result from the journal, `executed` describes the earlier run, so it does not count.
     """
     if context.runs == before:
-        return False if replayed(result, context, before) else result.executed
+        return False if is_replay(result, context, before) else result.executed
     return result.executed or None
 
 
-def replayed(result: ToolResult, context: ToolContext, before: int) -> bool:
+def is_replay(result: ToolResult, context: ToolContext, before: int) -> bool:
     """Return whether the result came from the journal and nothing ran since the count of handler starts was `before`.
 
     The count matters because a handler may claim anything about itself.
@@ -205,19 +209,19 @@ def replayed(result: ToolResult, context: ToolContext, before: int) -> bool:
     return context.runs == before and result.is_replayed
 
 
-def ran_nothing(result: ToolResult | None, context: ToolContext, before: int) -> bool:
+def has_run_nothing(result: ToolResult | None, context: ToolContext, before: int) -> bool:
     """Return whether nothing ran since then. There may be no result, because the call was cancelled or raised."""
     if not isinstance(result, ToolResult):
         return context.runs == before
-    return ran(result, context, before) is False
+    return find_executed(result, context, before) is False
 
 
-def rounded_up(seconds: float) -> float:
+def round_up(seconds: float) -> float:
     """Return the seconds rounded up to whole milliseconds, so a rounding error makes no caller come too early."""
     return math.ceil(seconds * 1000) / 1000
 
 
-def whole(name: str, value: Any) -> int:
+def check_whole_number(name: str, value: Any) -> int:
     """Return the value if it is a whole number of at least 1.
 
     Raises:
@@ -228,20 +232,20 @@ def whole(name: str, value: Any) -> int:
     return value
 
 
-LARGEST = 1e200  # an integer may be larger than any float, and a product of it larger still
+LARGEST_NUMBER = 1e200  # an integer may be larger than any float, and a product of it larger still
 
 
-def number(name: str, value: Any, *, zero: bool = False, most: float = math.inf) -> float:
-    """Return the value as a float if it is a finite number above 0 and at most `most`. With `zero`, 0 is valid too.
+def check_number(name: str, value: Any, *, zero: bool = False, limit: float = math.inf) -> float:
+    """Return the value as a float if it is a finite number above 0 and at most `limit`. With `zero`, 0 is valid too.
 
     Raises:
         DefinitionError: The value is anything else.
     """
-    fine = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < LARGEST
-    if not fine or value > most or (value == 0 and not zero):
-        least = "from 0" if zero else "above 0"
-        upto = "" if most == math.inf else f" up to {most:g}"
-        raise DefinitionError(f"{name} must be a number {least}{upto}, not {value!r}")
+    is_valid = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < LARGEST_NUMBER
+    if not is_valid or value > limit or (value == 0 and not zero):
+        lower = "from 0" if zero else "above 0"
+        upper = "" if limit == math.inf else f" up to {limit:g}"
+        raise DefinitionError(f"{name} must be a number {lower}{upper}, not {value!r}")
     return float(value)
 
 
@@ -256,7 +260,7 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
-class Ticking:
+class MiddlewareClock:
     """The clock of a middleware: its own, or that of the first runner to call it.
 
     Raises:
@@ -268,7 +272,7 @@ class Ticking:
     def __init__(self, name: str, clock: Clock | None) -> None:
         self._clock = options.check_clock(f"{name}(clock)", clock)
 
-    def of(self, context: ToolContext) -> Clock:
+    def get(self, context: ToolContext) -> Clock:
         """Return the clock for the call with this context."""
         clock = self._clock
         if clock is None:
@@ -280,19 +284,19 @@ class Ticking:
         return (self._clock or MONOTONIC).time()
 
 
-def limited(error: str, retry_after: float | None = None) -> ToolResult:
+def make_limited_result(error: str, retry_after: float | None = None) -> ToolResult:
     """Return the result of a call that a limit stopped. Nothing was run.
 
     Args:
         error: A description of the limit. The time of the next try is added.
         retry_after: Seconds until another try may succeed, or None if waiting does not help.
     """
-    when = "" if retry_after is None else f" Try again in {_in_words(retry_after)}."
+    suffix = "" if retry_after is None else f" Try again in {_format_wait(retry_after)}."
     metadata = None if retry_after is None else {"retry_after": retry_after}
-    return ToolResult(None, f"{error} Nothing was run.{when}", metadata, status="limited", executed=False)
+    return ToolResult(None, f"{error} Nothing was run.{suffix}", metadata, status="limited", executed=False)
 
 
-def shared_limits(name: str, value: Any) -> SharedLimits | None:
+def check_shared_limits(name: str, value: Any) -> SharedLimits | None:
     """Return the value if it is from `shared(…)` or None.
 
     Raises:
@@ -303,11 +307,11 @@ def shared_limits(name: str, value: Any) -> SharedLimits | None:
     return value
 
 
-def uncounted(name: str, call: ToolCall, error: StoreError) -> ToolResult:
+def make_uncounted_result(name: str, call: ToolCall, error: StoreError) -> ToolResult:
     """Return the result of a call that was not run because the shared counts are unavailable."""
-    log.error("%s: %s was not run, as what other programs count by did not answer: %s", name, call.name, error)
-    return limited(f"{call.name} could not be called: what counts the calls of all programs cannot be reached.")
+    log.error("%s: a call of tool %r was not run: the shared limits are unavailable: %s", name, call.name, error)
+    return make_limited_result(f"{call.name} could not be called: the shared limits are unavailable.")
 
 
-def _in_words(seconds: float) -> str:
+def _format_wait(seconds: float) -> str:
     return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} minutes"
