@@ -75,7 +75,7 @@ def _drop_foreign_contexts(error: BaseException) -> None:
 
     Python makes it the context of whatever is raised meanwhile, so an observer's error would show a handler's secrets.
     """
-    running = {frame for frame, _ in traceback.walk_stack(sys._getframe())}
+    running = {frame for frame, _ in traceback.walk_stack(sys._getframe(1))}
     seen: set[int] = set()
     found: list[BaseException | None] = [error]
     for one in found:
