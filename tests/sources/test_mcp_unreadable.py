@@ -256,6 +256,21 @@ def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_se
     go(main())
 
 
+def test_a_server_that_dies_while_its_list_is_taken_is_down_and_started_again(tmp_path: Path) -> None:
+    once = {"DIES_ONCE": str(tmp_path / "died")}
+    dying = mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="d", mode="legacy", env=once)
+
+    async def main() -> None:
+        servers = mcp.connect(dying, mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s", mode="legacy"))
+        async with servers as toolset:
+            runner = Runner(toolset)
+            while not (await runner.run("d__hi")).success:
+                assert servers.status["d"].state == "down"
+                await asyncio.sleep(servers.status["d"].retry_in)
+
+    go(main())
+
+
 def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
     code = 'import sys; sys.stdin.readline(); print(\'{"jsonrpc": "2.0", "id": 1}\', flush=True); sys.stdin.read()'
 

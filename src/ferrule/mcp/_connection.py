@@ -351,6 +351,8 @@ class Connection:
                         raise
                 when = self._limit.when() or 0.0
                 await self._take_listing(listing, max(when, self._loop.time() + _LEAVE_SECONDS))
+                if self._ended.is_set():  # the server died meanwhile; nothing reports that again
+                    raise MCPError(types.CONNECTION_CLOSED, reason)
                 opened = True
                 self._opened(client)
                 watching = [asyncio.create_task(self._watch(client))]

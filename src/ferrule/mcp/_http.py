@@ -57,6 +57,7 @@ _BETWEEN_STREAMS = 1.0
 _ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"]
+_SESSION_REFUSALS = (400, 401, 404)
 _NO_SESSION = types.ErrorData(code=types.INVALID_REQUEST, message="no such session")
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, compressed and decompressed: of an answer in JSON, and of any other body, such as OAuth's documents. A stream
@@ -215,7 +216,7 @@ class HttpClient(httpx2.AsyncClient):
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
-            refused = response.status_code in (400, 404) and MCP_SESSION_ID in request.headers
+            refused = response.status_code in _SESSION_REFUSALS and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
                 await response.aread()
                 if has_too_many_values(response.content):
@@ -478,16 +479,17 @@ def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate 
     the request means that the server looked at the request.
 
     The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id before they read the
-    message; the Python SDK answered 400 and a text until 1.20.
+    message. Until 1.20 the Python SDK answered 400 and a text, and until February 2026 Rust's `rmcp` 401 and a text.
     """
     status = response.status_code
-    if request_id is None or status not in (400, 404) or MCP_SESSION_ID not in response.request.headers:
+    if request_id is None or status not in _SESSION_REFUSALS or MCP_SESSION_ID not in response.request.headers:
         return None
     if _has_type(response, _EVENTS_TYPE) or may_answer(response.content, request_id):
         return "expired" if status == 404 else None
-    if status == 400:
+    if status != 404:
         error = _error_of(response)
-        is_ended = error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
-        if not (is_ended if error else "no valid session id" in response.text[:1000].lower()):
+        is_ended = status == 400 and error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
+        said = response.text[:1000].lower()
+        if not (is_ended if error else "no valid session id" in said or "session not found" in said):
             return None
     return "forgotten"
