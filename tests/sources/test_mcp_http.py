@@ -396,6 +396,29 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
     assert len(asked) == 1
 
 
+def test_a_stream_of_the_server_that_breaks_again_and_again_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, left, listens = made("one").server.streamable_http_app(), 5, asyncio.Event()
+
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal left
+        if scope.get("method") != "GET":
+            await app(scope, receive, send)
+        elif left == 0:
+            listens.set()
+        else:
+            left -= 1
+            events = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": events})
+            await send({"type": "http.response.body", "body": b"retry: 0\n\n", "more_body": True})
+
+    async def main() -> None:
+        async with serving(breaking) as address, mcp.connect(mcp.Http(address, mode="legacy")):
+            await listens.wait()
+
+    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
+    go(main())
+
+
 def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it_and_other_replies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

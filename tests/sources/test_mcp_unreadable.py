@@ -305,22 +305,24 @@ async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]
             "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": INFO},
             "tools/list": {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}]},
         }
-        content_type, stays_open = "application/json", False
+        content_type, stays_open, breaks = "application/json", False, False
         if message.get("method") in results:
             answer = {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
             status, body = 200, json.dumps(answer).encode()
         elif answers and (message.get("method") == "tools/call" or b"last-event-id" in dict(scope["headers"])):
             body, content_type, status = answers.pop(0)
-            stays_open = body.endswith(OPEN)
-            body = body.removesuffix(OPEN).replace(b"@ID@", str(message.get("id")).encode())
+            stays_open, breaks = body.endswith(OPEN), body.endswith(BREAKS)
+            body = body.removesuffix(OPEN).removesuffix(BREAKS).replace(b"@ID@", str(message.get("id")).encode())
         else:
             status, body = (202 if message else 405), b""
         headers = [(b"content-type", content_type.encode())]
         if status in LOCATIONS:
             headers.append((b"location", LOCATIONS[status]))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        if stays_open:
+        if stays_open or breaks:
             await send({"type": "http.response.body", "body": body, "more_body": True})
+            if breaks:
+                return
             await closed.wait()
         await send({"type": "http.response.body", "body": b"" if stays_open else body})
 
@@ -340,7 +342,7 @@ async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]
 LOCATIONS = {302: b"http://x/mcp", 307: b"?again", 308: b"http://[::1"}
 INFO = {"name": "odd", "version": "1"}
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-16"
-OPEN = b"(and the stream stays open)"
+OPEN, BREAKS = b"(and the stream stays open)", b"(and the connection breaks)"
 NO_ANSWERS = {
     "another id": OK.replace(b"@ID@", b"99"),
     "its id elsewhere": OK.replace(b"@ID@", b"99").replace(b'"content"', b'"structuredContent":{"id":@ID@},"content"'),
@@ -481,6 +483,9 @@ def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answe
             assert (lost.status, lost.error) == ("failed", LOST)
             again = await call_for((priming, EVENTS, 200), (event(OK.replace(b"@ID@", b"4")) + OPEN, EVENTS, 200))
             assert again.output == "there"
+            breaking = priming + BREAKS, EVENTS, 200  # as a proxy breaks a silent stream after a minute
+            long = await call_for(*[breaking] * 6, (event(OK.replace(b"@ID@", b"5")) + OPEN, EVENTS, 200))
+            assert long.output == "there"
 
     go(main())
 

@@ -342,19 +342,20 @@ class _Events(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         lines, event, size, after_return = LineBuffer(_MOST_EVENT + 1), list[bytes](), 0, False
-        async for chunk in self._body:
-            text = chunk.removeprefix(b"\n") if after_return else chunk
-            after_return = chunk.endswith(b"\r")
-            for line in lines.feed(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
-                if not line:
-                    yield self._rewrite(event)
-                    event, size = [], 0
-                    await asyncio.sleep(0)  # a flood of events must not hold the loop
-                elif not line.startswith(b":"):  # a comment
-                    size += len(line)
-                    if size > _MOST_EVENT:
-                        raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
-                    event.append(line.removeprefix(b"\xef\xbb\xbf"))
+        with suppress(httpx2.TransportError):  # the SDK asks again after each end, but gives up after two errors
+            async for chunk in self._body:
+                text = chunk.removeprefix(b"\n") if after_return else chunk
+                after_return = chunk.endswith(b"\r")
+                for line in lines.feed(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
+                    if not line:
+                        yield self._rewrite(event)
+                        event, size = [], 0
+                        await asyncio.sleep(0)  # a flood of events must not hold the loop
+                    elif not line.startswith(b":"):  # a comment
+                        size += len(line)
+                        if size > _MOST_EVENT:
+                            raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
+                        event.append(line.removeprefix(b"\xef\xbb\xbf"))
 
     def _rewrite(self, event: list[bytes]) -> bytes:
         """Return an event in a form readable for the SDK: each message in an event of its own."""
