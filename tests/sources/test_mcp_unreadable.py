@@ -416,11 +416,28 @@ def test_an_answer_is_found_in_any_stream_of_events() -> None:
 BROKEN_OFF = [
     (b"", EVENTS, 200),
     (event(OK)[:-1], EVENTS, 200),
-    (b"data: " + b"x" * 2_000_000 + OPEN, EVENTS, 200),
-    (b"data: x\n" * 200_000 + OPEN, EVENTS, 200),
 ]
 NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302)]
 NOT_READABLE += [(body, JSON, 308) for body in (b"", *NO_ANSWERS.values())]
+
+
+def test_an_event_may_be_large_and_one_that_is_too_large_is_a_lost_answer_or_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = OK.replace(b"there", b"x" * 3_000_000)
+    note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%b"}}' % (b"x" * 3_000)
+
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            assert (await call_for((event(large) + OPEN, EVENTS, 200))).output == "x" * 3_000_000
+            monkeypatch.setattr(_http, "_MOST_BODY", 2_000)
+            for too_large in (large, large.replace(b",", b",\n"), b"{" + large[17:-1] + b',"jsonrpc":"2.0"}'):
+                for end in (b"", b"\n\n"):
+                    result = await call_for((event(too_large).rstrip() + end + OPEN, EVENTS, 200))
+                    assert (result.status, result.executed, result.error) == ("failed", None, LOST)
+            assert (await call_for((event(note) + event(OK) + OPEN, EVENTS, 200))).output == "there"
+
+    go(main())
 
 
 def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:

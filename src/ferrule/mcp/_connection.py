@@ -435,7 +435,8 @@ class Connection:
             if isinstance(auth, OAuth):
                 auth = await provider(server.url, auth, reach, self._person_waited_for)
             http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log))
-            target = self._watched(streamable_http_client(server.url, http_client=http))
+            transport = streamable_http_client(server.url, http_client=http, max_sse_event_size=None)  # `http` has one
+            target = self._watched(transport)
         return Client(
             target,
             mode=server.mode,

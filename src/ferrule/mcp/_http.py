@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import secrets
+import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -60,11 +61,10 @@ Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"
 _SESSION_REFUSALS = (400, 401, 404)
 _NO_SESSION = types.ErrorData(code=types.INVALID_REQUEST, message="no such session")
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
-"""Bytes, compressed and decompressed: of an answer in JSON, and of any other body, such as OAuth's documents. A stream
-of events has no limit."""
+"""Bytes, compressed and decompressed: of an answer in JSON or of one event, and of any other body, such as OAuth's
+documents. A stream of events has no limit."""
 _WITHOUT_BODY = (204, 304)
 _JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
-_MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
 """Most milliseconds until a stream is asked for again, whatever the server sends."""
 _MESSAGE_BEGIN = b'{"jsonrpc":"2.0",'
@@ -341,7 +341,7 @@ class _Events(httpx2.AsyncByteStream):
         self._body, self._exchange = body, exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        lines, event, size, after_return = LineBuffer(_MOST_EVENT + 1), list[bytes](), 0, False
+        lines, event, size, after_return = LineBuffer(_MOST_BODY), list[bytes](), 0, False
         with suppress(httpx2.TransportError):  # the SDK asks again after each end, but gives up after two errors
             async for chunk in self._body:
                 text = chunk.removeprefix(b"\n") if after_return else chunk
@@ -351,11 +351,12 @@ class _Events(httpx2.AsyncByteStream):
                         yield self._rewrite(event)
                         event, size = [], 0
                         await asyncio.sleep(0)  # a flood of events must not hold the loop
-                    elif not line.startswith(b":"):  # a comment
-                        size += len(line)
-                        if size > _MOST_EVENT:
-                            raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
+                    elif size < _MOST_BODY and not line.startswith(b":"):  # a comment
+                        size += sys.getsizeof(line)  # in memory: there may be very many short ones
                         event.append(line.removeprefix(b"\xef\xbb\xbf"))
+                        if size >= _MOST_BODY:  # it may have no end, so it is cut here
+                            yield self._rewrite(event)
+                            event = []
 
     def _rewrite(self, event: list[bytes]) -> bytes:
         """Return an event in a form readable for the SDK: each message in an event of its own."""
