@@ -32,9 +32,9 @@ def before(function: Callable[..., NewArguments | Awaitable[NewArguments]]) -> M
 
     def change_call(call: ToolCall, context: ToolContext) -> Any:
         answer: Any = function(call.arguments, context) if with_context else function(call.arguments)
-        if answer is None or isinstance(answer, Mapping):
-            return _replace_arguments(call, answer)
-        return _await_answer(call, answer)
+        if answer is None:
+            return None
+        return _replace_arguments(call, answer) if isinstance(answer, Mapping) else _await_answer(call, answer)
 
     async def _await_answer(call: ToolCall, answer: Any) -> ToolCall | None:
         if inspect.isawaitable(answer):
