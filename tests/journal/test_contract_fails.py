@@ -311,7 +311,7 @@ class TellsOfTheLaterAlone(MemoryJournal):
 class TellsOfAnyReference(MemoryJournal):
     async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         kept, other = await super().begin(intent, after=after)
-        return Begun(kept, other or (kept is None and any(len(keys) > 1 for keys in self._of_reference.values())))
+        return Begun(kept, other or (kept is None and any(len(keys) > 1 for keys in self._keys_by_reference.values())))
 
 
 class TellsOfWhatWasForgotten(MemoryJournal):
@@ -349,7 +349,7 @@ class LooksThenBeginsAgain(MemoryJournal):
 
 class LooksThenSettles(MemoryJournal):
     async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
-        is_open = self._kept(kept.intent.key) == kept and kept.state in ("cut_off", "deferred")
+        is_open = self._read_entry(kept.intent.key) == kept and kept.state in ("cut_off", "deferred")
         await asyncio.sleep(0)
         await super().settle(kept, outcome)
         return is_open
@@ -360,7 +360,7 @@ def says_that_it_settled(where: Callable[[JournalEntry | None, JournalEntry], bo
 
     class SaysThatItSettled(MemoryJournal):
         async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
-            found = self._kept(kept.intent.key)
+            found = self._read_entry(kept.intent.key)
             return await super().settle(kept, outcome) or where(found, kept)
 
     return SaysThatItSettled
@@ -368,7 +368,7 @@ def says_that_it_settled(where: Callable[[JournalEntry | None, JournalEntry], bo
 
 class LooksThenTakes(MemoryJournal):
     async def take(self, key: str, expires_at: float) -> bool:
-        free = self._taken.get(key, 0) < time.time()
+        free = self._resumed.get(key, 0) < time.time()
         await asyncio.sleep(0)
         await super().take(key, expires_at)
         return free
@@ -377,7 +377,7 @@ class LooksThenTakes(MemoryJournal):
 class ForgetsWhatWasTaken(MemoryJournal):
     def cut_off(self) -> None:
         super().cut_off()
-        self._taken.clear()
+        self._resumed.clear()
 
 
 class ForgetsItsStore(MemoryJournal):

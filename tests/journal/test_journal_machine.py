@@ -146,7 +146,7 @@ class InFile(SQLiteJournal):
 
     def kept(self) -> list[JournalEntry]:
         query = "SELECT key FROM calls"
-        found = [self._look(key) for (key,) in self._reads.rows(query, ())]
+        found = [self._read_entry(key) for (key,) in self._reads.rows(query, ())]
         return [kept for kept in found if kept is not None]
 
 
