@@ -51,8 +51,8 @@ def patience(runner: Runner) -> tuple[Clock, float | None]:
 def unanswered(runner: Runner) -> bool:
     """Whether a call waits that was not told yet what it lacks among all programs."""
     limits: Any = runner._state.settings.limits
-    leases = () if limits is None else tuple(limits._keeper._leases.values())
-    return any(not lease.had and "has not answered" in lease.busy_reason for lease in leases)
+    leases = () if limits is None else tuple(limits._limits_thread._leases.values())
+    return any(not lease.had and "have not answered" in lease.busy_reason for lease in leases)
 
 
 def waits_for_slot(limiter: Limiter) -> int:

@@ -308,7 +308,7 @@ def test_an_earlier_copy_is_an_error_for_who_has_read_a_later_one(file: Path) ->
     with pytest.raises(StoreError, match="earlier copy"):
         store.get("a")
     file.unlink()
-    with pytest.raises(StoreError, match="gone"):
+    with pytest.raises(StoreError, match="has been removed"):
         store.get("a")
 
 

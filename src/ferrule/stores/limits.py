@@ -226,7 +226,7 @@ def grant_turns(entries: Iterable[JsonValue]) -> tuple[list[JsonValue], dict[str
 
 def _find_obstacle(entry: _LeaseEntry, slots: Mapping[str, int], keys: Mapping[str, list[bool]]) -> str | None:
     if any(not (entry.shared and beside) for key in entry.keys for beside in keys.get(key, ())):
-        return "a resource key is in use"
+        return "what it works on is in use"
     full = [most for slot, most in entry.slots.items() if slots.get(slot, 0) >= most]
     return f"{full[0]} calls run already, the most that may run at once" if full else None
 
