@@ -455,7 +455,7 @@ class Following:
 
         Earlier rows are read again only for unfinished calls that it has returned.
         """
-        found = {found_call.group.rows[0].seq: found_call for found_call in self._reader.look(self._look)}
+        found = {call.group.rows[0].seq: call for call in self._reader.look(self._look)}
         fresh = []
         for call in self._reader.load_calls(list(found.values())):
             first = call.events[0].seq
@@ -477,14 +477,10 @@ class Following:
             group = look.group(key)
             changed[group.rows[0].seq] = Found(group)
             self._after = max(self._after, group.last.seq)
-        for status, found_call in self._shown.values():
-            if status == "running" and not look.lives(found_call.group.owner):
-                changed.setdefault(found_call.group.rows[0].seq, found_call)
-        return [
-            look.add_status(found_call)
-            for found_call in changed.values()
-            if _is_in_time(found_call.group, self._wanted)
-        ]
+        for status, call in self._shown.values():
+            if status == "running" and not look.lives(call.group.owner):
+                changed.setdefault(call.group.rows[0].seq, call)
+        return [look.add_status(call) for call in changed.values() if _is_in_time(call.group, self._wanted)]
 
 
 class Key(NamedTuple):
@@ -597,18 +593,16 @@ class Snapshot:
         """Return the newest matching calls, in the order of their last rows."""
         found: list[Found] = []
         merged: set[Key] = set()
-        for found_call in self._iterate_newest(wanted):
+        for call in self._iterate_newest(wanted):
             if len(found) == limit:
                 break
-            if found_call.group.key in merged or not _is_in_time(found_call.group, wanted):
+            if call.group.key in merged or not _is_in_time(call.group, wanted):
                 continue
             if not wanted.every:
-                found_call = self._merge(found_call, merged)
-            found_call = (
-                self.add_status(found_call) if wanted.status is not None or not found_call.group.ends else found_call
-            )
-            if wanted.status is None or found_call.status in wanted.status:
-                found.append(found_call)
+                call = self._merge(call, merged)
+            call = self.add_status(call) if wanted.status is not None or not call.group.ends else call
+            if wanted.status is None or call.status in wanted.status:
+                found.append(call)
         return found[::-1]
 
     def _merge(self, newest: Found, merged: set[Key]) -> Found:
@@ -672,7 +666,7 @@ class Snapshot:
 
     def load_calls(self, found: Iterable[Found]) -> list[LoggedCall]:
         """Return the calls with all the content of their rows, without those deleted meanwhile."""
-        calls = (self._load_call(found_call) for found_call in found)
+        calls = (self._load_call(call) for call in found)
         return [call for call in calls if call is not None]
 
     def _load_call(self, found: Found) -> LoggedCall | None:

@@ -102,10 +102,10 @@ def _prune_until_closed(journal: weakref.ref[SQLiteJournal], days: float, closed
 def find_expired(look: Snapshot, before: float, now: float) -> Expired:
     """Return the rows of calls that were over before `before`. `before` and `now` are seconds since the epoch."""
     found = Expired()
-    for found_call in look.before(before):
-        if found_call.group.last.at < before and _has_ended(look, found_call, now):
+    for call in look.before(before):
+        if call.group.last.at < before and _has_ended(look, call, now):
             found.calls += 1
-            found.events += (row.seq for row in found_call.group.rows)
+            found.events += (row.seq for row in call.group.rows)
     others = f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS} AND seq < (SELECT max(seq) FROM events)"
     found.events += look.column(others, before)
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)

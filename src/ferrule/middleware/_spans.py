@@ -209,22 +209,12 @@ class CallObserver:
         opened: Whether `trace` opened the span, and not a framework.
     """
 
-    __slots__ = (
-        "_asked_at",
-        "_began",
-        "_call",
-        "_context",
-        "_decision",
-        "_opened_span",
-        "_span",
-        "_started",
-        "_trace",
-    )
+    __slots__ = ("_asked_at", "_began", "_call", "_context", "_decision", "_opened", "_span", "_started", "_trace")
 
     def __init__(self, trace: Trace, span: Span, opened: bool, call: ToolCall, context: ToolContext) -> None:
         self._trace = trace
         self._span = span
-        self._opened_span = opened
+        self._opened = opened
         self._call = call
         self._context: ToolContext | None = context
         self._began = perf_counter()
@@ -255,13 +245,13 @@ class CallObserver:
         present: Any = getattr(self._span, "attributes", None) or {}
         if CALL_ID not in present:  # the id distinguishes this call from others
             attributes[CALL_ID] = truncate_text(self._call.id, _MOST_ATTRIBUTE_CHARACTERS)
-        if self._opened_span:  # a framework sets these on its own span
+        if self._opened:  # a framework sets these on its own span
             attributes |= {"gen_ai.tool.description": truncate_text(tool.description, _MOST_CONTENT), **self._agent}
             attributes |= _identity_attributes(self._trace, context.session, context.principal)
         self._span.set_attributes(attributes)
         if earlier_span is not None:
             self._span.set_attribute("ferrule.resumed", True)
-            if not self._opened_span and earlier_span[0].is_valid:
+            if not self._opened and earlier_span[0].is_valid:
                 self._span.add_link(earlier_span[0])
 
     def _store_trace(self, asked_at: float) -> None:
@@ -299,13 +289,13 @@ class CallObserver:
         status = result.status
         error = {} if status in _NO_ERROR_STATUSES else {"error.type": _error_type(result)}
         instruments = self._trace.instruments
-        if self._started is not None and self._opened_span:  # the opener of the span measures the duration
+        if self._started is not None and self._opened:  # the opener of the span measures the duration
             duration = perf_counter() - self._started
             instruments.duration.record(duration, {NAME: self._name, TYPE: "function", **self._agent, **error})
         instruments.calls.add(1, {NAME: self._name, "ferrule.status": status})
         if self._span.is_recording():
             self._span.set_attributes({**self._result_attributes(result), **error})
-            if self._opened_span:
+            if self._opened:
                 self._finish(event, result)
         self._context = None  # leaves no cycle for the collector
 
