@@ -157,7 +157,7 @@ def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: An
     header = {"in": "header", "name": name, "required": True, "schema": {"type": "string", **schema}}
     given = document({"/x": {"post": operation(header)}})
     tools = imported(given)
-    assert next(iter(tools)).input_schema["properties"] == {} and "no argument" in tools.report.taken[0].notes[0]
+    assert next(iter(tools)).input_schema["properties"] == {} and "not an argument" in tools.report.tools[0].notes[0]
 
     async def calls(runner: Runner, wire: Wire) -> list[str]:
         for id in ("a", "b"):
