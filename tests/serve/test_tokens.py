@@ -224,7 +224,7 @@ def test_of_several_tokens_of_a_principal_the_smallest_limit_counts(
     given = [{} if limit is None else {"calls": limit} for limit in limits]
     write(path, "".join(entry(f"t{at}", str(at), principal='"ann"', **one) for at, one in enumerate(given)))
     expected = min((limit for limit in limits if limit is not None), default=None)
-    assert TokenFile(path).limits_of("ann").calls == expected
+    assert TokenFile(path).find_limits("ann").calls == expected
 
 
 def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> None:

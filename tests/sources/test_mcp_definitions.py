@@ -14,7 +14,7 @@ from mcp_servers import ERAS, Made, go, made, text
 from ferrule import DefinitionError, Runner, Toolset, mcp
 from ferrule.mcp import _tools
 from ferrule.mcp._connection import list_tools
-from ferrule.mcp._questions import schema_of
+from ferrule.mcp._questions import read_schema
 from ferrule.providers import anthropic
 from ferrule.providers.lint import findings
 from ferrule.security.characters import visible
@@ -263,7 +263,7 @@ def test_a_question_with_a_pattern_over_the_bounds_is_none_that_a_person_gets() 
     for pattern in (HEAVY, "("):
         asked = types.ElicitRequestFormParams(message="?", requested_schema=of_property({"pattern": pattern}))
         with pytest.raises(ValueError, match="its question"):
-            schema_of(asked)
+            read_schema(asked)
 
 
 def test_a_description_is_bounded() -> None:

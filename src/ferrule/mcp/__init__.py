@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ferrule import DefinitionError, FerruleError, Toolset
-from ferrule.mcp._config import servers_of
+from ferrule.mcp._config import parse_servers
 from ferrule.mcp._settings import Bearer, Http, Memory, Mode, OAuth, Stdio
 from ferrule.mcp._status import LeftOut, ServerStatus
 from ferrule.policy.lock import LockFile, locked
@@ -76,7 +76,7 @@ def connect(
             missing or the lock file cannot be read.
         ServersDownError: On entering, no server started, or a required one did not.
     """
-    found = servers_of(servers, name, inputs or {})
+    found = parse_servers(servers, name, inputs or {})
     known = {server.name for server in found}
     if not isinstance(trusted, bool):
         if not isinstance(trusted, Collection):
@@ -213,9 +213,9 @@ class Servers:
         """
         for connection in self._connections:
             connection.start()
-            self._tasks.append(asyncio.create_task(connection.own(), name=f"mcp {connection.server.label}"))
+            self._tasks.append(asyncio.create_task(connection.run(), name=f"mcp {connection.server.label}"))
         for connection in self._connections:
-            await connection.settled()
+            await connection.wait_until_settled()
         down = [status for status in self.status.values() if status.state == "down"]
         if down and (self._required or len(down) == len(self._connections)):
             raise ServersDownError("; ".join(f"the MCP server {one.name} is down: {one.reason}" for one in down))
@@ -236,11 +236,11 @@ class Servers:
 
     async def _take(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
         """Take over a server's list, as far as there is time."""
-        from ferrule.mcp._tools import without_doubles
+        from ferrule.mcp._tools import remove_duplicates
 
         if not await self._tools[place].take(listing, is_late):
             return
-        tools, left_out = without_doubles(self._tools)
+        tools, left_out = remove_duplicates(self._tools)
         self._left_out = tuple(left_out)
         if tools == list(self._listed):
             return

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from ferrule import DefinitionError
-from ferrule.mcp._settings import Http, Memory, Server, Stdio, is_address, words_of
+from ferrule.mcp._settings import Http, Memory, Server, Stdio, is_address, to_texts
 from ferrule.security.paths import read_file
 from ferrule.security.similar_names import lookalike_key
 
-_STANDS_FOR = re.compile(r"\$\{([^}]*)\}")
+_REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
 _MOST_CONFIG = 1_000_000
 _LISTS = ("mcpServers", "servers")
-_KEYS_OF_KIND = {"stdio": {"command", "args", "env", "cwd"}, "http": {"url", "headers"}}
-_KEYS_OF_FILES = {"stdio": {"envFile"}, "http": set[str]()}
-_APPROVED = ("autoApprove", "alwaysAllow")
-_SAYS_NOTHING = {"timeout", "dev", "gallery", "version", "description", "alwaysLoad"}
+_SETTING_KEYS = {"stdio": {"command", "args", "env", "cwd"}, "http": {"url", "headers"}}
+_FILE_KEYS = {"stdio": {"envFile"}, "http": set[str]()}
+_APPROVAL_KEYS = ("autoApprove", "alwaysAllow")
+_IGNORED_KEYS = {"timeout", "dev", "gallery", "version", "description", "alwaysLoad"}
 """Keys for the clients alone. A `timeout` is in seconds in one and in milliseconds in another."""
-_KEYS_OF_BOTH = {"type", "disabled", *_APPROVED, *_SAYS_NOTHING}
+_COMMON_KEYS = {"type", "disabled", *_APPROVAL_KEYS, *_IGNORED_KEYS}
 _TYPES = {"stdio": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "http"}
 
 
-def servers_of(given: Sequence[object], name: str | None, inputs: Mapping[str, str]) -> list[Server]:
+def parse_servers(given: Sequence[object], name: str | None, inputs: Mapping[str, str]) -> list[Server]:
     """Return the servers named by a user, each form as a `Server`; several have names.
 
     Args:
@@ -38,7 +38,7 @@ def servers_of(given: Sequence[object], name: str | None, inputs: Mapping[str, s
     Raises:
         DefinitionError: An item is no server, there is none, or several lack names or share one.
     """
-    found = [server for one in given for server in _servers(one, inputs)]
+    found = [server for one in given for server in _parse_server(one, inputs)]
     if name is not None:
         if len(found) != 1:
             raise DefinitionError(f"name={name!r} is for one server, and there are {len(found)}")
@@ -60,7 +60,7 @@ def servers_of(given: Sequence[object], name: str | None, inputs: Mapping[str, s
     return found
 
 
-def _servers(one: object, inputs: Mapping[str, str]) -> list[Server]:
+def _parse_server(one: object, inputs: Mapping[str, str]) -> list[Server]:
     if isinstance(one, Stdio | Http | Memory):
         return [one]
     if isinstance(one, str) and is_address(one):
@@ -68,11 +68,11 @@ def _servers(one: object, inputs: Mapping[str, str]) -> list[Server]:
     if isinstance(one, str | os.PathLike):
         return read_config(one, inputs)
     if isinstance(one, Mapping):
-        return servers_of_config(one, "the mapping", None, inputs)
+        return parse_config(one, "the mapping", None, inputs)
     if isinstance(one, list | tuple):
         if not one:
             raise DefinitionError("the command of an MCP server is a list of texts, and this one is empty")
-        words = words_of("the command", one)
+        words = to_texts("the command", one)
         return [Stdio(words[0], words[1:])]
     if hasattr(one, "create_initialization_options"):
         return [Memory(one)]
@@ -90,37 +90,37 @@ def read_config(path: str | os.PathLike[str], inputs: Mapping[str, str]) -> list
     """
     file = Path(path)
     try:
-        found = json.loads(read_file(file, _MOST_CONFIG), object_pairs_hook=_each_once)
+        found = json.loads(read_file(file, _MOST_CONFIG), object_pairs_hook=_refuse_duplicate_keys)
     except OSError as error:
         raise DefinitionError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
-    except _Doubled as error:
+    except _DuplicateKeyError as error:
         raise DefinitionError(f"{str(file)!r}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise DefinitionError(f"{str(file)!r} is no JSON: {error}") from None
-    return servers_of_config(found, repr(str(file)), _workspace_of(file), inputs)
+    return parse_config(found, repr(str(file)), _find_workspace(file), inputs)
 
 
-class _Doubled(ValueError):
+class _DuplicateKeyError(ValueError):
     """An object of JSON has a key twice."""
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object, or raise for a key that stands twice. `json` would silently keep the last of two keys."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Doubled(f"{key!r} stands twice in one object, where each server and each key stands once")
+            raise _DuplicateKeyError(f"{key!r} stands twice in one object, where each server and each key stands once")
         found[key] = value
     return found
 
 
-def _workspace_of(file: Path) -> Path:
+def _find_workspace(file: Path) -> Path:
     """Return the folder of a client's file; if the file stands in `.vscode` or `.cursor`, the folder around that."""
     folder = file.absolute().parent
     return folder.parent if folder.name.startswith(".") else folder
 
 
-def servers_of_config(config: object, where: str, workspace: Path | None, inputs: Mapping[str, str]) -> list[Server]:
+def parse_config(config: object, where: str, workspace: Path | None, inputs: Mapping[str, str]) -> list[Server]:
     """Return the servers of the content of an `mcp.json`, without those that are `disabled`.
 
     Args:
@@ -135,12 +135,12 @@ def servers_of_config(config: object, where: str, workspace: Path | None, inputs
         raise DefinitionError(f"{where} has both 'mcpServers' and 'servers': write all of them into one")
     if others := sorted(found.keys() - {lists[0], "$schema", "inputs"}):
         raise DefinitionError(f"{where}: {others[0]!r} is not known; an mcp.json has {lists[0]!r} and 'inputs'")
-    references = _References(workspace, inputs, _inputs_of(found, where))
+    references = _References(workspace, inputs, _read_inputs(found, where))
     made = [_server(name, entry, where, references) for name, entry in servers.items()]
     return [server for server in made if server is not None]
 
 
-def _inputs_of(config: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
+def _read_inputs(config: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
     given = config.get("inputs", [])
     if not isinstance(given, list) or not all(isinstance(one, Mapping) and "id" in one for one in given):
         raise DefinitionError(f"{where}: 'inputs' is a list of objects, each with an 'id'")
@@ -155,7 +155,7 @@ def _server(name: str, entry: object, where: str, references: _References) -> Se
     if ("command" in keys) == ("url" in keys):
         raise DefinitionError(f"{about}: it has either 'command' or 'url'")
     kind = "stdio" if "command" in keys else "http"
-    known = _KEYS_OF_BOTH | _KEYS_OF_KIND[kind] | _KEYS_OF_FILES[kind]
+    known = _COMMON_KEYS | _SETTING_KEYS[kind] | _FILE_KEYS[kind]
     if unknown := sorted(keys - known):
         raise DefinitionError(
             f"{about}: {unknown[0]!r} is not known, and would say nothing; the keys are {', '.join(sorted(known))}"
@@ -171,11 +171,11 @@ def _server(name: str, entry: object, where: str, references: _References) -> Se
     if disabled:
         return None
     try:
-        values = {key: references.filled(entry[key]) for key in keys & _KEYS_OF_KIND[kind]}
+        values = {key: references.fill(entry[key]) for key in keys & _SETTING_KEYS[kind]}
         if "envFile" in keys:
-            kept = _variables_in(references.filled(entry["envFile"]))
+            kept = _read_env_file(references.fill(entry["envFile"]))
             values["env"] = {**kept, **values.get("env", {})}
-        values["auto_approve"] = [one for key in _APPROVED for one in words_of(key, entry.get(key, ()))]
+        values["auto_approve"] = [one for key in _APPROVAL_KEYS for one in to_texts(key, entry.get(key, ()))]
         return Stdio(name=name, **values) if kind == "stdio" else Http(name=name, **values)
     except (DefinitionError, TypeError) as error:
         raise DefinitionError(f"{about}: {error}") from None
@@ -195,21 +195,21 @@ class _References:
     given: Mapping[str, str]
     inputs: Mapping[str, Mapping[str, Any]]
 
-    def filled(self, value: object) -> Any:
+    def fill(self, value: object) -> Any:
         """Return the value with all references replaced.
 
         Raises:
             DefinitionError: A reference has no value. No reference is passed on unreplaced.
         """
         if isinstance(value, Mapping):
-            return {key: self.filled(item) for key, item in value.items()}
+            return {key: self.fill(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.filled(item) for item in value]
-        return _STANDS_FOR.sub(lambda found: self._meant(found[1]), value) if isinstance(value, str) else value
+            return [self.fill(item) for item in value]
+        return _REFERENCE.sub(lambda found: self._resolve(found[1]), value) if isinstance(value, str) else value
 
-    def _meant(self, reference: str) -> str:
+    def _resolve(self, reference: str) -> str:
         if reference.startswith("input:"):
-            return self._input(reference.removeprefix("input:"))
+            return self._resolve_input(reference.removeprefix("input:"))
         if reference in ("workspaceFolder", "workspaceFolderBasename"):
             if self.workspace is None:
                 raise DefinitionError(f"${{{reference}}} is the folder of a file, and this is a mapping")
@@ -233,7 +233,7 @@ class _References:
             raise DefinitionError(f"the environment has no {name}; write ${{{name}:-default}} for one that may be left")
         return found
 
-    def _input(self, name: str) -> str:
+    def _resolve_input(self, name: str) -> str:
         about = self.inputs.get(name, {})
         found = self.given.get(name, about.get("default"))
         if not isinstance(found, str):
@@ -245,7 +245,7 @@ class _References:
         return found
 
 
-def _variables_in(path: object) -> dict[str, str]:
+def _read_env_file(path: object) -> dict[str, str]:
     """Return the variables of an `envFile`: lines `NAME=value`, with or without quotes around the value.
 
     Raises:

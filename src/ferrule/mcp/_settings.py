@@ -21,7 +21,7 @@ _MODES = ("auto", "legacy", "2026-07-28")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class ServerSettings:
     """The fields of all forms of a server.
 
     Attributes:
@@ -39,7 +39,7 @@ class Named:
         check_name(self.name)
         if self.mode not in _MODES:
             raise DefinitionError(f"mode is one of {', '.join(map(repr, _MODES))}, not {self.mode!r}")
-        object.__setattr__(self, "auto_approve", words_of("auto_approve", self.auto_approve))
+        object.__setattr__(self, "auto_approve", to_texts("auto_approve", self.auto_approve))
 
     @property
     def address(self) -> str:
@@ -64,7 +64,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Stdio(Named):
+class Stdio(ServerSettings):
     """A server that is a program, spoken to over its standard input and output. See docs/mcp.md.
 
     Attributes:
@@ -81,11 +81,11 @@ class Stdio(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        words_of("the command", [self.command])
+        to_texts("the command", [self.command])
         if not self.command.strip():
             raise DefinitionError("the command of an MCP server is empty")
-        object.__setattr__(self, "args", words_of("args", self.args))
-        object.__setattr__(self, "env", _text_values("env", self.env))
+        object.__setattr__(self, "args", to_texts("args", self.args))
+        object.__setattr__(self, "env", _to_text_mapping("env", self.env))
 
     @property
     def address(self) -> str:
@@ -133,7 +133,7 @@ class OAuth:
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scopes", words_of("scopes", self.scopes))
+        object.__setattr__(self, "scopes", to_texts("scopes", self.scopes))
         if not isinstance(self.store, str | os.PathLike) and not hasattr(self.store, "get_tokens"):
             raise DefinitionError("store= is a path, or a TokenStorage with get_tokens and set_tokens")
         if self.client_secret is not None and self.client_id is None:
@@ -161,7 +161,7 @@ class Bearer:
 
 
 @dataclass(frozen=True)
-class Http(Named):
+class Http(ServerSettings):
     """A server at an address, spoken to by Streamable HTTP. See docs/mcp.md.
 
     Attributes:
@@ -179,11 +179,11 @@ class Http(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        words_of("the address", [self.url])
+        to_texts("the address", [self.url])
         if not is_address(self.url):
             raise DefinitionError(f"the address of an MCP server begins with http:// or https://, not {self.url!r}")
-        object.__setattr__(self, "headers", _text_values("headers", self.headers))
-        named = words_of("authorization_servers", self.authorization_servers)
+        object.__setattr__(self, "headers", _to_text_mapping("headers", self.headers))
+        named = to_texts("authorization_servers", self.authorization_servers)
         if wrong := [address for address in named if not is_address(address)]:
             raise DefinitionError(f"authorization_servers begin with http:// or https://, not {wrong[0]!r}")
         object.__setattr__(self, "authorization_servers", named)
@@ -214,7 +214,7 @@ class Http(Named):
 
 
 @dataclass(frozen=True)
-class Memory(Named):
+class Memory(ServerSettings):
     """A low-level `mcp.server.Server` in this very process, for tests and for servers at hand anyway. See docs/mcp.md.
 
     Attributes:
@@ -263,7 +263,7 @@ def check_name(name: object) -> None:
         )
 
 
-def words_of(what: str, value: object) -> tuple[str, ...]:
+def to_texts(what: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise DefinitionError(f"{what} of an MCP server is a list of texts, not {value!r}")
     found = tuple(value)
@@ -273,7 +273,7 @@ def words_of(what: str, value: object) -> tuple[str, ...]:
     return found
 
 
-def _text_values(what: str, value: object) -> dict[str, str]:
+def _to_text_mapping(what: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise DefinitionError(f"{what} of an MCP server is a mapping of texts, not {type(value).__name__}")
     for key, item in value.items():

@@ -42,7 +42,7 @@ class Order:
     trace: dict[str, str]
 
     @staticmethod
-    def of(recipe: str, call: ToolCall, context: ToolContext) -> Order:
+    def from_call(recipe: str, call: ToolCall, context: ToolContext) -> Order:
         """Return the order of a judged call.
 
         Raises:
@@ -87,11 +87,11 @@ _FIELDS = tuple(Order.__dataclass_fields__)
 
 
 class Kind(StrEnum):
-    """The kind of a message from the far side."""
+    """The kind of a message from the remote side."""
 
     BEGAN = "began"
     """The handler begins; from now on any of its effects may happen."""
-    TOLD = "told"
+    PROGRESS = "told"
     """The progress since the last message: a list of the data of `tool:progress` events, including chunks."""
     VALUE = "value"
     """The return value, packed. The last message."""

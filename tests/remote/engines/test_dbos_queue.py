@@ -22,7 +22,7 @@ from workers import worker
 
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.errors import DefinitionError
-from ferrule.remote import _dbos_database, _near, dbos, ray
+from ferrule.remote import _dbos_database, _executor, dbos, ray
 from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
 
 BOUND = 120.0
@@ -308,7 +308,7 @@ def test_a_tool_that_the_worker_was_not_started_with_is_not_imported(drained: st
 
 def test_an_order_that_is_too_old_is_not_run(drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "noted"
-    monkeypatch.setattr(_near, "VALID", -1.0)
+    monkeypatch.setattr(_executor, "VALID_SECONDS", -1.0)
     result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "old")
     assert (result.status, result.executed) == ("unknown", None)  # of what is no order of now, nothing is told
     assert not file.exists()

@@ -23,7 +23,7 @@ class Server(Protocol):
 
 
 @asynccontextmanager
-async def following(server: Server, changes: AsyncIterable[Toolset] | None) -> AsyncIterator[None]:
+async def serve_changes(server: Server, changes: AsyncIterable[Toolset] | None) -> AsyncIterator[None]:
     """Serve each toolset of `changes` within, in place of the one before."""
     following = None if changes is None else asyncio.ensure_future(_follow(server, changes))
     try:

@@ -108,7 +108,7 @@ class TokenFile:
             return None
         return None if found is None else found.principal
 
-    def limits_of(self, principal: str | None) -> Limits:
+    def find_limits(self, principal: str | None) -> Limits:
         """Return the limits of a principal: the smallest of each if several tokens have one."""
         return self._limits.get(principal or "", Limits())
 
@@ -207,18 +207,18 @@ def _read_entry(name: str, entry: Any) -> Token:
     return Token(name, digest, principal, expires, limits)
 
 
-def _read_limit(name: str, key: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise DefinitionError(f"{key} of the token {name!r} is a whole number of at least 1, not {given!r}")
-    return given
+def _read_limit(name: str, key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DefinitionError(f"{key} of the token {name!r} is a whole number of at least 1, not {value!r}")
+    return value
 
 
 def _limits_by_principal(tokens: Iterable[Token]) -> dict[str, Limits]:
     found: dict[str, Limits] = {}
     for token in tokens:
-        both = zip(found.get(token.principal, Limits()), token.limits, strict=True)
-        given = ([limit for limit in pair if limit is not None] for pair in both)
-        found[token.principal] = Limits(*(min(limits, default=None) for limits in given))
+        pairs = zip(found.get(token.principal, Limits()), token.limits, strict=True)
+        stated = ([limit for limit in pair if limit is not None] for pair in pairs)
+        found[token.principal] = Limits(*(min(limits, default=None) for limits in stated))
     return found
 
 
@@ -237,20 +237,20 @@ class TokenLimits:
         # A name of its own: a rate of the runner's in the same journal counts apart.
         self._shared = shared(Memory() if journal is None else journal, name="ferrule.definition.tokens")
         self._running: set[str] = set()
-        self._middleware_for = cache(self._middleware_of)
+        self._middleware_for = cache(self._make_middleware)
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         """Run the call if its principal's limits allow it, or return a result with the limit that is reached."""
         if call.parent not in self._running:
-            for middleware in self._middleware_for(self._tokens.limits_of(context.principal)):
-                next = _next_of(middleware, next)
+            for middleware in self._middleware_for(self._tokens.find_limits(context.principal)):
+                next = _wrap_next(middleware, next)
         self._running.add(call.id)
         try:
             return await next(call, context)
         finally:
             self._running.discard(call.id)
 
-    def _middleware_of(self, limits: Limits) -> list[Middleware]:
+    def _make_middleware(self, limits: Limits) -> list[Middleware]:
         """Return the middleware for these limits, the innermost first. The limit that refuses most often stands
         outermost, so a refused call counts nothing in the others."""
         by_principal: Any = {"by": "principal", "limits": self._shared}
@@ -275,12 +275,12 @@ class TokenLimits:
             return ([day, count + 1], True) if count < most else (value, False)
 
         try:
-            had = await answer(self._shared.order(self._shared.place("day", context.principal), take))
+            is_counted = await answer(self._shared.order(self._shared.place("day", context.principal), take))
         except StoreError as error:
             log.error("%s was not run, as what counts the calls of a day did not answer: %s", call.name, error)
-            return _limit_reached(call, "what counts the calls of a day cannot be reached")
+            return _make_limited(call, "what counts the calls of a day cannot be reached")
         text = f"the limit of {most} calls a day for this principal is reached, until 0:00 UTC"
-        return await next(call, context) if had else _limit_reached(call, text, round(_DAY_SECONDS - seconds, 3))
+        return await next(call, context) if is_counted else _make_limited(call, text, round(_DAY_SECONDS - seconds, 3))
 
     async def _hold_slot(self, most: int, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         slot = self._shared.lease({f"token:{context.principal}": most}, (), shared=False)
@@ -292,16 +292,16 @@ class TokenLimits:
 
         try:
             await context.pause(_SLOT_WAIT, acquire, timed=False)
-            return await next(call, context) if has_slot else _limit_reached(call, slot.busy_reason)
+            return await next(call, context) if has_slot else _make_limited(call, slot.busy_reason)
         finally:
             slot.release()
 
 
-def _next_of(middleware: Middleware, next: Next) -> Next:
+def _wrap_next(middleware: Middleware, next: Next) -> Next:
     return lambda call, context: middleware(call, context, next)
 
 
-def _limit_reached(call: ToolCall, why: str, retry_after: float | None = None) -> ToolResult:
+def _make_limited(call: ToolCall, why: str, retry_after: float | None = None) -> ToolResult:
     text = f"{call.name} could not be called: {why}. Nothing was run."
     metadata = None if retry_after is None else {"retry_after": retry_after}
     return ToolResult(None, text, metadata, status="limited", executed=False)
