@@ -103,7 +103,7 @@ def test_a_tool_has_the_context_of_its_own_module() -> None:
 def test_nothing_is_imported_but_what_was_named() -> None:
     result = run(textwrap.shorten, Memory(make_order_runner()), {"text": "one two", "width": 5})
     assert (result.status, result.executed) == ("failed", False)
-    assert "textwrap:shorten is no handler of a tool" in (result.error or "")
+    assert "textwrap:shorten is not a handler of this worker's tools" in (result.error or "")
 
 
 def test_an_order_of_another_key_is_refused() -> None:

@@ -346,7 +346,7 @@ def test_without_a_known_token_nothing_is_answered_but_401(
 
     status, challenge = go(main())
     assert status == 401 and challenge.startswith("Bearer ")
-    reason = "its token is not known" if headers else "it gave no token"
+    reason = "its token is unknown" if headers else "it gave no token"
     [event] = seen
     assert (event.kind, event.data["reason"], event.data["address"]) == ("client:refused", reason, "127.0.0.1")
     assert f"refused: {reason}" in caplog.text

@@ -198,7 +198,7 @@ asyncio.run(twice())
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
     )
-    assert ended.stderr.endswith("RuntimeError: another serve.stdio of this process has its standard output\n")
+    assert ended.stderr.endswith("RuntimeError: another serve.stdio of this process uses its standard output\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
@@ -373,7 +373,7 @@ def test_a_refused_client_and_a_broken_file_of_tokens_are_a_line_each_on_standar
             return said
 
     known, file_is_broken, _ = go(run())
-    assert known == "ferrule: a client at 127.0.0.1 was refused: its token is not known\n"
+    assert known == "ferrule: a client at 127.0.0.1 was refused: its token is unknown\n"
     assert (
         file_is_broken.startswith("ferrule: no token can be looked up: the tokens in ") and "no TOML" in file_is_broken
     )

@@ -114,7 +114,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
         async with mcp.connect(["/nowhere/at-all"]):
             raise AssertionError("it did not start")
 
-    with pytest.raises(mcp.ServersDownError, match="there is no program '/nowhere/at-all'"):
+    with pytest.raises(mcp.ServersDownError, match="the program '/nowhere/at-all' does not exist"):
         go(main())
 
 

@@ -327,10 +327,10 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
     ("given", "error"),
     [
         ({"client_secret": "s"}, "which is missing"),
-        ({"client_id": "a"}, "name it by issuer"),
+        ({"client_id": "a"}, "needs its authorization server: issuer"),
         (
             {"client_id": "a", "issuer": "https://i.example", "client_metadata_url": "https://me.example/client"},
-            "by both",
+            "not both",
         ),
     ],
 )

@@ -80,16 +80,16 @@ def connect(
     known = {server.name for server in found}
     if not isinstance(trusted, bool):
         if not isinstance(trusted, Collection):
-            raise DefinitionError(f"trusted is true, false, or the names of servers, not {trusted!r}")
+            raise DefinitionError(f"trusted must be true, false or names of servers, not {trusted!r}")
         names = {trusted} if isinstance(trusted, str) else set(trusted)
         if unknown := sorted(names - known, key=str):
             raise DefinitionError(f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, known))}")
         trusted = frozenset(names)
     seconds: object = start_timeout
     if not (isinstance(seconds, int | float) and seconds > 0):
-        raise DefinitionError(f"start_timeout is a number of seconds, not {start_timeout!r}")
+        raise DefinitionError(f"start_timeout must be a number of seconds, not {start_timeout!r}")
     if type(longest_description) is not int or longest_description < 1:
-        raise DefinitionError(f"longest_description is a number of characters, not {longest_description!r}")
+        raise DefinitionError(f"longest_description must be a number of characters, not {longest_description!r}")
     return Servers(found, trusted, required, elicitation, start_timeout, longest_description, lock)
 
 
@@ -131,20 +131,6 @@ class Servers:
         return self._left_out
 
     @property
-    def auto_approved(self) -> frozenset[str]:
-        """The names of the tools that an `mcp.json` wants to run without asking (`autoApprove`, `alwaysAllow`). Ferrule
-        does not follow them; your approver can: `approve=lambda call, decision, context: call.name in
-        servers.auto_approved`."""
-        found: set[str] = set()
-        for server in self._servers:
-            prefix = "" if server.name is None else f"{server.name}__"
-            wanted = {f"{prefix}{name}" for name in server.auto_approve}
-            if f"{prefix}*" in wanted:
-                wanted |= {tool.name for tool in self._toolset if tool.name.startswith(prefix)}
-            found |= wanted
-        return frozenset(found & {tool.name for tool in self._toolset})
-
-    @property
     def status(self) -> Mapping[str, ServerStatus]:
         """The state of each server, by its name, or by its address if it has no name."""
         if not self._connections:
@@ -171,7 +157,7 @@ class Servers:
 
     async def __aenter__(self) -> Toolset:
         if self._entered:
-            raise RuntimeError("connect(…) is entered once; make another one for another connection")
+            raise RuntimeError("connect(…) can be entered once; call connect(…) again for another connection")
         self._entered = True
         if self._lock is not None:
             self._lock.hold_key()

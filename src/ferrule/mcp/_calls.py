@@ -97,7 +97,7 @@ class RemoteTool:
             if not await context.pause(wait):
                 break
             wait = min(2 * wait, _LONGEST_PAUSE)
-        raise ToolError(f"{self._connection.server.label} did not come to an end, and only asked to be asked again")
+        raise ToolError(f"{self._connection.server.label} gave no result and only asked to be called again")
 
     async def _send(
         self, payload: dict[str, Any], responses: Responses | None, state: str | None, context: ToolContext

@@ -56,8 +56,8 @@ _SHORTEST_LIFETIME, _LONGEST_LIFETIME = 5.0, 86_400.0
 
 
 _SSE_ALONE = (
-    "it speaks the transport with HTTP and SSE of 2024 alone, which MCP has given up; give the address at which the "
-    "server speaks Streamable HTTP, often /mcp in the place of /sse"
+    "it speaks only the HTTP+SSE transport of 2024, which MCP has replaced; give the address where the "
+    "server speaks Streamable HTTP, often /mcp instead of /sse"
 )
 
 
@@ -204,9 +204,9 @@ class Connection:
     def _make_down_error(self) -> ToolError:
         label, left = self.server.label, self.retry_in
         if self.state == "closed":
-            return ToolError(f"{label} is closed: its connect(…) was left", executed=False)
+            return ToolError(f"{label} is closed: its connect(…) has ended", executed=False)
         # The reason is in the log and not for a model: the server may have chosen its words.
-        return ToolError(f"{label} is down; tried again in {left:.1f} s", executed=False, retry_after=left)
+        return ToolError(f"{label} is down; Ferrule tries again in {left:.1f} s", executed=False, retry_after=left)
 
     @property
     def retry_in(self) -> float:
@@ -418,7 +418,7 @@ class Connection:
         self.log.tell(logging.WARNING, f"{self.server.label}: {what}")
 
     def _add_last_output(self, reason: str) -> str:
-        return self.log.clean(f"{reason}; its last words: {self.log.end}" if self.log.end else reason, _MOST_REASON)
+        return self.log.clean(f"{reason}; its last output: {self.log.end}" if self.log.end else reason, _MOST_REASON)
 
     async def _make_client(self, stack: AsyncExitStack) -> Client:
         """Return the SDK's client for this server."""
@@ -516,16 +516,16 @@ class Connection:
         call = OPEN_CALL.get()
         if call is None or call.owner is not self:
             if self._cancelled_requests:
-                return "a call that was given up has no answer, and it may be about that one"
+                return "it may be about a cancelled call that has no answer yet"
             if len(self._calls) != 1:
-                return f"{len(self._calls)} calls are under way, and it does not say which of them it is about"
+                return f"{len(self._calls)} calls are running, and it does not name one of them"
             call = next(iter(self._calls))
         if call not in self._calls:
             return "its call has ended"
-        return "another one of its call waits" if call in self._questions else call
+        return "its call already waits for another question" if call in self._questions else call
 
     def _decline(self, why: str) -> types.ElicitResult:
-        self._warn(f"a question was declined, and nobody was asked: {why}")
+        self._warn(f"Ferrule declined a question without asking anybody: {why}")
         return types.ElicitResult(action="decline", _meta={"reason": f"nobody was asked: {why}"})
 
     async def _watch(self, client: Client) -> None:
@@ -543,7 +543,7 @@ class Connection:
                 await asyncio.sleep(_DEBOUNCE)
                 self._stale.clear()
                 if not await self.list_again():
-                    self._warn("its list of tools could not be read again")
+                    self._warn("Ferrule could not read its list of tools again")
                 await asyncio.sleep(_BETWEEN_LISTS)
         finally:
             await _stop(listening)
@@ -622,20 +622,20 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
         ttl = min(ttl, page.ttl_ms)
         cursor = page.next_cursor
         if len(found) > _MOST_TOOLS:
-            left_out.append((None, f"it has more than {_MOST_TOOLS:,} tools, of which the first are taken"))
+            left_out.append((None, f"it has more than {_MOST_TOOLS:,} tools; Ferrule takes the first ones"))
             break
         if cursor is None:
             break
         if cursor in cursors:
-            left_out.append((None, "its pages go round in a circle"))
+            left_out.append((None, "its pages form a circle"))
             break
         room -= await asyncio.to_thread(size_of, page.tools, room)
         if room < 0:
-            left_out.append((None, f"it has more than {MOST_LIST:,} characters, of which the first pages are taken"))
+            left_out.append((None, f"it has more than {MOST_LIST:,} characters; Ferrule takes the first pages"))
             break
         cursors.add(cursor)
     else:
-        left_out.append((None, f"it has more than {_MOST_PAGES} pages, of which the first are taken"))
+        left_out.append((None, f"it has more than {_MOST_PAGES} pages; Ferrule takes the first ones"))
     return Listing(found[:_MOST_TOOLS], left_out, max(ttl / 1000, _SHORTEST_LIFETIME) if ttl else None)
 
 
@@ -644,7 +644,7 @@ def describe_failure(error: BaseException, server_log: ServerLog) -> str:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError):
-        return f"there is no program {error.filename!r}"
+        return f"the program {error.filename!r} does not exist"
     text = server_log.clean_error(error)
     if isinstance(error, MCPError):
         return text

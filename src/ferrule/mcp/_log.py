@@ -93,8 +93,8 @@ class ServerLog:
         if isinstance(error, ToolError):
             text = self.clean(str(error), _MOST_ERROR)
             return ToolError(text, executed=error.executed, retry_after=error.retry_after)
-        self.tell_error(logging.ERROR, "a call broke", error)
-        return ToolError(f"the call of {self._label} broke: {type(error).__name__}", executed=None)
+        self.tell_error(logging.ERROR, "a call failed", error)
+        return ToolError(f"the call to {self._label} failed: {type(error).__name__}", executed=None)
 
     def tell(self, level: int, text: str, most: int = 2 * _MOST_LINE) -> None:
         """Write a record about the server to the log."""

@@ -123,9 +123,7 @@ class _Provider(OAuthClientProvider):
             return
         found = context.get_authorization_base_url(context.server_url) if metadata is None else str(metadata.issuer)
         if not issuers_match(client.issuer, found):
-            why = (
-                f"of the authorization server {client.issuer}, and the server would have its token asked for at {found}"
-            )
+            why = f"of the authorization server {client.issuer}, but the server asks for its token at {found}"
             raise OAuthFlowError(f"the client {client.client_id!r} is {why}")
 
 
@@ -190,7 +188,7 @@ class FileStore:
             with self._path.open("rb") as file:
                 others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
                 if os.name != "nt" and others:
-                    raise FerruleError(f"the tokens in {str(self._path)!r} are not read: others may; chmod 600 it")
+                    raise FerruleError(f"others can read the tokens in {str(self._path)!r}: chmod 600 it")
                 found = json.load(file)
         except FileNotFoundError:
             return {}
@@ -198,7 +196,7 @@ class FileStore:
             kind = type(error).__name__  # the text of an error in JSON may show parts of the file
             raise FerruleError(f"the tokens in {str(self._path)!r} cannot be read: {kind}") from None
         if not isinstance(found, dict):
-            raise FerruleError(f"{str(self._path)!r} is no file of tokens")
+            raise FerruleError(f"{str(self._path)!r} is not a file of tokens")
         return found
 
     def _write(self, key: str, value: object) -> None:
@@ -241,7 +239,7 @@ class _Receiver:
         try:
             self._server = await asyncio.start_server(self._receive, _LOOPBACK, self._port, limit=_MOST_LINE_BYTES)
         except OSError as error:
-            raise OAuthFlowError(f"the port {self._port} for the answer is taken: {error.strerror}") from None
+            raise OAuthFlowError(f"the port {self._port} for the answer is not free: {error.strerror}") from None
         opened = self._settings.open_browser
         if opened is None:
             await asyncio.to_thread(webbrowser.open, url)
@@ -299,7 +297,7 @@ class _Receiver:
             )
         else:
             reason = parameters.get("error", "no code")[:100]
-            self._answer.set_exception(OAuthFlowError(f"the authorization server said no: {reason!a}"))
+            self._answer.set_exception(OAuthFlowError(f"the authorization server refused: {reason!a}"))
 
 
 def _find_registered_port(client: OAuthClientInformationFull | None) -> int | None:

@@ -31,12 +31,12 @@ def to_question(wanted: types.InputRequiredResult, server: str) -> InputRequired
     asked: dict[str, types.ElicitRequestParams] = {}
     for key, request in (wanted.input_requests or {}).items():
         if not isinstance(request, types.ElicitRequest):
-            raise ToolError(f"{server} asks for {request.method!r}, which it was not offered", executed=None)
+            raise ToolError(f"{server} asks for {request.method!r}, which Ferrule did not offer", executed=None)
         asked[key] = request.params
     try:
         return _one_question(asked, wanted.request_state, server)
     except ValueError as error:
-        raise ToolError(f"{server} asks for what nobody can be shown: {error}", executed=None) from None
+        raise ToolError(f"{server} asks a question that cannot be shown: {error}", executed=None) from None
 
 
 def _one_question(asked: Mapping[str, types.ElicitRequestParams], state: str | None, server: str) -> InputRequired:
@@ -46,7 +46,7 @@ def _one_question(asked: Mapping[str, types.ElicitRequestParams], state: str | N
         schema = read_schema(next(iter(asked.values())))
     else:
         if unseen := next((key for key in asked if has_hidden(key)), None):
-            raise ValueError(f"its question holds hidden characters in {ascii(unseen)[:80]}")
+            raise ValueError(f"its question has hidden characters in {ascii(unseen)[:80]}")
         properties = {key: read_schema(params) for key, params in asked.items()}
         schema = {
             "type": "object",
@@ -92,9 +92,9 @@ def read_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
     try:
         not_enforced = ForeignSchema(shown).not_enforced
     except DefinitionError as error:
-        raise ValueError(f"of its question {error}") from None
+        raise ValueError(f"in its question, {error}") from None
     if not_enforced:
-        raise ValueError(f"its question holds {not_enforced[0]}")
+        raise ValueError(f"its question has {not_enforced[0]}")
     return shown
 
 

@@ -27,19 +27,15 @@ class ServerSettings:
     Attributes:
         name: The prefix of its tools' names, before two underscores, and their tag; `None` for no prefix.
         mode: The revisions to speak: `"auto"` asks the server, `"legacy"` is one of those before 2026-07-28.
-        auto_approve: Its tools that an `mcp.json` wants to run without asking. Nothing here follows it; see
-            `Servers.auto_approved`.
     """
 
     name: str | None = None
     mode: Mode = "auto"
-    auto_approve: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if self.mode not in _MODES:
-            raise DefinitionError(f"mode is one of {', '.join(map(repr, _MODES))}, not {self.mode!r}")
-        object.__setattr__(self, "auto_approve", to_texts("auto_approve", self.auto_approve))
+            raise DefinitionError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {self.mode!r}")
 
     @property
     def address(self) -> str:
@@ -135,13 +131,13 @@ class OAuth:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scopes", to_texts("scopes", self.scopes))
         if not isinstance(self.store, str | os.PathLike) and not hasattr(self.store, "get_tokens"):
-            raise DefinitionError("store= is a path, or a TokenStorage with get_tokens and set_tokens")
+            raise DefinitionError("store= must be a path, or a TokenStorage with get_tokens and set_tokens")
         if self.client_secret is not None and self.client_id is None:
-            raise DefinitionError("client_secret= is of a client_id=, which is missing")
+            raise DefinitionError("client_secret= needs client_id=")
         if self.client_id is not None and self.issuer is None:
-            raise DefinitionError("client_id= is of one authorization server: name it by issuer='https://…'")
+            raise DefinitionError("client_id= needs its authorization server: issuer='https://…'")
         if self.client_id is not None and self.client_metadata_url is not None:
-            raise DefinitionError("a client is known by client_id= or by client_metadata_url=, not by both")
+            raise DefinitionError("give client_id= or client_metadata_url=, not both")
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,7 @@ class Bearer:
 
     def __post_init__(self) -> None:
         if not callable(self.token):
-            raise DefinitionError("Bearer(…) takes a function of the call's context; a fixed token is one of headers=")
+            raise DefinitionError("Bearer(…) takes a function of the call's context; put a fixed token into headers=")
 
 
 @dataclass(frozen=True)
@@ -181,11 +177,11 @@ class Http(ServerSettings):
         super().__post_init__()
         to_texts("the address", [self.url])
         if not is_address(self.url):
-            raise DefinitionError(f"the address of an MCP server begins with http:// or https://, not {self.url!r}")
+            raise DefinitionError(f"the address of an MCP server must begin with http:// or https://, not {self.url!r}")
         object.__setattr__(self, "headers", _to_text_mapping("headers", self.headers))
         named = to_texts("authorization_servers", self.authorization_servers)
         if wrong := [address for address in named if not is_address(address)]:
-            raise DefinitionError(f"authorization_servers begin with http:// or https://, not {wrong[0]!r}")
+            raise DefinitionError(f"authorization_servers must begin with http:// or https://, not {wrong[0]!r}")
         object.__setattr__(self, "authorization_servers", named)
 
     @property
@@ -258,25 +254,25 @@ def check_name(name: object) -> None:
     seen = lookalike_key(name) if isinstance(name, str) else ""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,63}", name) or "__" in seen or seen[-1] == "_":
         raise DefinitionError(
-            f"an MCP server's name is 1 to 64 letters, digits, '.', '-', '_' and blanks, with no two underscores in a "
-            f"row and none at its end, not {name!r}: it stands before the names of its tools"
+            f"an MCP server's name must be 1 to 64 letters, digits, '.', '-', '_' and spaces, with no two "
+            f"underscores in a row and none at its end, not {name!r}: it is a prefix of its tools' names"
         )
 
 
 def to_texts(what: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise DefinitionError(f"{what} of an MCP server is a list of texts, not {value!r}")
+        raise DefinitionError(f"{what} of an MCP server must be a list of texts, not {value!r}")
     found = tuple(value)
     for item in found:
         if not isinstance(item, str):
-            raise DefinitionError(f"{what} of an MCP server is a list of texts, and {item!r} is none")
+            raise DefinitionError(f"{what} of an MCP server must be a list of texts, and {item!r} is not a text")
     return found
 
 
 def _to_text_mapping(what: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise DefinitionError(f"{what} of an MCP server is a mapping of texts, not {type(value).__name__}")
+        raise DefinitionError(f"{what} of an MCP server must be a mapping of texts, not {type(value).__name__}")
     for key, item in value.items():
         if not isinstance(key, str) or not isinstance(item, str):  # the value may be a secret
-            raise DefinitionError(f"{what} of an MCP server is a mapping of texts, and that of {key!r} is none")
+            raise DefinitionError(f"{what} of an MCP server must be a mapping of texts, and {key!r} has another value")
     return dict(value)

@@ -92,12 +92,12 @@ class Tools:
         for definition in listing.tools:
             try:
                 if is_late():
-                    raise DefinitionError("there was no time left to look at it")
+                    raise DefinitionError("there was no time left to read it")
                 size = size_of(definition, _MOST_DEFINITION)
                 if size > _MOST_DEFINITION:
                     raise DefinitionError(f"its definition has over {_MOST_DEFINITION:,} characters")
                 if size > room:
-                    raise DefinitionError(f"with it the list would have over {MOST_LIST:,} characters")
+                    raise DefinitionError(f"the list would have over {MOST_LIST:,} characters")
                 room -= size
                 self._add(definition, built)
             except (DefinitionError, ValueError) as error:
@@ -114,7 +114,7 @@ class Tools:
         _check_schemas(definition)
         raw = definition.model_dump(by_alias=True, exclude_none=True, mode="json")
         if name in built.offered:
-            raise DefinitionError("the server lists another tool of this name, which was taken")
+            raise DefinitionError("the server lists another tool with this name")
         before = self._built.offered.get(name)
         if before is None or before.raw != raw:
             built.offered[name] = OfferedTool(raw, *self._make_tool(definition, built))
@@ -136,11 +136,9 @@ class Tools:
             DefinitionError, ValueError: The definition is invalid.
         """
         if not re.fullmatch(_NAME, definition.name):
-            raise DefinitionError(
-                "its name is not 1 to 128 ASCII letters, digits, '_', '.', '/' and '-', which look like no others"
-            )
+            raise DefinitionError("its name must be 1 to 128 ASCII letters, digits, '_', '.', '/' and '-'")
         if definition.execution is not None and definition.execution.task_support == "required":
-            raise DefinitionError("it runs as a task alone (execution.taskSupport), and its calls are answered at once")
+            raise DefinitionError("it runs only as a task (execution.taskSupport), which Ferrule does not support")
         prefix = self._connection.server.name
         name = definition.name if prefix is None else f"{prefix}__{definition.name}"
         description, removed = visible(definition.description or "")
@@ -163,7 +161,7 @@ class Tools:
         }
         if removed + more:
             about["removed"] = removed + more
-            what = f"{removed + more} hidden or too many characters of its texts are left out"
+            what = f"{removed + more} characters of its texts are removed: hidden, or too many"
             built.warnings.append(f"{name}: {what}")
         metadata: dict[str, Any] = {"mcp": {key: value for key, value in about.items() if value}}
         if title is not None:
@@ -211,7 +209,7 @@ def _check_schemas(definition: types.Tool) -> None:
     for what, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
         copy_schema(schema or {}, f"its {what}")
         if (size := len(json.dumps(schema))) > _MOST_SCHEMA:
-            raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are taken")
+            raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are allowed")
 
 
 def remove_duplicates(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]]:

@@ -21,8 +21,8 @@ from ferrule.values.json_text import format_json
 from ferrule.values.result import ToolResult, get_original
 
 _MISSHAPEN = (
-    "The tool was run, and its result follows. It is not in the form that the tool declares: it was cut or changed on "
-    "its way, or has no such form in JSON."
+    "The tool ran, and its result follows. The result does not have the declared form: middleware cut or changed "
+    "it, or JSON cannot express it."
 )
 _CUT_ITEMS = re.compile(r"\[cut: \d+ items left out\]")
 _CUT_KEYS = re.compile(r"\[+cut\]+")

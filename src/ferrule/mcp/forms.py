@@ -90,8 +90,8 @@ def to_decision(form: Form, answer: wire.ElicitResult, by: str | None, arguments
     try:
         value = parse_json(str(content.get("json", "")))
     except ValueError as error:
-        return deny(f"the answer is no JSON: {error}")
-    return allow(value, by=by) if isinstance(value, dict) else deny("the answer is no JSON object")
+        return deny(f"the answer is not JSON: {error}")
+    return allow(value, by=by) if isinstance(value, dict) else deny("the answer is not a JSON object")
 
 
 def _flatten(wanted: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ _MOST_MEDIA = 50_000_000
 """Most bytes of all media of one result."""
 _MOST_METADATA = 1_000_000
 """Most characters of JSON for everything beside the content: nobody else bounds it, as no model reads it."""
-_NO_ERROR_TEXT = "the server says that it failed, and no more"
+_NO_ERROR_TEXT = "the server reports a failure without a text"
 _NO_TYPE = "application/octet-stream"
 Check = Callable[[object], str]
 
@@ -51,9 +51,9 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
         )
     if check is not None:
         if not structured:
-            raise ToolError("the server gave no structuredContent, which its output schema promises")
+            raise ToolError("the server gave no structuredContent, although it declares an output schema")
         if misfit := check(output):
-            raise ToolError(f"what the server gave does not fit its output schema: {misfit}")
+            raise ToolError(f"the server's structuredContent does not fit its output schema: {misfit}")
     return ToolResult(output, None, metadata, blocks or None)
 
 
@@ -117,11 +117,11 @@ def _block(block: types.ContentBlock) -> Text | Media:
             return Media("resource", resource.text.encode("utf-8", "replace"), kind, str(resource.uri))
         case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
             return Media("resource", _from_base64(resource.blob), resource.mime_type or _NO_TYPE, str(resource.uri))
-    raise TypeError("is not known")
+    raise TypeError("is unknown")
 
 
 def _from_base64(data: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"is no base64: {error}") from None
+        raise ValueError(f"is not base64: {error}") from None

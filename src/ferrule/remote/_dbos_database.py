@@ -77,7 +77,7 @@ class Limits(NamedTuple):
             DefinitionError: A limit is invalid.
         """
         if not isinstance(name, str) or not name or name.startswith("_dbos_"):
-            raise DefinitionError(f"a queue has a name, which does not begin with '_dbos_', and not {name!r}")
+            raise DefinitionError(f"a queue needs a name that does not begin with '_dbos_', not {name!r}")
         counts = {"concurrency": concurrency, "per_worker": per_worker, "per_principal": per_principal}
         for word, value in counts.items():
             if value is not None and not _is_count(value):
@@ -132,7 +132,7 @@ class Database:
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
         self._dialect = self.url.partition(":")[0].partition("+")[0]
         if self._dialect not in _READ_AGAIN:
-            raise DefinitionError("the database of a queue is postgresql://… or sqlite:///…")
+            raise DefinitionError("the database of a queue must be postgresql://… or sqlite:///…")
         if self._dialect == "sqlite" and sqlite3.sqlite_version_info < _SQLITE:
             raise DefinitionError(
                 f"DBOS needs SQLite 3.42 or newer, and this Python has {sqlite3.sqlite_version}: use one of python.org "
@@ -227,7 +227,7 @@ class Database:
     async def _withdraw(self, workflow: str) -> None:
         """Cancel a workflow. Raise a `NotStartedError` if certainly no worker has taken it."""
         if await self._cancel(workflow):
-            raise NotStartedError("it was cancelled before a worker had it")
+            raise NotStartedError("it was cancelled before a worker took it")
 
     async def _cancel(self, workflow: str) -> bool:
         """Cancel a workflow, unless it has ended. Return whether certainly no worker has taken it.
@@ -432,14 +432,14 @@ def refuse_pickles(*, everywhere: bool = False) -> None:
     pickled: Any = getattr(_serialization, "DefaultSerializer", None)
     recovers = hasattr(_sys_db.SystemDatabase, "reenqueue_for_recovery")
     if pickled is None or not hasattr(pickled, "deserialize") or not recovers:
-        raise DefinitionError("this DBOS is another one inside than is known here: use an older one, from 3.4 on")
+        raise DefinitionError("this version of DBOS is not supported: use an older one, from 3.4 on")
     with _patched:
         before = getattr(pickled.deserialize, "unpickles", pickled.deserialize)
         never = everywhere or getattr(pickled.deserialize, "never", False)
 
         def deserialize(self: object, serialized_data: str) -> Any:
             if never or _JSON_ONLY.get():
-                raise ValueError("a pickled row is not read here")
+                raise ValueError("Ferrule reads no pickled row")
             return before(self, serialized_data)
 
         deserialize.unpickles, deserialize.never = before, never  # type: ignore[attr-defined]

@@ -63,7 +63,7 @@ class RemoteExecutor(Executor):
         if tool.hidden and not seal.encrypts:
             names = ", ".join(sorted(tool.hidden))
             raise DefinitionError(
-                f"tool {tool.name!r} has values that are bound or private ({names}), which others could read on their "
+                f"tool {tool.name!r} has values that are bound or private ({names}), which others could read on the "
                 "way: give encrypt_key=…, or set FERRULE_ENCRYPT_KEY"
             )
         self._tool = tool
@@ -172,7 +172,7 @@ class Incoming:
         except ToolError:
             raise
         except Exception as error:
-            why = f"what is told of it cannot be read ({type(error).__name__})"
+            why = f"its messages cannot be read ({type(error).__name__})"
             raise UnknownOutcomeError(_describe_unknown(self._call.call.name, why)) from error
 
     def _verify(self, text: str) -> tuple[str, Any]:
@@ -183,11 +183,11 @@ class Incoming:
                 self._run, self._number, self._chunks = subject["run"], 0, self._call.create_chunk_list()
             self._number += 1
             if (subject["run"], subject["number"]) != (self._run, self._number):
-                raise SealError("a message is missing, or came twice")
+                raise SealError("a message is missing or repeated")
             kind, what = json.loads(body)
         except (SealError, LookupError, ValueError, TypeError) as error:
             name = self._call.call.name
-            raise UnknownOutcomeError(_describe_unknown(name, f"what came back cannot be believed: {error}")) from error
+            raise UnknownOutcomeError(_describe_unknown(name, f"its messages cannot be trusted: {error}")) from error
         return kind, what
 
     def _set_begun(self, at: float | None) -> None:
@@ -207,10 +207,10 @@ class Incoming:
         if kind == Kind.NOT_STARTED:
             self.not_started = True
             limited = isinstance(error, NotStartedError) and error.limited
-            why = f"it could not be started where it was sent: {type(error).__name__}: {error}"
+            why = f"the other side could not start it: {type(error).__name__}: {error}"
             raise NotStartedError(why, limited=limited) from error
         raise error
 
 
-def _describe_unknown(name: str, why: str = "it was handed over, and nobody tells what came of it") -> str:
+def _describe_unknown(name: str, why: str = "it was sent, and its outcome is unknown") -> str:
     return f"{name}: {why}. Its effect may have happened. Do not repeat it; find out whether it happened, or ask."

@@ -120,7 +120,7 @@ class OrderRunner:
         if tool is None:
             if strangers := _read_places(recipe) - self.places:
                 module, qualname = min(strangers)
-                raise PermissionError(f"{module}:{qualname} is no handler of a tool that this worker was started with")
+                raise PermissionError(f"{module}:{qualname} is not a handler of this worker's tools")
             if len(self._tools) >= _MOST_TOOLS:
                 self._tools.clear()
             tool = self._tools[recipe] = make_tool(recipe)
@@ -198,7 +198,7 @@ class RemoteCall(DetachedCall):
         return True
 
     def abandon(self, job: Job) -> None:
-        log.warning("the handler of %r goes on in its thread, although it was given up", self.tool.name)
+        log.warning("the handler of %r continues in its thread after its cancellation", self.tool.name)
 
 
 def _make_executor(tool: Tool) -> Executor:

@@ -47,8 +47,8 @@ class Seal:
         self._signing_keys = _read_keys("key", keys, KEY_VARIABLE)
         if not self._signing_keys:
             raise DefinitionError(
-                f"orders are signed: set {KEY_VARIABLE}, the same where the program and where the workers run, to what "
-                '`python -c "import secrets; print(secrets.token_hex(32))"` prints, or give key=…'
+                f"orders need a signing key, the same for the program and its workers: set {KEY_VARIABLE} to the "
+                'output of `python -c "import secrets; print(secrets.token_hex(32))"`, or give key=…'
             )
         self._ciphers = [_cipher(key) for key in _read_keys("encrypt_key", encrypt_key, ENCRYPT_VARIABLE)]
 
@@ -78,9 +78,9 @@ class Seal:
             subject_text, body, seal = str(sealed["about"]), str(sealed["body"]), str(sealed["seal"]).encode()
             made = [_signature(key, subject_text, body).encode() for key in self._signing_keys]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise SealError(f"it is no signed text ({type(error).__name__})") from None
+            raise SealError(f"it is not a signed text ({type(error).__name__})") from None
         if not any(hmac.compare_digest(one, seal) for one in made):
-            raise SealError("it was not signed with a key that is known here")
+            raise SealError("it was not signed with a known key")
         subject: dict[str, Any] = json.loads(subject_text)
         if others := [name for name, value in expected.items() if subject.get(name) != value]:
             raise SealError(f"it was signed for another {others[0]}")
@@ -100,7 +100,7 @@ class Seal:
             except Exception:  # from a package that is imported on demand
                 continue
             return text.decode()
-        raise SealError("it was not encrypted with a key that is known here")
+        raise SealError("it was not encrypted with a known key")
 
 
 def _signature(key: bytes, subject: str, body: str) -> str:
@@ -115,12 +115,12 @@ def _read_keys(name: str, given: object, variable: str) -> tuple[bytes, ...]:
         try:
             given = [bytes.fromhex(text) for text in texts]
         except ValueError:
-            raise DefinitionError(f"{variable} is no key in hexadecimal, or several with commas between them") from None
+            raise DefinitionError(f"{variable} must be a key in hexadecimal, or several separated by commas") from None
     keys = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not all(isinstance(key, bytes) and len(key) >= KEY_BYTES for key in keys):
         raise DefinitionError(
             f"{name} must be at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) made once, or a list "
-            f"of such keys: the first is used, all are known; or set {variable} to the same in hexadecimal"
+            f"of such keys, of which the first is used; or set {variable} to the same in hexadecimal"
         )
     return keys
 

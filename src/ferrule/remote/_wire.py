@@ -74,7 +74,7 @@ class Order:
         """
         fields = json.loads(text)
         if (version := fields.pop("version")) != VERSION:
-            raise ValueError(f"the order is of version {version}, and this is {VERSION}: run one Ferrule everywhere")
+            raise ValueError(f"the order has version {version}, not {VERSION}: use the same Ferrule everywhere")
         return Order(**fields)
 
     def fields(self, deps: object, secrets: dict[str, object]) -> ContextFields:

@@ -92,7 +92,7 @@ class Step:
         try:
             return await self._call_as_step(call, context, next)
         except self._other_step:
-            why = "its workflow was taken up again and made its calls in another order than before"
+            why = "its workflow was resumed and made its calls in another order"
             return _make_unknown(call.name, why)
 
     async def _call_as_step(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
@@ -123,12 +123,12 @@ class Step:
         return kept
 
 
-_CUT_OFF = "it was begun before its workflow was cut off"
+_CUT_OFF = "it began before its workflow was interrupted"
 
 
 def _make_unknown(name: str, why: str) -> ToolResult:
     error = (
-        f"{name}: {why}, and it is not known what came of it: its effect may have happened. Nothing was run now. Do "
+        f"{name}: {why}, and its outcome is unknown: its effect may have happened. Nothing ran now. Do "
         "not repeat it; find out whether it happened, or ask."
     )
     return ToolResult(None, error, tool_name=name, status="unknown", executed=None)
@@ -155,7 +155,7 @@ def workflows(*, key: Keys = None, encrypt_key: Keys = None, url: str | None = N
         DefinitionError: DBOS is not installed, a key is wrong, or there is no address.
     """
     if not (url or os.environ.get(URL_VARIABLE)):
-        raise DefinitionError(f"workflows(url=…) is the address that DBOS's own config names; or set {URL_VARIABLE}")
+        raise DefinitionError(f"workflows(url=…) must be the address in DBOS's own config; or set {URL_VARIABLE}")
     return Workflows(Seal(key, encrypt_key), Database(url))
 
 
@@ -404,14 +404,14 @@ class Worker:
             tool_queue: Any = tool.isolation
             name = tool_queue.limits.name
             if self.queues.setdefault(name, tool_queue) is not tool_queue:
-                raise DefinitionError(f"two queues are called {name!r}: make it once, and give it to all of its tools")
+                raise DefinitionError(f"two queues have the name {name!r}: make one, and give it to all of its tools")
             order_runner = self._order_runners.setdefault(
                 name, OrderRunner((), tool_queue.seal, deps=deps, secrets=secrets)
             )
             order_runner.places |= list_places([tool])
         databases = {tool_queue.database.url for tool_queue in self.queues.values()}
         if len(databases) > 1:
-            raise DefinitionError("a worker drains the queues of one database, and these are in several")
+            raise DefinitionError("a worker serves the queues of one database, but these are in several")
         self._database = next(iter(self.queues.values())).database
         self.drain = drain
         self._keep = keep

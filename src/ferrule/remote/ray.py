@@ -185,7 +185,7 @@ class _ActorTransport(OrderTransport):
     ) -> AsyncGenerator[str | None, None]:
         ray, sent = _ray(), None
         if not ray.is_initialized():  # Ray would start its own cluster, for seconds, on this loop
-            raise NotStartedError("Ray is not there: call ray.init(…) first")
+            raise NotStartedError("Ray is not initialized: call ray.init(…) first")
         slot = self._group.next()
         slot.calls += 1
         try:
@@ -226,10 +226,10 @@ class _ActorTransport(OrderTransport):
                 await slot.actor.ready.remote()
                 slot.ready = True
         except asyncio.CancelledError as error:
-            raise NotStartedError("no actor was there in time", limited=True) from error
+            raise NotStartedError("no actor was ready in time", limited=True) from error
         except Exception as error:  # from Ray, or from the function that makes `deps`
             self._group.replace(slot)
-            raise NotStartedError(f"no actor can be had ({type(error).__name__})", limited=True) from error
+            raise NotStartedError(f"no actor can be made ({type(error).__name__})", limited=True) from error
 
 
 async def _cancel_remote(ray: Any, sent: Any) -> None:

@@ -144,7 +144,7 @@ async def http(
     """
     if tokens is None and not is_loopback(host):
         raise DefinitionError(
-            f"whoever reaches {host} could call the tools: give tokens='tokens.toml', or host='127.0.0.1'"
+            f"everybody who reaches {host} could call the tools: give tokens='tokens.toml', or host='127.0.0.1'"
         )
     app = mcp(runner, tokens=tokens, hosts=allowed_hosts(host, hosts), **options)
     async with serve_changes(app, changes):
@@ -209,9 +209,9 @@ def fixed_token(token: str, principal: str = "client") -> Tokens:
     """
     given: object = token
     if not isinstance(given, str) or len(given.strip()) < _LEAST_TOKEN:
-        raise DefinitionError(f"a token has at least {_LEAST_TOKEN} characters: secrets.token_urlsafe() makes one")
+        raise DefinitionError(f"a token must have at least {_LEAST_TOKEN} characters: use secrets.token_urlsafe()")
     if not principal:
-        raise DefinitionError("fixed_token(principal=…) names who has the token")
+        raise DefinitionError("fixed_token(principal=…) must not be empty")
     expected = token.strip().encode()
 
     def find_principal(given: str) -> str | None:
@@ -235,8 +235,8 @@ def _read_tokens(
         return given, TokenLimits(given, runner.journal)
     if not callable(given):  # do not quote it: it may be a token
         raise DefinitionError(
-            "tokens is a Path, a text that ends in '.toml' (the path of a file of tokens), or a function of a token; "
-            "for a single token, serve.fixed_token(…) makes one"
+            "tokens must be a Path, a text that ends in '.toml' (the path of a file of tokens), or a function of a "
+            "token; for a single token, use serve.fixed_token(…)"
         )
     return given, None
 
@@ -257,12 +257,12 @@ def _make_server(runner: Runner, **settings: Any) -> RunnerServer:
 def _check_numbers(**given: object) -> None:
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise DefinitionError(f"{name} is a number greater than 0, not {value!r}")
+            raise DefinitionError(f"{name} must be a number greater than 0, not {value!r}")
 
 
 def _check_context(given: object) -> ToolContext:
     if given is not None and not isinstance(given, ToolContext):
-        raise DefinitionError(f"context is a ToolContext, not {type(given).__name__}")
+        raise DefinitionError(f"context must be a ToolContext, not {type(given).__name__}")
     return given or ToolContext()
 
 
@@ -271,5 +271,5 @@ def _check_forms(what: str, given: Iterable[Any], form: re.Pattern[str], example
     found = [given] if isinstance(given, str) else [*given]
     for one in found:
         if not isinstance(one, str) or not form.fullmatch(one):
-            raise DefinitionError(f"{what}: {one!r} is none; write {example!r}, with ':*' behind it for any port")
+            raise DefinitionError(f"{what}: {one!r} is invalid; write {example!r}, and ':*' after it for any port")
     return found

@@ -96,9 +96,9 @@ async def ask_client(call: ToolCall, decision: Decision, context: ToolContext) -
     """
     caller = CALLER.get()
     if caller is None:
-        return deny("nobody is there to ask: this call came from no client")
+        return deny("nobody can be asked: this call came from no client")
     if decision.into is not None:
-        return deny(f"the value of {decision.into!r} is never asked of a client")
+        return deny(f"Ferrule never asks a client for the value of {decision.into!r}")
     return await caller.ask(call, decision, context)
 
 

@@ -40,6 +40,6 @@ async def _follow(server: Server, changes: AsyncIterable[Toolset]) -> None:
             try:
                 await server.use(server.runner.replace(tools=tools))
             except DefinitionError as error:
-                log.error("a changed list of tools is not served, and the one before stays: %s", error)
+                log.error("a changed list of tools cannot be served, so the earlier one stays: %s", error)
     except Exception as error:
-        log.error("changes of the tools are not followed any more: %r", error, exc_info=error)
+        log.error("Ferrule no longer follows changes of the tools: %r", error, exc_info=error)

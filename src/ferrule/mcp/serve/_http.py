@@ -109,9 +109,9 @@ class MCPApp:
 
     def _report_refused_client(self, scope: Scope) -> None:
         has_token = "authorization" in Headers(scope=scope)
-        reason = "its token is not known" if has_token else "it gave no token"
+        reason = "its token is unknown" if has_token else "it gave no token"
         address = (scope.get("client") or ("",))[0]
-        log.warning("a client at %s was refused: %s", address, reason)
+        log.warning("refused a client at %s: %s", address, reason)
         self.runner.report_refused_client(reason, address)
 
     @property
@@ -190,7 +190,7 @@ class _Verifier:
                 make_redactor(token) if len(token) <= _LONGEST_ESCAPED_TOKEN else lambda text: text.replace(token, MASK)
             )
             lines = "" if isinstance(error, DefinitionError) else format_traceback(error, hide)
-            log.error("no token can be looked up: %s%s", mask_certain_credentials(hide(safe_str(error))), lines)
+            log.error("a token cannot be looked up: %s%s", mask_certain_credentials(hide(safe_str(error))), lines)
             return None
 
 

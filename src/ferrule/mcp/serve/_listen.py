@@ -39,8 +39,7 @@ def allowed_hosts(host: str, hosts: Iterable[str]) -> list[str]:
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             raise DefinitionError(
-                f"{host} is every address of this machine: say under which name it is reached, "
-                "hosts=['tools.example.com']"
+                f"{host} is every address of this machine: give the name that clients use, hosts=['tools.example.com']"
             )
     return [f"[{host}]" if ":" in host else host]
 

@@ -92,4 +92,4 @@ class Listing:
         for place in range(PAGE, len(self._modern), PAGE):
             if cursor == self._cursor(place):
                 return place
-        raise MCPError(wire.INVALID_PARAMS, "Unknown cursor: the list has changed; begin again without one")
+        raise MCPError(wire.INVALID_PARAMS, "Unknown cursor: the list has changed; start again without a cursor")

@@ -62,7 +62,7 @@ _MOST_PROGRESS = 100
 _MOST_ANSWERS = 100
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 _NO_PROGRESS: deque[_Progress] = deque(maxlen=0)
-_NO_FORMS = deny("the client of this call can ask nobody: it declares no elicitation by form")
+_NO_FORMS = deny("the client of this call cannot ask a person: it declares no elicitation by form")
 _FORMS_REQUIRED: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"form": {}}}}
 _TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
@@ -235,7 +235,7 @@ class _Client:
                 return deny(f"nobody answered within {self._settings.answer_within:g} s")
             return deny("the client could not ask")
         except ValidationError:
-            return deny("what the client answered is no answer of MCP's")
+            return deny("the client's answer is not valid in MCP")
         return to_decision(form, given, get_name(_principal(self._request)), call.arguments)
 
     # -- progress -----------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class RunnerServer:
 
     def _serve(self, runner: Runner) -> _ServedRunner:
         if not isinstance(runner, Runner):
-            raise DefinitionError(f"what is served is a Runner, not {type(runner).__name__}: Runner(tools) makes one")
+            raise DefinitionError(f"serve a Runner, not {type(runner).__name__}: Runner(tools) makes one")
         settings = self._settings
         listing = Listing(runner, seconds=settings.keep_list, public=settings.public, structured=settings.structured)
         observers = [*runner.observers, self._observe]

@@ -146,7 +146,7 @@ def _claimed_output() -> Iterator[int]:
     """
     standard = _get_descriptor("output", sys.stdout)
     if not _output_is_free.acquire(blocking=False):
-        raise RuntimeError("another serve.stdio of this process has its standard output")
+        raise RuntimeError("another serve.stdio of this process uses its standard output")
     private = os.dup(standard)
     try:
         os.dup2(2, standard)
@@ -163,7 +163,7 @@ def _get_descriptor(name: str, stream: Any) -> int:
     try:
         return int(stream.fileno())
     except (AttributeError, OSError, ValueError):
-        raise RuntimeError(f"serve.stdio needs a standard {name}, and there is none") from None
+        raise RuntimeError(f"serve.stdio needs a standard {name}, which is missing") from None
 
 
 def _point_to_nothing(descriptor: int, flags: int) -> None:

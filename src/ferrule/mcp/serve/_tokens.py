@@ -179,7 +179,7 @@ def check_name(name: str) -> None:
         DefinitionError: The name is invalid; the text gives the rule.
     """
     if not _TOKEN_NAME.fullmatch(name):
-        raise DefinitionError(f"{name!r} is no name of a token: it has letters, digits, '_' and '-', 100 at most")
+        raise DefinitionError(f"{name!r} is not a valid name of a token: use at most 100 letters, digits, '_' and '-'")
 
 
 _ENTRY_KEYS = ("sha256", "principal", "expires", *LIMIT_KEYS)
@@ -188,7 +188,7 @@ _ENTRY_KEYS = ("sha256", "principal", "expires", *LIMIT_KEYS)
 def _read_entry(name: str, entry: Any) -> Token:
     check_name(name)
     if not isinstance(entry, Mapping):
-        raise DefinitionError(f"{name!r} stands outside of a token: write it under a heading such as [ann]")
+        raise DefinitionError(f"{name!r} is outside a token: write it below a heading such as [ann]")
     for key in entry:
         if key not in _ENTRY_KEYS:
             near = NameIndex(_ENTRY_KEYS).find_nearest(key, 1)
@@ -198,10 +198,10 @@ def _read_entry(name: str, entry: Any) -> Token:
     if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
         raise DefinitionError(f"the token {name!r} needs sha256, 64 hexadecimal digits: ferrule token new writes it")
     if not isinstance(principal, str) or not principal:
-        raise DefinitionError(f"the principal of the token {name!r} is a text that is not empty, not {principal!r}")
+        raise DefinitionError(f"the principal of the token {name!r} must be a text with a character, not {principal!r}")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo):
         raise DefinitionError(
-            f"expires of the token {name!r} is a time with its offset, such as 2027-01-31T00:00:00Z, not {expires}"
+            f"expires of the token {name!r} must be a time with its offset, such as 2027-01-31T00:00:00Z, not {expires}"
         )
     limits = Limits(**{key: _read_limit(name, key, entry[key]) for key in LIMIT_KEYS if key in entry})
     return Token(name, digest, principal, expires, limits)
@@ -209,7 +209,7 @@ def _read_entry(name: str, entry: Any) -> Token:
 
 def _read_limit(name: str, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DefinitionError(f"{key} of the token {name!r} is a whole number of at least 1, not {value!r}")
+        raise DefinitionError(f"{key} of the token {name!r} must be a whole number of at least 1, not {value!r}")
     return value
 
 
@@ -277,8 +277,8 @@ class TokenLimits:
         try:
             is_counted = await answer(self._shared.order(self._shared.place("day", context.principal), take))
         except StoreError as error:
-            log.error("%s was not run, as what counts the calls of a day did not answer: %s", call.name, error)
-            return _make_limited(call, "what counts the calls of a day cannot be reached")
+            log.error("%s did not run, because the count of today's calls cannot be read: %s", call.name, error)
+            return _make_limited(call, "the count of today's calls cannot be read")
         text = f"the limit of {most} calls a day for this principal is reached, until 0:00 UTC"
         return await next(call, context) if is_counted else _make_limited(call, text, round(_DAY_SECONDS - seconds, 3))
 
