@@ -258,8 +258,8 @@ def test_a_program_with_several_calls_under_way_asks_nobody_and_is_told_why(
 
     with caplog.at_level(logging.WARNING, "ferrule.mcp"):
         result = go(main())
-    why = "without asking anybody: 2 calls are running, and it does not name one of them"
-    assert result.output == f"decline None {why}" and why in caplog.text
+    why = "asked nobody: 2 calls are running, and it does not name one of them"
+    assert result.output == f"decline None Ferrule {why}" and why in caplog.text
 
 
 @pytest.mark.parametrize("over", ["memory", "http"])

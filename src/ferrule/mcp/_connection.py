@@ -525,8 +525,8 @@ class Connection:
         return "its call already waits for another question" if call in self._questions else call
 
     def _decline(self, why: str) -> types.ElicitResult:
-        self._warn(f"Ferrule declined a question without asking anybody: {why}")
-        return types.ElicitResult(action="decline", _meta={"reason": f"nobody was asked: {why}"})
+        self._warn(f"Ferrule declined a question and asked nobody: {why}")
+        return types.ElicitResult(action="decline", _meta={"reason": f"Ferrule asked nobody: {why}"})
 
     async def _watch(self, client: Client) -> None:
         """List the tools again whenever the list changes, or its lifetime is over, if somebody follows the changes."""
