@@ -233,9 +233,9 @@ Server: TypeAlias = Stdio | Http | Memory
 
 def _is_credential(name: str, value: str) -> bool:
     """Return whether a part of an address, or a parameter of it, seems to be a credential."""
-    said = f"{name}={value}" if name else value
+    text = f"{name}={value}" if name else value
     random = len(value) >= _LEAST_RANDOM and re.search("[0-9]", value) and re.search("[A-Za-z]", value)
-    return bool(random) or mask_credentials(said) != said
+    return bool(random) or mask_credentials(text) != text
 
 
 def is_address(text: str) -> bool:

@@ -154,6 +154,13 @@ def _item_texts(value: Sequence[Any]) -> list[str]:
     return [_plain_text(item) for item in value if item is not None]
 
 
+def _flat_texts(value: Any) -> list[str]:
+    """Return the texts of a plain value, of the items of a list, or of the names and values of an object in turn."""
+    if isinstance(value, Mapping):
+        return [text for pair in _field_pairs(value) for text in pair]
+    return _item_texts(value) if isinstance(value, list | tuple) else [_plain_text(value)]
+
+
 def _field_pairs(value: Mapping[str, Any]) -> list[Pair]:
     return [(str(key), _plain_text(item)) for key, item in value.items() if item is not None]
 
@@ -197,23 +204,14 @@ def _format_path_value(encoding: Encoding, name: str, value: Any) -> str:
     """Write the styles simple, label and matrix: https://spec.openapis.org/oas/v3.2.0#style-examples"""
     prefix, explode_separator = {"simple": ("", ","), "label": (".", "."), "matrix": (";", ";")}[encoding.style]
     is_matrix = encoding.style == "matrix"
-    if isinstance(value, Mapping):
-        if encoding.explode:
-            pairs = [f"{_percent_encode(key)}={_percent_encode(item)}" for key, item in _field_pairs(value)]
-            return f"{prefix}{_join_apart(pairs, explode_separator)}"
-        texts = [part for pair in _field_pairs(value) for part in pair]
-    elif isinstance(value, list | tuple):
-        texts = _item_texts(value)
-        if encoding.explode and is_matrix:
-            return "".join(f";{_percent_encode(name)}={_percent_encode(text)}" for text in texts)
-    else:
-        texts = [_plain_text(value)]
+    if encoding.explode and isinstance(value, Mapping):
+        pairs = [f"{_percent_encode(key)}={_percent_encode(item)}" for key, item in _field_pairs(value)]
+        return f"{prefix}{_join_apart(pairs, explode_separator)}"
+    texts = [_percent_encode(text) for text in _flat_texts(value)]
+    if encoding.explode and is_matrix and isinstance(value, list | tuple):
+        return "".join(f";{_percent_encode(name)}={text}" for text in texts)
     separator = explode_separator if encoding.explode and not is_matrix else ","
-    text = (
-        _join_apart([_percent_encode(one) for one in texts], separator)
-        if isinstance(value, list | tuple | Mapping)
-        else _percent_encode(texts[0])
-    )
+    text = _join_apart(texts, separator) if isinstance(value, list | tuple | Mapping) else texts[0]
     return f"{prefix}{_percent_encode(name)}={text}" if is_matrix else f"{prefix}{text}"
 
 
@@ -250,13 +248,8 @@ def _query_pairs(encoding: Encoding, name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple) and encoding.explode:
         yield from (pair(name, text) for text in _item_texts(value))
     elif isinstance(value, Mapping | list | tuple):
-        flat = (
-            _item_texts(value)
-            if not isinstance(value, Mapping)
-            else [part for both in _field_pairs(value) for part in both]
-        )
-        separator = _SEPARATORS.get(encoding.style, ",")
-        yield f"{_percent_encode(name)}={_join_apart([quote(text, safe=safe) for text in flat], separator)}"
+        texts = [quote(text, safe=safe) for text in _flat_texts(value)]
+        yield f"{_percent_encode(name)}={_join_apart(texts, _SEPARATORS.get(encoding.style, ','))}"
     else:
         yield pair(name, _plain_text(value))
 
@@ -279,16 +272,14 @@ def _write_header(request: Request, argument: Argument, value: Any) -> None:
     encoding = argument.encoding
     if encoding.media is not None:
         text = json.dumps(value) if is_json(encoding.media) else _format_value(encoding.media, value)
-    elif isinstance(value, Mapping):
-        pairs = _field_pairs(value)
-        texts = (
-            [f"{key}={item}" for key, item in pairs] if encoding.explode else [part for pair in pairs for part in pair]
-        )
-        text = _join_apart(texts, ",")
+    elif isinstance(value, Mapping) and encoding.explode:
+        text = _join_apart([f"{key}={item}" for key, item in _field_pairs(value)], ",")
+    elif isinstance(value, Mapping | list | tuple):
+        text = _join_apart(_flat_texts(value), ",")
     else:
-        text = _join_apart(_item_texts(value), ",") if isinstance(value, list | tuple) else _plain_text(value)
+        text = _plain_text(value)
     if text and not PRINTABLE.fullmatch(text):
-        raise _NotWritable("goes into a header, which holds printable ASCII alone")
+        raise _NotWritable("goes into a header, which takes only printable ASCII")
     request.headers.append((argument.wire, text))
 
 
@@ -300,14 +291,11 @@ def _write_cookie(request: Request, argument: Argument, value: Any) -> None:
     if isinstance(value, Mapping):
         pairs = _field_pairs(value)
     else:
-        pairs = [
-            (argument.wire, text)
-            for text in (_item_texts(value) if isinstance(value, list | tuple) else [_plain_text(value)])
-        ]
+        pairs = [(argument.wire, text) for text in _flat_texts(value)]
     if not all(is_token(name) for name, _ in pairs):
         raise _NotWritable("has a key that is not a valid cookie name")
     if any(re.search(r"[^\x21-\x7e]|[\",;\\]", text) for _, text in pairs):
-        raise _NotWritable("goes into a cookie as it is, which has no space, comma, semicolon, quote or backslash")
+        raise _NotWritable("goes into a cookie, which takes no space, comma, semicolon, quote or backslash")
     request.cookies += [f"{name}={text}" for name, text in pairs]
 
 

@@ -312,7 +312,7 @@ class Database:
             client.delete_workflows([one.workflow_id for one in ended])
         return len(ended) == _MOST_PRUNED
 
-    def recover_lost(self) -> None:
+    def recover_calls(self) -> None:
         """Recover the calls of lost workers.
 
         A repeatable call goes back to its queue. All others are cancelled, so their callers learn of it.
@@ -322,7 +322,7 @@ class Database:
             running = client.list_workflows(
                 status="PENDING", name=[*WORKFLOWS.values()], app_version=VERSION, load_input=False, load_output=False
             )
-            lost = self._find_lost({one.executor_id for one in running})
+            lost = self._find_lost_workers({one.executor_id for one in running})
         except Exception:
             self._sightings.clear()  # a worker may have lived between two looks
             raise
@@ -337,7 +337,7 @@ class Database:
             else:
                 client.cancel_workflow(one.workflow_id)
 
-    def _find_lost(self, workers: set[str]) -> set[str]:
+    def _find_lost_workers(self, workers: set[str]) -> set[str]:
         """Return the workers without a record, or without a heartbeat for as long as this process has watched them."""
         seen = dict(self._execute("SELECT id, seen FROM ferrule_workers")) if workers else {}
         now, sightings = time.monotonic(), self._sightings
@@ -395,7 +395,7 @@ class Database:
                     self._is_recovering = False
                     return
             with suppress(Exception):  # the next round tries again
-                self.recover_lost()
+                self.recover_calls()
 
 
 def make_unreachable_error(error: Exception) -> NotStartedError:

@@ -89,7 +89,7 @@ class RemoteExecutor(Executor):
         reading = asyncio.ensure_future(incoming.read(messages))
         reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen, even if nobody waits
         try:
-            if await call.wait_for_start(incoming.begun):
+            if await call.wait_for_start(incoming.start):
                 return await asyncio.shield(reading)
             await _withdraw(reading)
             if incoming.not_started:
@@ -123,7 +123,7 @@ class Incoming:
 
     Attributes:
         not_started: Whether certainly no handler was started.
-        begun: The time at which the handler began, by `time.monotonic()`; `None` if there is nothing to wait for.
+        start: The time at which the handler began, by `time.monotonic()`; `None` if there is nothing to wait for.
     """
 
     def __init__(self, call: StartedCall, seal: Seal, subject: dict[str, str]) -> None:
@@ -134,7 +134,7 @@ class Incoming:
         self._number = 0
         self._chunks: list[object] = []
         self.not_started = False
-        self.begun: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+        self.start: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
 
     async def read(self, messages: AsyncGenerator[str | None, None]) -> Any:
         """Read all messages and return the handler's value.
@@ -149,14 +149,14 @@ class Incoming:
                 async for text in told:
                     kind, what = self._verify(text) if text is not None else (Kind.BEGAN, None)
                     if kind == Kind.BEGAN:
-                        self._set_begun(time.monotonic())
+                        self._set_start(time.monotonic())
                     elif kind == Kind.PROGRESS:
                         self._add_progress(what)
                     else:
                         return self._to_value(kind, what)
             raise UnknownOutcomeError(_describe_unknown(self._call.call.name))
         finally:
-            self._set_begun(None)
+            self._set_start(None)
 
     async def _read_all(self, messages: AsyncGenerator[str | None, None]) -> AsyncGenerator[str | None, None]:
         """Yield the messages of a line. If the line breaks, raise that the outcome is unknown."""
@@ -190,9 +190,9 @@ class Incoming:
             raise UnknownOutcomeError(_describe_unknown(name, f"its messages cannot be trusted: {error}")) from error
         return kind, what
 
-    def _set_begun(self, at: float | None) -> None:
-        if not self.begun.done():
-            self.begun.set_result(at)
+    def _set_start(self, at: float | None) -> None:
+        if not self.start.done():
+            self.start.set_result(at)
 
     def _add_progress(self, told: Any) -> None:
         for data in told:

@@ -478,7 +478,7 @@ class Worker:
         while not self._stopped.wait(ALIVE_SECONDS / 5):
             try:
                 self._database.record_heartbeat(self._id)
-                self._database.recover_lost()
+                self._database.recover_calls()
                 if time.monotonic() >= prune_at:
                     while self._database.prune(self._keep):
                         pass
