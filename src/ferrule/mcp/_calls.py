@@ -192,7 +192,7 @@ class RemoteTool:
         fate = self._fate(error)
         has_ended = fate == "broken" or (error.code == types.CONNECTION_CLOSED and message.startswith(_ENDED_TEXTS))
         if has_ended or fate == "failed":  # bytes or an address of the server's may stand in the message
-            self._connection.log.tell(logging.WARNING, f"{label}: a call failed: {message}")
+            self._connection.log.write(logging.WARNING, f"{label}: a call failed: {message}")
             what = f"connection to {label} ended before its answer" if has_ended else f"request to {label} failed"
             return ToolError(f"the {what}. {_MAY_HAVE_RUN}", executed=None)
         self._connection.on_answer()
@@ -206,6 +206,6 @@ class RemoteTool:
         """Log the reason, and return the error for the call. The reason is not for the model: the server may have
         chosen its words."""
         label = self._connection.server.label
-        self._connection.log.tell(logging.WARNING, f"{label}: {why}")
+        self._connection.log.write(logging.WARNING, f"{label}: {why}")
         text = f"The answer of {label!r} could not be read. The call may have been executed."
         return ToolError(text, executed=None)

@@ -395,7 +395,7 @@ class Connection:
         text = inert(visible(session.instructions or "")[0]).strip()[:_MOST_INSTRUCTIONS]
         self.instructions = self.log.clean(text, _MOST_INSTRUCTIONS)
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
-        self.log.tell(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
+        self.log.write(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
         self._settled.set()
 
     def _on_down(self, reason: str) -> None:
@@ -406,16 +406,16 @@ class Connection:
         self._retry_at = self._loop.time() + wait
         self._failures += 1
         if not self._closing:
-            self.log.tell(logging.WARNING, f"{self.server.label} is down: {self.reason}")
+            self.log.write(logging.WARNING, f"{self.server.label} is down: {self.reason}")
         if self._followed.is_set() and not self._has_listed:
             self._loop.call_later(self.retry_in, self._start_if_down)
         self._settled.set()
 
     def _log_error(self, what: str, error: Exception) -> None:
-        self.log.tell_error(logging.DEBUG, what, error)
+        self.log.write_error(logging.DEBUG, what, error)
 
     def _warn(self, what: str) -> None:
-        self.log.tell(logging.WARNING, f"{self.server.label}: {what}")
+        self.log.write(logging.WARNING, f"{self.server.label}: {what}")
 
     def _add_last_output(self, reason: str) -> str:
         return self.log.clean(f"{reason}; its last output: {self.log.end}" if self.log.end else reason, _MOST_REASON)
@@ -481,7 +481,7 @@ class Connection:
     # -- what the server sends -----------------------------------------------------------------------------------------
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        self.log.say(f"{params.level}: {params.data}", logging.DEBUG if params.level == "debug" else logging.INFO)
+        self.log.add_line(f"{params.level}: {params.data}", logging.DEBUG if params.level == "debug" else logging.INFO)
 
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):

@@ -93,14 +93,14 @@ class ServerLog:
         if isinstance(error, ToolError):
             text = self.clean(str(error), _MOST_ERROR)
             return ToolError(text, executed=error.executed, retry_after=error.retry_after)
-        self.tell_error(logging.ERROR, "a call failed", error)
+        self.write_error(logging.ERROR, "a call failed", error)
         return ToolError(f"the call to {self._label} failed: {type(error).__name__}", executed=None)
 
-    def tell(self, level: int, text: str, most: int = 2 * _MOST_LINE) -> None:
+    def write(self, level: int, text: str, most: int = 2 * _MOST_LINE) -> None:
         """Write a record about the server to the log."""
         log.log(level, "%s", self.clean(text, most))
 
-    def tell_error(self, level: int, what: str, error: Exception) -> None:
+    def write_error(self, level: int, what: str, error: Exception) -> None:
         """Write a record about the server to the log, with a traceback."""
         if log.isEnabledFor(level):
             text = self.clean("".join(traceback.format_exception(error)), _MOST_TRACEBACK)
@@ -122,7 +122,7 @@ class ServerLog:
                 text, at = text[:at] + MASK + text[end:], at + len(MASK)
         return text
 
-    def say(self, text: str, level: int = logging.INFO) -> None:
+    def add_line(self, text: str, level: int = logging.INFO) -> None:
         """Store and log one line."""
         text = self.clean(text).rstrip()
         if not text:
@@ -131,7 +131,7 @@ class ServerLog:
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             if self._lines > _MOST_LOGGED:
-                self.tell(logging.WARNING, f"{self._label}: {self._lines - _MOST_LOGGED} more lines were not logged")
+                self.write(logging.WARNING, f"{self._label}: {self._lines - _MOST_LOGGED} more lines were not logged")
             self._second, self._lines = second, 0
         self._lines += 1
         if self._lines <= _MOST_LOGGED:
@@ -142,7 +142,7 @@ class ServerLog:
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[: 4 * _MOST_LINE]
         for line in lines:
-            self.say(line[: 4 * _MOST_LINE].decode("utf-8", "replace"))
+            self.add_line(line[: 4 * _MOST_LINE].decode("utf-8", "replace"))
 
     @contextlib.contextmanager
     def stderr(self) -> Iterator[Any]:
@@ -216,7 +216,7 @@ def _should_log(record: logging.LogRecord) -> bool:
         text += f": {str(error.errors(include_url=False)[0]['input'])[: 4 * _MOST_LINE]}"
     elif error is not None:
         text += f": {type(error).__name__}: {server.clean_error(error)}"
-    server.say(" ".join(text.split()), logging.WARNING)
+    server.add_line(" ".join(text.split()), logging.WARNING)
     return False
 
 

@@ -58,7 +58,7 @@ class Reach:
         if _parse_origin(url) not in self._origins:
             self._check_kind(url, kind_of(address))
 
-    def connected(self, url: httpx2.URL, address: str) -> None:
+    def learn_address(self, url: httpx2.URL, address: str) -> None:
         """Learn the kind of the server's own address, once the server has proved its name. A loopback address does not
         count: the owner of a name may let it point to this machine today and elsewhere tomorrow."""
         kind = kind_of(address)

@@ -83,7 +83,7 @@ class Tools:
         self.left_out = tuple(self._make_left_out(name, reason) for name, reason in built.left_out)
         news = [str(one) for one in self.left_out if one not in before_out]
         for text in (*news, *built.warnings):
-            self._connection.log.tell(logging.WARNING, text)
+            self._connection.log.write(logging.WARNING, text)
         return self.tools != before_tools or self.left_out != before_out
 
     def _build(self, listing: Listing, is_late: Callable[[], bool]) -> Built:
