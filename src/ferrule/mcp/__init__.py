@@ -77,13 +77,15 @@ def connect(
         ServersDownError: On entering, no server started, or a required one did not.
     """
     found = parse_servers(servers, name, inputs or {})
-    known = {server.name for server in found}
+    server_names = {server.name for server in found}
     if not isinstance(trusted, bool):
         if not isinstance(trusted, Collection):
             raise DefinitionError(f"trusted must be true, false or names of servers, not {trusted!r}")
         names = {trusted} if isinstance(trusted, str) else set(trusted)
-        if unknown := sorted(names - known, key=str):
-            raise DefinitionError(f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, known))}")
+        if unknown := sorted(names - server_names, key=str):
+            raise DefinitionError(
+                f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, server_names))}"
+            )
         trusted = frozenset(names)
     seconds: object = start_timeout
     if not (isinstance(seconds, int | float) and seconds > 0):

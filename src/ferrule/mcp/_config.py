@@ -136,15 +136,15 @@ def parse_config(config: object, where: str, workspace: Path | None, inputs: Map
     if others := sorted(found.keys() - {lists[0], "$schema", "inputs"}):
         raise DefinitionError(f"{where}: {others[0]!r} is unknown; an mcp.json has {lists[0]!r} and 'inputs'")
     references = _References(workspace, inputs, _read_inputs(found, where))
-    made = [_server(name, entry, where, references) for name, entry in servers.items()]
-    return [server for server in made if server is not None]
+    parsed = [_server(name, entry, where, references) for name, entry in servers.items()]
+    return [server for server in parsed if server is not None]
 
 
 def _read_inputs(config: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
-    given = config.get("inputs", [])
-    if not isinstance(given, list) or not all(isinstance(one, Mapping) and "id" in one for one in given):
+    declared = config.get("inputs", [])
+    if not isinstance(declared, list) or not all(isinstance(one, Mapping) and "id" in one for one in declared):
         raise DefinitionError(f"{where}: 'inputs' must be a list of objects, each with an 'id'")
-    return {str(one["id"]): one for one in given}
+    return {str(one["id"]): one for one in declared}
 
 
 def _server(name: str, entry: object, where: str, references: _References) -> Server | None:
@@ -155,9 +155,9 @@ def _server(name: str, entry: object, where: str, references: _References) -> Se
     if ("command" in keys) == ("url" in keys):
         raise DefinitionError(f"{about}: it must have either 'command' or 'url'")
     kind = "stdio" if "command" in keys else "http"
-    known = _COMMON_KEYS | _SETTING_KEYS[kind] | _FILE_KEYS[kind]
-    if unknown := sorted(keys - known):
-        raise DefinitionError(f"{about}: {unknown[0]!r} is unknown; the keys are {', '.join(sorted(known))}")
+    allowed_keys = _COMMON_KEYS | _SETTING_KEYS[kind] | _FILE_KEYS[kind]
+    if unknown := sorted(keys - allowed_keys):
+        raise DefinitionError(f"{about}: {unknown[0]!r} is unknown; the keys are {', '.join(sorted(allowed_keys))}")
     if "type" in keys and (not isinstance(entry["type"], str) or _TYPES.get(entry["type"]) != kind):
         raise DefinitionError(
             f"{about}: 'type' is {entry['type']!r}; with {'command' if kind == 'stdio' else 'url'!r} it is "
@@ -171,8 +171,8 @@ def _server(name: str, entry: object, where: str, references: _References) -> Se
     try:
         values = {key: references.fill(entry[key]) for key in keys & _SETTING_KEYS[kind]}
         if "envFile" in keys:
-            kept = _read_env_file(references.fill(entry["envFile"]))
-            values["env"] = {**kept, **values.get("env", {})}
+            file_variables = _read_env_file(references.fill(entry["envFile"]))
+            values["env"] = {**file_variables, **values.get("env", {})}
         return Stdio(name=name, **values) if kind == "stdio" else Http(name=name, **values)
     except (DefinitionError, TypeError) as error:
         raise DefinitionError(f"{about}: {error}") from None
@@ -184,12 +184,12 @@ class _References:
 
     Attributes:
         workspace: The folder of the file; `None` for a mapping.
-        given: The program's values of inputs, by id.
+        values: The program's values of inputs, by id.
         inputs: The file's own descriptions of its inputs, by id.
     """
 
     workspace: Path | None
-    given: Mapping[str, str]
+    values: Mapping[str, str]
     inputs: Mapping[str, Mapping[str, Any]]
 
     def fill(self, value: object) -> Any:
@@ -232,7 +232,7 @@ class _References:
 
     def _resolve_input(self, name: str) -> str:
         about = self.inputs.get(name, {})
-        found = self.given.get(name, about.get("default"))
+        found = self.values.get(name, about.get("default"))
         if not isinstance(found, str):
             what = f" ({about['description']})" if "description" in about else ""
             raise DefinitionError(

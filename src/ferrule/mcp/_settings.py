@@ -202,8 +202,12 @@ class Http(ServerSettings):
         named = [*parse_qsl(parts.query), *[("", unquote(one)) for one in parts.path.split("/")]]
         found = [value for name, value in named if _is_credential(name, value)]
         client_secret = getattr(self.auth, "client_secret", None)
-        given = (unquote(parts.password or ""), client_secret if isinstance(client_secret, str) else "")
-        return [*self.headers.values(), *filter(None, given), *{form for one in found for form in (one, quote(one))}]
+        passwords = (unquote(parts.password or ""), client_secret if isinstance(client_secret, str) else "")
+        return [
+            *self.headers.values(),
+            *filter(None, passwords),
+            *{form for one in found for form in (one, quote(one))},
+        ]
 
     def __repr__(self) -> str:
         return f"Http({self.address!r}, name={self.name!r})"

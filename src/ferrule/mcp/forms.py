@@ -133,7 +133,7 @@ def _are_texts(choices: Any) -> bool:
 
 def _form_field(schema: dict[str, Any]) -> dict[str, Any]:
     keys = _COMMON_KEYS | _TYPE_KEYS[schema["type"]]
-    kept = {key: value for key, value in schema.items() if key in keys}
-    if kept.get("format", "date") not in _FORMATS:
-        del kept["format"]
-    return kept
+    field = {key: value for key, value in schema.items() if key in keys}
+    if field.get("format", "date") not in _FORMATS:
+        del field["format"]
+    return field

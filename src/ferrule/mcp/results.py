@@ -64,7 +64,7 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
     if meta and (len(meta) > 1 or types.SERVER_INFO_META_KEY not in meta):
         # Every answer of 2026-07-28 names its server; `status` has that, too.
         about["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
-    beside = []
+    block_details = []
     # An error's text stands before blocks that are not all texts.
     first = int(answer.is_error and not all(isinstance(block, types.TextContent) for block in answer.content))
     for index, block in enumerate(answer.content, first):
@@ -74,9 +74,9 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
         if isinstance(block, types.ResourceLink):
             details |= {"title": block.title, "description": block.description, "size": block.size}
         if filled := {key: value for key, value in details.items() if value}:
-            beside.append({"block": index, **filled})
-    if beside:
-        about["content"] = beside
+            block_details.append({"block": index, **filled})
+    if block_details:
+        about["content"] = block_details
     length = len(to_json_text(about))
     if length > _MOST_METADATA:
         about = {"left_out": f"{length:,} characters of JSON; at most {_MOST_METADATA:,} are kept"}

@@ -102,9 +102,9 @@ def make_body(
     Raises:
         DefinitionError: A part cannot be read, or cannot be written into a request.
     """
-    if (given := operation.node.value.get("requestBody")) is None:
+    if (declared := operation.node.value.get("requestBody")) is None:
         return None, []
-    node = document.follow(Node(given, operation.node.base))
+    node = document.follow(Node(declared, operation.node.base))
     content = node.value.get("content") if isinstance(node.value, Mapping) else None
     if not isinstance(content, Mapping) or not content:
         raise DefinitionError("its body needs 'content'")
@@ -146,11 +146,13 @@ def _choose_type(content: Node, document: Document) -> tuple[str, Node]:
     document.spend(10 * len(content.value))
     listed = {str(media): document.follow(Node(one, content.base)) for media, one in content.value.items()}
     listed = {media: one for media, one in listed.items() if isinstance(one.value, Mapping)}
-    wrong = [media for media in listed if not _MEDIA_TYPE.fullmatch(media) or _is_other_multipart(media)]
-    known = [media for media in listed if media not in wrong]
-    if not known:
-        raise DefinitionError(f"its body is of the type {(wrong or [*content.value])[0]!r:.80}, which is not supported")
-    first, *others = sorted(known, key=lambda one: (_PREFERRED.index(_body_kind(one)), one != "application/json"))
+    unsupported = [media for media in listed if not _MEDIA_TYPE.fullmatch(media) or _is_other_multipart(media)]
+    supported = [media for media in listed if media not in unsupported]
+    if not supported:
+        raise DefinitionError(
+            f"its body is of the type {(unsupported or [*content.value])[0]!r:.80}, which is not supported"
+        )
+    first, *others = sorted(supported, key=lambda one: (_PREFERRED.index(_body_kind(one)), one != "application/json"))
     parts = next((media for media in others if _body_kind(media) == "multipart"), None)
     if parts is not None and _body_kind(first) == "json" and _has_files(listed[first], document):
         first = parts

@@ -197,18 +197,18 @@ class Endpoint(NamedTuple):
             ToolError: It cannot be written, or there are no credentials.
         """
         uploads = await read_uploads(self.signature, payload, context)
-        made = make_request(self.method, self.path, self.signature, payload, uploads)
+        parts = make_request(self.method, self.path, self.signature, payload, uploads)
         if self.signature.key_header is not None:
-            made.headers.append(self.signature.key_header.pair(context.idempotency_key))
-        first_credential = len(made.query)
-        credentials = add_credentials(made, self.tool, self.security, context.secrets)
+            parts.headers.append(self.signature.key_header.pair(context.idempotency_key))
+        first_credential = len(parts.query)
+        credentials = add_credentials(parts, self.tool, self.security, context.secrets)
         try:
-            request = _http_request(made, self.server.url)
+            request = _http_request(parts, self.server.url)
         except Exception as error:  # such as an address that is too long
             text = f"the request cannot be written ({type(error).__name__}). Nothing was sent."
             raise ToolError(text, executed=False, retryable=False) from error
         redacted = [secret for secret in credentials if len(secret) >= _SHORTEST_SECRET]
-        return SignedRequest(request, redacted, made.query[first_credential:])
+        return SignedRequest(request, redacted, parts.query[first_credential:])
 
     async def _exchange(self, signed: SignedRequest, most: int, seconds: float) -> Answer:
         """Send a request and read its answer. Redirects that stay on the server are followed.

@@ -67,7 +67,7 @@ class Document:
     """An OpenAPI document of version 3.0, 3.1 or 3.2.
 
     Args:
-        given: A file, or the data of one.
+        source: A file, or the data of one.
         roots: The folders for the files in its references.
         spelling: The spelling of options in errors.
 
@@ -81,7 +81,7 @@ class Document:
     """
 
     def __init__(
-        self, given: str | os.PathLike[str] | Mapping[str, Any], roots: tuple[str, ...], spelling: Spelling = IN_PYTHON
+        self, source: str | os.PathLike[str] | Mapping[str, Any], roots: tuple[str, ...], spelling: Spelling = IN_PYTHON
     ) -> None:
         self.spelling = spelling
         try:
@@ -94,15 +94,15 @@ class Document:
         self._left = _MOST_READ
         self._work = 0
         self._files: dict[str, Any] = {}
-        if isinstance(given, Mapping):
-            self.name, value = "the OpenAPI document", given
+        if isinstance(source, Mapping):
+            self.name, value = "the OpenAPI document", source
             base = Path(self._roots[0], "document").as_uri() if self._roots else ""
-        elif isinstance(given, str | os.PathLike):
-            path = Path(os.path.realpath(given))
-            self.name, base = os.fspath(given), path.as_uri()
+        elif isinstance(source, str | os.PathLike):
+            path = Path(os.path.realpath(source))
+            self.name, base = os.fspath(source), path.as_uri()
             value = self._read(str(path.parent), str(path), self.name)
         else:
-            raise DefinitionError(f"an OpenAPI document must be a file or a mapping, not a {type(given).__name__}")
+            raise DefinitionError(f"an OpenAPI document must be a file or a mapping, not a {type(source).__name__}")
         self.minor = _minor_version(value, self.name)
         itself = [base, *([value["$self"]] if self.minor >= 2 and isinstance(value.get("$self"), str) else [])]
         resources = [(uri, self._resource(value)) for uri in itself]

@@ -126,9 +126,9 @@ class Paging:
     def _find_next_number(self, answer: ListAnswer) -> NextPage | None:
         if self.page is None:
             return None
-        given = answer.arguments.get(self.page)
-        current = _to_integer(given)
-        if given is None:
+        page = answer.arguments.get(self.page)
+        current = _to_integer(page)
+        if page is None:
             current = _to_integer(_get_value(answer.body, self.current)) if self.current else None
             current = self.first if current is None else current
         if current is None:

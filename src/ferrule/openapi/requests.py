@@ -114,11 +114,11 @@ def _check_written(place: str, pairs: Sequence[str], argument: Argument, signatu
         pairs: Each `name=value`, as it is written.
         owners: Place and name of each earlier value, with its argument; this call adds to it.
     """
-    own = fold_name(place, argument.wire)
+    own_name = fold_name(place, argument.wire)
     for pair in pairs:
         name = fold_name(place, unquote(pair.partition("=")[0]))
-        of_another = name != own and (place, name) in signature.reserved
-        if of_another or owners.setdefault((place, name), argument.name) != argument.name:
+        is_of_another = name != own_name and (place, name) in signature.reserved
+        if is_of_another or owners.setdefault((place, name), argument.name) != argument.name:
             raise _NotWritable(f"has the key {name!r:.80}, which another parameter has")
 
 

@@ -145,8 +145,8 @@ class Incoming:
             BaseException: The handler's own exception.
         """
         try:
-            async with aclosing(self._read_all(messages)) as told:
-                async for text in told:
+            async with aclosing(self._read_all(messages)) as texts:
+                async for text in texts:
                     kind, what = self._verify(text) if text is not None else (Kind.BEGAN, None)
                     if kind == Kind.BEGAN:
                         self._set_start(time.monotonic())
@@ -194,8 +194,8 @@ class Incoming:
         if not self.start.done():
             self.start.set_result(at)
 
-    def _add_progress(self, told: Any) -> None:
-        for data in told:
+    def _add_progress(self, progress: Any) -> None:
+        for data in progress:
             if "chunk" in data:
                 self._chunks.append(data["chunk"])
             self._call.announce(data)

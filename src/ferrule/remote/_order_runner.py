@@ -104,8 +104,8 @@ class OrderRunner:
             handling = asyncio.create_task(_run_handler(tool, values, call))
         handling.add_done_callback(call.wake)
         try:
-            while told := await call.next(handling):
-                yield messages.message(Kind.PROGRESS, told)
+            while progress := await call.next(handling):
+                yield messages.message(Kind.PROGRESS, progress)
             yield messages.message(*handling.result())
         finally:
             await _end_handling(handling, call)
@@ -184,8 +184,8 @@ class RemoteCall(DetachedCall):
             self._changed.clear()
             if not self._unsent:
                 await self._changed.wait()
-        told, self._unsent = self._unsent[:_MOST_IN_MESSAGE], self._unsent[_MOST_IN_MESSAGE:]
-        return told
+        progress, self._unsent = self._unsent[:_MOST_IN_MESSAGE], self._unsent[_MOST_IN_MESSAGE:]
+        return progress
 
     def create_chunk_list(self) -> list[object]:
         return self.attempt.chunks

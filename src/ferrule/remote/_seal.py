@@ -76,10 +76,10 @@ class Seal:
         try:
             sealed = json.loads(text)
             subject_text, body, seal = str(sealed["about"]), str(sealed["body"]), str(sealed["seal"]).encode()
-            made = [_signature(key, subject_text, body).encode() for key in self._signing_keys]
+            signatures = [_signature(key, subject_text, body).encode() for key in self._signing_keys]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise SealError(f"it is not a signed text ({type(error).__name__})") from None
-        if not any(hmac.compare_digest(one, seal) for one in made):
+        if not any(hmac.compare_digest(one, seal) for one in signatures):
             raise SealError("it was not signed with a known key")
         subject: dict[str, Any] = json.loads(subject_text)
         if others := [name for name, value in expected.items() if subject.get(name) != value]:
@@ -108,15 +108,15 @@ def _signature(key: bytes, subject: str, body: str) -> str:
     return hmac.new(key, f"{len(subject)} {subject}{body}".encode(), hashlib.sha256).hexdigest()
 
 
-def _read_keys(name: str, given: object, variable: str) -> tuple[bytes, ...]:
+def _read_keys(name: str, value: object, variable: str) -> tuple[bytes, ...]:
     """Return the keys. Raise a `DefinitionError` for an invalid key."""
-    if given is None:
+    if value is None:
         texts = [text.strip() for text in os.environ.get(variable, "").split(",") if text.strip()]
         try:
-            given = [bytes.fromhex(text) for text in texts]
+            value = [bytes.fromhex(text) for text in texts]
         except ValueError:
             raise DefinitionError(f"{variable} must be a key in hexadecimal, or several separated by commas") from None
-    keys = tuple(given) if isinstance(given, list | tuple) else (given,)
+    keys = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not all(isinstance(key, bytes) and len(key) >= KEY_BYTES for key in keys):
         raise DefinitionError(
             f"{name} must be at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) made once, or a list "

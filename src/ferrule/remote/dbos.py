@@ -119,8 +119,8 @@ class Step:
         return found.replace(metadata={**found.metadata, "replayed": True})
 
     async def _run_step(self, name: str, body: Callable[[], Awaitable[str]]) -> str:
-        kept: str = await self._dbos.run_step_async({"name": name}, body)
-        return kept
+        result: str = await self._dbos.run_step_async({"name": name}, body)
+        return result
 
 
 _CUT_OFF = "it began before its workflow was interrupted"
@@ -303,12 +303,12 @@ def register(name: str, order_runner: OrderRunner) -> Mapping[bool, Any]:
     _ORDER_RUNNERS[name] = order_runner
     dbos = import_dbos()
     portable = dbos.WorkflowSerializationFormat.PORTABLE
-    made = {}
+    functions = {}
     for repeatable, called in WORKFLOWS.items():
         again = {} if repeatable else {"max_recovery_attempts": 0}  # its effect may have happened: never repeat it
         options = {"name": called, "serialization_type": portable, **again}
-        made[repeatable] = dbos.DBOS.workflow(**options)(_WORKFLOW_FUNCTIONS[repeatable])
-    return made
+        functions[repeatable] = dbos.DBOS.workflow(**options)(_WORKFLOW_FUNCTIONS[repeatable])
+    return functions
 
 
 async def _run_workflow(queue_name: str, order: str, repeatable: bool) -> None:
@@ -371,9 +371,9 @@ def worker(
         DefinitionError: A time is wrong, no tool has a queue, or their queues are in several databases.
     """
     times: dict[str, object] = {"drain": drain, "keep": keep}
-    for name, given in times.items():
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
-            raise DefinitionError(f"worker({name}) must be a number from 0, not {given!r}")
+    for name, seconds in times.items():
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise DefinitionError(f"worker({name}) must be a number from 0, not {seconds!r}")
     return Worker(tools, deps, secrets, drain, keep)
 
 

@@ -123,8 +123,7 @@ def load_module_file(file: Path) -> ModuleType:
 def _describe_import_error(error: BaseException) -> str:
     """Return the error, with the line of the code that raised it; the text of a `SyntaxError` already has that."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
-    where = (
-        f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs and not isinstance(error, SyntaxError) else ""
-    )
+    module_frames = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
+    has_line = module_frames and not isinstance(error, SyntaxError)
+    where = f" ({module_frames[-1].filename}, line {module_frames[-1].lineno})" if has_line else ""
     return f"cannot be imported: {type(error).__name__}: {safe_str(error)}{where}"

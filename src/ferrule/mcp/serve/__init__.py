@@ -207,38 +207,38 @@ def fixed_token(token: str, principal: str = "client") -> Tokens:
     Raises:
         DefinitionError: The token has less than 16 characters, or the principal is empty.
     """
-    given: object = token
-    if not isinstance(given, str) or len(given.strip()) < _LEAST_TOKEN:
+    value: object = token
+    if not isinstance(value, str) or len(value.strip()) < _LEAST_TOKEN:
         raise DefinitionError(f"a token must have at least {_LEAST_TOKEN} characters: use secrets.token_urlsafe()")
     if not principal:
         raise DefinitionError("fixed_token(principal=…) must not be empty")
     expected = token.strip().encode()
 
-    def find_principal(given: str) -> str | None:
-        return principal if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected) else None
+    def find_principal(candidate: str) -> str | None:
+        return principal if hmac.compare_digest(candidate.encode("utf-8", "surrogatepass"), expected) else None
 
     return find_principal
 
 
 def _read_tokens(
-    given: Tokens | str | os.PathLike[str] | None, runner: Runner
+    tokens: Tokens | str | os.PathLike[str] | None, runner: Runner
 ) -> tuple[Tokens | None, Middleware | None]:
     """Return the function that finds a token's principal, and the middleware for its limits."""
-    if given is None:
+    if tokens is None:
         return None, None
     from ferrule.mcp.serve._tokens import TokenFile, TokenLimits  # half of the imports of serving
 
-    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".toml")):
-        given = TokenFile(given)
-    if isinstance(given, TokenFile):
-        given.check_reach(runner)
-        return given, TokenLimits(given, runner.journal)
-    if not callable(given):  # do not quote it: it may be a token
+    if isinstance(tokens, os.PathLike) or (isinstance(tokens, str) and tokens.endswith(".toml")):
+        tokens = TokenFile(tokens)
+    if isinstance(tokens, TokenFile):
+        tokens.check_reach(runner)
+        return tokens, TokenLimits(tokens, runner.journal)
+    if not callable(tokens):  # do not quote it: it may be a token
         raise DefinitionError(
             "tokens must be a Path, a text that ends in '.toml' (the path of a file of tokens), or a function of a "
             "token; for a single token, use serve.fixed_token(…)"
         )
-    return given, None
+    return tokens, None
 
 
 def _make_server(runner: Runner, **settings: Any) -> RunnerServer:
@@ -254,21 +254,21 @@ def _make_server(runner: Runner, **settings: Any) -> RunnerServer:
     return RunnerServer(runner, Settings(**settings))
 
 
-def _check_numbers(**given: object) -> None:
-    for name, value in given.items():
+def _check_numbers(**numbers: object) -> None:
+    for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
             raise DefinitionError(f"{name} must be a number greater than 0, not {value!r}")
 
 
-def _check_context(given: object) -> ToolContext:
-    if given is not None and not isinstance(given, ToolContext):
-        raise DefinitionError(f"context must be a ToolContext, not {type(given).__name__}")
-    return given or ToolContext()
+def _check_context(context: object) -> ToolContext:
+    if context is not None and not isinstance(context, ToolContext):
+        raise DefinitionError(f"context must be a ToolContext, not {type(context).__name__}")
+    return context or ToolContext()
 
 
-def _check_forms(what: str, given: Iterable[Any], form: re.Pattern[str], example: str) -> list[str]:
+def _check_forms(what: str, texts: Iterable[Any], form: re.Pattern[str], example: str) -> list[str]:
     """Return the forms as a list. A malformed host or origin raises: it would never match a client's."""
-    found = [given] if isinstance(given, str) else [*given]
+    found = [texts] if isinstance(texts, str) else [*texts]
     for one in found:
         if not isinstance(one, str) or not form.fullmatch(one):
             raise DefinitionError(f"{what}: {one!r} is invalid; write {example!r}, and ':*' after it for any port")

@@ -181,9 +181,9 @@ class _Client:
         if not modern:
             return await self._elicit(form, call)
         # Input for a tool may come with the call; a yes is only valid after its question.
-        given = None if form.kind == "yes" else self._early_answers.pop(form.key, None)
-        if isinstance(given, wire.ElicitResult):
-            return to_decision(form, given, get_name(_principal(self._request)), call.arguments)
+        answer = None if form.kind == "yes" else self._early_answers.pop(form.key, None)
+        if isinstance(answer, wire.ElicitResult):
+            return to_decision(form, answer, get_name(_principal(self._request)), call.arguments)
         offered = ask(decision.reason, into=decision.into)  # another object, to recognize it by identity
         self._offered = offered, decision, form
         return offered
@@ -224,7 +224,7 @@ class _Client:
 
     async def _elicit(self, form: Form, call: ToolCall) -> Decision | bool:
         try:
-            given = await self._request.session.send_request(
+            answer = await self._request.session.send_request(
                 elicitation(form),
                 wire.ElicitResult,
                 request_read_timeout_seconds=self._settings.answer_within,
@@ -236,7 +236,7 @@ class _Client:
             return deny("the client could not ask")
         except ValidationError:
             return deny("the client's answer is not valid in MCP")
-        return to_decision(form, given, get_name(_principal(self._request)), call.arguments)
+        return to_decision(form, answer, get_name(_principal(self._request)), call.arguments)
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -415,11 +415,11 @@ class RunnerServer:
                 result = await self._run(client, call.id, served.runner.run(call, context))
             else:
                 form, record = _read_state(state)
-                given = (params.input_responses or {}).get(form.key)
-                if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
+                answer = (params.input_responses or {}).get(form.key)
+                if not isinstance(answer, wire.ElicitResult):  # asked again, until there is an answer
                     return _question(form, state)
-                answer = to_decision(form, given, owner, record["pending"]["arguments"])
-                run = served.runner.resume(record, answer, context, by=owner)
+                decision = to_decision(form, answer, owner, record["pending"]["arguments"])
+                run = served.runner.resume(record, decision, context, by=owner)
                 result = await self._run(client, record["pending"]["call"]["id"], run)
         finally:
             self._calls.leave(owner)
