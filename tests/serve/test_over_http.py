@@ -349,7 +349,7 @@ def test_without_a_known_token_nothing_is_answered_but_401(
     reason = "its token is unknown" if headers else "it gave no token"
     [event] = seen
     assert (event.kind, event.data["reason"], event.data["address"]) == ("client:refused", reason, "127.0.0.1")
-    assert f"refused: {reason}" in caplog.text
+    assert f"refused a client at 127.0.0.1: {reason}" in caplog.text
     assert not any(token in caplog.text for token in ("wrong", "dG9rZW4gb2YgYW5u", "token of ann", "xxx"))
 
 
