@@ -265,7 +265,7 @@ def test_one_that_speaks_sse_alone_is_named_so() -> None:
         async with serving(of_2024) as address, mcp.connect(address):
             raise AssertionError("it speaks Streamable HTTP")
 
-    with pytest.raises(mcp.ServersDownError, match="is down: it speaks the transport with HTTP and SSE of 2024 alone"):
+    with pytest.raises(mcp.ServersDownError, match="is down: it speaks only the HTTP\\+SSE transport of 2024"):
         go(main())
 
 

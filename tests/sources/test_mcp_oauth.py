@@ -326,7 +326,7 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"client_secret": "s"}, "which is missing"),
+        ({"client_secret": "s"}, "needs client_id"),
         ({"client_id": "a"}, "needs its authorization server: issuer"),
         (
             {"client_id": "a", "issuer": "https://i.example", "client_metadata_url": "https://me.example/client"},
