@@ -188,7 +188,7 @@ class FileStore:
             with self._path.open("rb") as file:
                 others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
                 if os.name != "nt" and others:
-                    raise FerruleError(f"others can read the tokens in {str(self._path)!r}: chmod 600 it")
+                    raise FerruleError(f"{str(self._path)!r} can be read by others: chmod 600 it")
                 found = json.load(file)
         except FileNotFoundError:
             return {}
