@@ -375,7 +375,8 @@ def test_a_refused_client_and_a_broken_file_of_tokens_are_a_line_each_on_standar
     known, file_is_broken, _ = go(run())
     assert known == "ferrule: refused a client at 127.0.0.1: its token is unknown\n"
     assert (
-        file_is_broken.startswith("ferrule: a token cannot be looked up: the tokens in ") and "no TOML" in file_is_broken
+        file_is_broken.startswith("ferrule: a token cannot be looked up: the tokens in ")
+        and "no TOML" in file_is_broken
     )
 
 
